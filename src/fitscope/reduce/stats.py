@@ -1,8 +1,9 @@
 """The definition of every stat, and how two of them become one.
 
-All elements are counted; the moments and extremes are those of the *finite* elements, so that one NaN does not
-hide what the rest of the tensor does, and the NaN and Inf counts stand beside them. With no finite element
-mean, std, min, max and rms are NaN. std is the population's (divided by n). Sums are carried in float64.
+All elements are counted; the moments and extremes are those of the *finite* elements, so that one NaN does
+not hide what the rest of the tensor does, and the NaN and Inf counts stand beside them. With no finite
+element mean, std, min, max and rms are NaN. std is the population's (divided by n). Sums are carried in
+float64. Integers and booleans are taken as the nearest float.
 
 The histogram has fixed power-of-two buckets per sign, the same for every site, step and run. A finite x ≠ 0
 with 2^e ≤ |x| < 2^(e+1) and e clamped to −128…127 falls into bucket ±(e + 129); zero (of either sign) into
@@ -62,15 +63,15 @@ class Stats:
         if n == 0 or m == 0:
             some = other if n == 0 else self
             return Stats(mean=some.mean, std=some.std, min=some.min, max=some.max, rms=some.rms, **counts)
-        total = n + m
+        p, q = n / (n + m), m / (n + m)
         delta = other.mean - self.mean
-        variance = (n * self.std**2 + m * other.std**2) / total + delta**2 * n * m / total**2
+        # hypot, because the square of a large float64 overflows (and ** then raises)
         return Stats(
-            mean=self.mean + delta * m / total,
-            std=math.sqrt(variance),
+            mean=self.mean + delta * q,
+            std=math.hypot(self.std * math.sqrt(p), other.std * math.sqrt(q), delta * math.sqrt(p * q)),
             min=min(self.min, other.min),
             max=max(self.max, other.max),
-            rms=math.sqrt((n * self.rms**2 + m * other.rms**2) / total),
+            rms=math.hypot(self.rms * math.sqrt(p), other.rms * math.sqrt(q)),
             **counts,
         )
 

@@ -1,0 +1,99 @@
+"""See inside `model.fit()`: the real tensors of the training step that really happened.
+
+The path of the data: *watches* say what to look at; the *plan* is what they mean for one model; before a step that is to be
+captured the model's compiled function gets a stand-in (*dispatch*), which runs the same step with *taps* in it
+(*backends*) and hands the tensors over a bounded queue (*transport*) to be *reduced* and written to the *store*.
+Reading a run (`fitscope.open`) begins there and needs none of the former.
+
+Importing fitscope imports no framework.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from fitscope._version import __version__
+
+if TYPE_CHECKING:
+    from fitscope.errors import (
+        FitscopeError,
+        FitscopeWarning,
+        ModelError,
+        RunError,
+        StoreError,
+        WatchError,
+    )
+    from fitscope.read import Run, open, runs  # noqa: A004
+    from fitscope.scope import Scope
+    from fitscope.watch import (
+        activations,
+        epochs,
+        gradients,
+        inputs,
+        loss,
+        metrics,
+        predictions,
+        steps,
+        targets,
+        updates,
+        weight_gradients,
+        weights,
+    )
+
+#: Public name → module. Loaded when first used, so that `import fitscope` stays fast.
+_NAMES = {
+    "Scope": "fitscope.scope",
+    "open": "fitscope.read",
+    "runs": "fitscope.read",
+    "Run": "fitscope.read",
+    **dict.fromkeys(
+        (
+            "activations", "gradients", "weights", "weight_gradients", "updates", "loss", "metrics",
+            "inputs", "targets", "predictions", "steps", "epochs",
+        ),
+        "fitscope.watch",
+    ),
+    **dict.fromkeys(
+        ("FitscopeError", "WatchError", "ModelError", "StoreError", "RunError", "FitscopeWarning"), "fitscope.errors"
+    ),
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _NAMES:
+        raise AttributeError(f"module 'fitscope' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_NAMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*_NAMES, "__version__"])
+
+
+__all__ = [
+    "FitscopeError",
+    "FitscopeWarning",
+    "ModelError",
+    "Run",
+    "RunError",
+    "Scope",
+    "StoreError",
+    "WatchError",
+    "__version__",
+    "activations",
+    "epochs",
+    "gradients",
+    "inputs",
+    "loss",
+    "metrics",
+    "open",
+    "predictions",
+    "runs",
+    "steps",
+    "targets",
+    "updates",
+    "weight_gradients",
+    "weights",
+]

@@ -1,0 +1,152 @@
+"""The parts of a Keras model by name: its layers, its weights, and a description of it for the run.
+
+Every layer has one *path*, its place below the model (`conv1`, `encoder/dense`), and every weight the path of the
+layer that owns it and its own name (`conv1/kernel`). The root is not part of the path. No framework is
+imported: a model is read through the attributes that every Keras layer has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from fitscope.errors import ModelError
+
+
+@dataclass(frozen=True, slots=True)
+class LayerPart:
+    """A layer and where it is."""
+
+    path: str
+    layer: Any
+    container: bool  #: a model inside the model; its output is that of one of its own layers
+
+
+@dataclass(frozen=True, slots=True)
+class WeightPart:
+    """A weight, and the layer that owns it."""
+
+    path: str
+    variable: Any
+    owner: LayerPart
+
+
+@dataclass(frozen=True, slots=True)
+class Anatomy:
+    """A model taken apart."""
+
+    model: Any
+    layers: tuple[LayerPart, ...]
+    weights: tuple[WeightPart, ...]
+
+    @classmethod
+    def of(cls, model: Any) -> Anatomy:
+        if not hasattr(model, "_flatten_layers"):
+            raise ModelError("a Keras model", type(model).__name__, "Pass the model you call fit() on")
+        if not model.built:
+            raise ModelError(
+                "a model whose layers are built",
+                f"{model.name!r}, which has no weights yet",
+                "Call it on a batch or model.build(...) first; inside fit() this happens by itself",
+            )
+        layers = tuple(_layers(model, "", seen={id(model)}))
+        return cls(model, layers, tuple(_weights(model, layers)))
+
+    def describe(self) -> dict[str, Any]:
+        """The model in words and numbers, for the run."""
+        model = self.model
+        optimizer = getattr(model, "optimizer", None)
+        policy = getattr(model, "dtype_policy", None)
+        return {
+            "name": model.name,
+            "class": type(model).__name__,
+            "parameters": int(model.count_params()),
+            "optimizer": type(optimizer).__name__ if optimizer is not None else None,
+            "loss": _name_of(getattr(model, "loss", None)),
+            "dtype_policy": getattr(policy, "name", None),
+            "jit_compile": bool(getattr(model, "jit_compile", False)),
+            "run_eagerly": bool(getattr(model, "run_eagerly", False)),
+            "layers": [self._describe(part) for part in self.layers],
+        }
+
+    def _describe(self, part: LayerPart) -> dict[str, Any]:
+        layer = part.layer
+        own = [weight for weight in self.weights if weight.owner is part]
+        return {
+            "path": part.path,
+            "name": layer.name,
+            "type": type(layer).__name__,
+            "container": part.container,
+            "trainable": bool(layer.trainable),
+            "output_shape": _shape_of(layer),
+            "from": sorted(_sources(layer, {id(p.layer): p.path for p in self.layers})),
+            "weights": {
+                weight.path: {
+                    "shape": [int(n) for n in weight.variable.shape],
+                    "dtype": str(weight.variable.dtype),
+                    "trainable": bool(weight.variable.trainable),
+                }
+                for weight in own
+            },
+        }
+
+
+def _layers(parent: Any, prefix: str, seen: set[int]) -> Iterator[LayerPart]:
+    used: set[str] = set()
+    for layer in parent._flatten_layers(include_self=False, recursive=False):
+        if id(layer) in seen:
+            continue  # shared: it keeps the path where it was met first
+        seen.add(id(layer))
+        path = _free(prefix + layer.name, used)
+        # Anything that can be trained by itself is a model, and so only a frame around its own layers.
+        yield LayerPart(path, layer, container=hasattr(layer, "train_step"))
+        yield from _layers(layer, path + "/", seen)
+
+
+def _weights(model: Any, layers: tuple[LayerPart, ...]) -> Iterator[WeightPart]:
+    """Each weight once, under the innermost layer that has it."""
+    owner: dict[int, tuple[Any, LayerPart]] = {}
+    for part in (LayerPart("", model, container=True), *layers):  # outer layers come before inner ones
+        for variable in part.layer.weights:
+            known = owner.get(id(variable))
+            if known is None or part.path.startswith(known[1].path):
+                owner[id(variable)] = (variable, part)
+    used: set[str] = set()
+    for variable, part in owner.values():
+        yield WeightPart(_free("/".join(filter(None, (part.path, variable.name))), used), variable, part)
+
+
+def _free(path: str, used: set[str]) -> str:
+    """The path itself, or `path#2` where two things on one level bear the same name."""
+    name, n = path, 1
+    while name in used:
+        n += 1
+        name = f"{path}#{n}"
+    used.add(name)
+    return name
+
+
+def _name_of(thing: Any) -> str | None:
+    if thing is None or isinstance(thing, str):
+        return thing
+    return getattr(thing, "name", None) or getattr(thing, "__name__", None) or type(thing).__name__
+
+
+def _shape_of(layer: Any) -> list[int | None] | None:
+    try:
+        shape = layer.output.shape
+    except (AttributeError, ValueError):  # not part of a functional graph, or several outputs
+        return None
+    return [None if n is None else int(n) for n in shape]
+
+
+def _sources(layer: Any, paths: dict[int, str]) -> set[str]:
+    """The layers whose outputs this one takes, where the model is a graph that says so."""
+    found = set()
+    for node in getattr(layer, "_inbound_nodes", ()):
+        for tensor in getattr(node, "input_tensors", ()):
+            source = paths.get(id(getattr(getattr(tensor, "_keras_history", None), "operation", None)))
+            if source is not None:
+                found.add(source)
+    return found

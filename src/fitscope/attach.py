@@ -1,0 +1,275 @@
+"""Puts the taps into a model for the length of one step or one trace, and takes them out again.
+
+A tap is an identity: the layer's own `call` runs, its output is shown to the collector, and goes on. What is patched is
+patched on the instances (never on a Keras class), inside a `with` block, and undone in reverse order whatever
+happens. Outside that block the model is the user's own, so that saving, cloning and exporting never meet us.
+
+The collector is the adapter's: `see(site, tensor)` for a value, `see_gradient(site, tensor)` for the gradient that will
+flow back through it; both return the tensor to go on with. Nothing in here may raise into the user's step: an error
+at a site is kept in `collector.failed` and that site is left alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from fitscope.anatomy import Anatomy
+from fitscope.plan import Place, Want
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A place in the step that was really passed, and what is wanted of it."""
+
+    name: str
+    place: Place
+    batched: bool
+
+
+class Collector(Protocol):
+    """Where taps report to. One per execution of an eager step, or per trace of a compiled one."""
+
+    failed: dict[str, str]  #: site → why it could not be seen
+
+    def see(self, site: Site, tensor: Any) -> Any: ...
+
+    def see_gradient(self, site: Site, tensor: Any) -> Any: ...
+
+
+@contextmanager
+def attached(anatomy: Anatomy, wants: Mapping[Place, Want], collector: Collector) -> Iterator[None]:
+    """The model with taps at the wanted places, for the length of the block."""
+    taps = _Taps(anatomy, wants, collector)
+    with ExitStack() as undo:
+        for owner, name, make in taps.patches():
+            undo.enter_context(patched(owner, name, make))
+        yield
+
+
+@contextmanager
+def patched(owner: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
+    """`owner.name` replaced by `make(original)` on this instance alone.
+
+    Written straight into the instance's dictionary: Keras and torch watch attribute assignment, and a tap is not a part
+    of the model.
+    """
+    own = vars(owner)
+    missing = object()
+    before = own.get(name, missing)
+    own[name] = make(getattr(owner, name))
+    try:
+        yield
+    finally:
+        if before is missing:
+            own.pop(name, None)
+        else:
+            own[name] = before
+
+
+def show_batch(wants: Mapping[Place, Want], anatomy: Anatomy, collector: Collector, x: Any, y: Any) -> None:
+    """Reports what the step was given."""
+    model = anatomy.model
+    for kind, value, names in (
+        ("inputs", x, getattr(model, "input_names", None)),
+        ("targets", y, getattr(model, "output_names", None)),
+    ):
+        if (kind, "") in wants:
+            for suffix, tensor in leaves(value, names):
+                _guarded(collector, Site(kind + suffix, (kind, ""), True), tensor)
+
+
+def leaves(structure: Any, names: list[str] | None = None) -> Iterator[tuple[str, Any]]:
+    """The tensors of a nested structure with the end of their site's name: "", "/name" or "[0]"."""
+    if isinstance(structure, Mapping):
+        for key in structure:
+            for suffix, tensor in leaves(structure[key]):
+                yield f"/{key}{suffix}", tensor
+    elif isinstance(structure, list | tuple):
+        if len(structure) == 1:
+            yield from leaves(structure[0])
+            return
+        named = names if names is not None and len(names) == len(structure) else None
+        for i, item in enumerate(structure):
+            for suffix, tensor in leaves(item):
+                yield (f"/{named[i]}" if named else f"[{i}]") + suffix, tensor
+    elif structure is not None:
+        yield "", structure
+
+
+def rebuilt(structure: Any, tensors: Iterator[Any]) -> Any:
+    """The same structure with its leaves replaced, in the order of `leaves`."""
+    if isinstance(structure, Mapping):
+        return type(structure)((key, rebuilt(structure[key], tensors)) for key in structure)
+    if isinstance(structure, tuple) and hasattr(structure, "_fields"):
+        return type(structure)(*(rebuilt(item, tensors) for item in structure))
+    if isinstance(structure, list | tuple):
+        return type(structure)([rebuilt(item, tensors) for item in structure])
+    return None if structure is None else next(tensors)
+
+
+def _guarded(collector: Collector, site: Site, tensor: Any, *, gradient: bool = False) -> Any:
+    """Shows a tensor to the collector; an error of ours never becomes an error of the step."""
+    try:
+        return (collector.see_gradient if gradient else collector.see)(site, tensor)
+    except Exception as error:
+        collector.failed[site.name] = f"{type(error).__name__}: {error}"
+        return tensor
+
+
+class _Taps:
+    """The patches for one model, and how often each layer was called so far."""
+
+    def __init__(self, anatomy: Anatomy, wants: Mapping[Place, Want], collector: Collector) -> None:
+        self.anatomy = anatomy
+        self.wants = wants
+        self.collector = collector
+        self.calls: Counter[str] = Counter()
+        self.applying = False
+
+    def patches(self) -> Iterator[tuple[Any, str, Callable[[Any], Any]]]:
+        model = self.anatomy.model
+        for part in self.anatomy.layers:
+            if ("activations", part.path) in self.wants or ("gradients", part.path) in self.wants:
+                yield part.layer, "call", self._layer(part.path)
+        if ("predictions", "") in self.wants:
+            yield model, "call", self._predictions
+        if ("loss", "") in self.wants:
+            yield model, "compute_loss", self._loss
+        if any(kind == "weight_gradients" for kind, _ in self.wants):
+            for optimizer in optimizers(model):
+                yield optimizer, "apply", self._apply(optimizer)
+                yield optimizer, "stateless_apply", self._stateless_apply(optimizer)
+        if ("metrics", "") in self.wants:
+            for prefix, metric in batch_metrics(model):
+                yield metric, "update_state", self._metric(prefix, metric)
+
+    def _layer(self, path: str) -> Callable[[Any], Any]:
+        value, gradient = ("activations", path) in self.wants, ("gradients", path) in self.wants
+
+        def make(call: Any) -> Any:
+            def tapped(*args: Any, **kwargs: Any) -> Any:
+                outputs = call(*args, **kwargs)
+                self.calls[path] += 1
+                name = path if self.calls[path] == 1 else f"{path}#{self.calls[path]}"
+                seen = []
+                for suffix, tensor in leaves(outputs):
+                    if value:
+                        site = Site(f"activations/{name}{suffix}", ("activations", path), True)
+                        tensor = _guarded(self.collector, site, tensor)
+                    if gradient:
+                        site = Site(f"gradients/{name}{suffix}", ("gradients", path), True)
+                        tensor = _guarded(self.collector, site, tensor, gradient=True)
+                    seen.append(tensor)
+                return rebuilt(outputs, iter(seen))
+
+            return tapped
+
+        return make
+
+    def _predictions(self, call: Any) -> Any:
+        place = ("predictions", "")
+
+        def tapped(*args: Any, **kwargs: Any) -> Any:
+            outputs = call(*args, **kwargs)
+            self.calls[""] += 1
+            name = "predictions" if self.calls[""] == 1 else f"predictions#{self.calls['']}"
+            names = getattr(self.anatomy.model, "output_names", None)
+            seen = [_guarded(self.collector, Site(name + s, place, True), t) for s, t in leaves(outputs, names)]
+            return rebuilt(outputs, iter(seen))
+
+        return tapped
+
+    def _loss(self, compute_loss: Any) -> Any:
+        def tapped(*args: Any, **kwargs: Any) -> Any:
+            loss = compute_loss(*args, **kwargs)
+            return loss if loss is None else _guarded(self.collector, Site("loss", ("loss", ""), False), loss)
+
+        return tapped
+
+    def _apply(self, optimizer: Any) -> Callable[[Any], Any]:
+        def make(apply: Any) -> Any:
+            def tapped(grads: Any, trainable_variables: Any = None) -> Any:
+                grads = list(grads)
+                if not self.applying:  # stateless_apply has shown them already
+                    variables = list(trainable_variables) if trainable_variables is not None else None
+                    self._weight_gradients(grads, variables or known_variables(optimizer, self.anatomy.model))
+                return apply(grads, trainable_variables)
+
+            return tapped
+
+        return make
+
+    def _stateless_apply(self, optimizer: Any) -> Callable[[Any], Any]:
+        def make(stateless_apply: Any) -> Any:
+            def tapped(optimizer_variables: Any, grads: Any, trainable_variables: Any) -> Any:
+                # Here the variables are bare arrays; which weight each one is follows from its position.
+                self._weight_gradients(grads, known_variables(optimizer, self.anatomy.model))
+                self.applying = True
+                try:
+                    return stateless_apply(optimizer_variables, grads, trainable_variables)
+                finally:
+                    self.applying = False
+
+            return tapped
+
+        return make
+
+    def _weight_gradients(self, grads: list[Any], variables: list[Any]) -> None:
+        paths = {id(weight.variable): weight.path for weight in self.anatomy.weights}
+        for grad, variable in zip(grads, variables, strict=False):
+            path = paths.get(id(variable))
+            if grad is not None and path is not None and ("weight_gradients", path) in self.wants:
+                site = Site(f"weight_gradients/{path}", ("weight_gradients", path), False)
+                _guarded(self.collector, site, grad)
+
+    def _metric(self, prefix: str, metric: Any) -> Callable[[Any], Any]:
+        """The metric on this batch alone: Keras's stateless form of it, beside the stateful update."""
+        state: list[Any] | None = None
+        inside = False  # the stateless form calls update_state itself
+
+        def make(update_state: Any) -> Any:
+            def tapped(*args: Any, **kwargs: Any) -> Any:
+                nonlocal state, inside
+                result = update_state(*args, **kwargs)
+                if inside:
+                    return result
+                inside = True
+                try:
+                    fresh = metric.stateless_reset_state() if state is None else state
+                    state = metric.stateless_update_state(fresh, *args, **kwargs)
+                    values = metric.stateless_result(state)
+                    for name, value in values.items() if isinstance(values, Mapping) else [(prefix, values)]:
+                        self.collector.see(Site(f"metrics/{name}", ("metrics", ""), False), value)
+                except Exception as error:
+                    self.collector.failed[f"metrics/{prefix}"] = f"{type(error).__name__}: {error}"
+                finally:
+                    inside = False
+                return result
+
+            return tapped
+
+        return make
+
+
+def optimizers(model: Any) -> list[Any]:
+    """The model's optimizer, and any other that a custom training step keeps on the model."""
+    found = [getattr(model, "optimizer", None), *vars(model).values()]
+    unique = {id(o): o for o in found if hasattr(o, "stateless_apply") and hasattr(o, "apply_gradients")}
+    return list(unique.values())
+
+
+def known_variables(optimizer: Any, model: Any) -> list[Any]:
+    """The variables an optimizer was built on, in its order."""
+    return list(getattr(optimizer, "_trainable_variables", None) or model.trainable_variables)
+
+
+def batch_metrics(model: Any) -> list[tuple[str, Any]]:
+    """The metrics to take on the batch alone: those given to compile() as one, and the model's own."""
+    compiled = getattr(model, "_compile_metrics", None)
+    inner = {id(m) for m in getattr(compiled, "metrics", ())} | {id(getattr(model, "_loss_tracker", None))}
+    own = [(m.name, m) for m in model.metrics if id(m) not in inner and m is not compiled]
+    return ([(compiled.name, compiled)] if compiled is not None and compiled.built else []) + own

@@ -1,0 +1,101 @@
+"""The contract between fitscope and a framework.
+
+An adapter knows one way in which Keras runs a training step and how to take tensors out of it. It must
+
+- say whether it can tap this model as it is compiled now, and if not, why (`why_not`);
+- build a *tapped step* that takes what `model.train_function` takes and does what it does, bit for bit, and beside its
+  result returns the tensors that were asked for, one `Harvest` for every training step it ran;
+- hand a tensor over as a NumPy array, without a copy where the framework allows it;
+- leave nothing behind: outside a call of the tapped step no patch exists.
+
+A tapped step runs in the user's mode: compiled steps compiled, eager steps eagerly. It may be called from one
+thread at a time. Tensors in a harvest must stay valid and unchanged for as long as somebody holds them: what the
+framework updates in place or donates is copied inside the step.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fitscope.anatomy import Anatomy
+from fitscope.attach import Site
+from fitscope.plan import Place, Want
+
+#: The attribute of a Keras model that holds the compiled function of a phase, and the method it is made from.
+PHASES = {
+    "train": ("train_function", "train_step"),
+    "test": ("test_function", "test_step"),
+    "predict": ("predict_function", "predict_step"),
+}
+
+
+@dataclass(slots=True)
+class Harvest:
+    """What one training step showed: a framework tensor for every site that was passed."""
+
+    tensors: dict[str, Any] = field(default_factory=dict)
+    sites: dict[str, Site] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)  #: site → why it could not be seen
+
+
+class TapFailed(Exception):  # noqa: N818 - a message between adapter and dispatch, never seen by a user
+    """The tapped step could not be built or run. `rest` are the arguments with which the plain step goes on."""
+
+    def __init__(self, error: BaseException, rest: tuple[Any, ...], harvests: list[Harvest]) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.rest = rest
+        self.harvests = harvests
+
+
+#: Applied to the harvested tensors inside the step; on an accelerator this is where they are reduced.
+Finish = Callable[[dict[str, Any], Mapping[str, Site]], dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What the tapped step must show."""
+
+    anatomy: Anatomy
+    wants: Mapping[Place, Want]
+    phase: str = "train"
+    finish: Finish = lambda tensors, _: tensors
+
+
+#: Takes the arguments Keras gives to `model.train_function`, returns its result and the harvests.
+TappedStep = Callable[..., tuple[Any, list[Harvest]]]
+
+
+class Adapter(ABC):
+    """The border to one framework."""
+
+    name: str
+
+    @abstractmethod
+    def why_not(self, model: Any) -> str | None:
+        """Why this model cannot be tapped as it is, or None."""
+
+    @abstractmethod
+    def tapped(self, ask: Ask) -> TappedStep:
+        """The model's own step, with taps."""
+
+    @abstractmethod
+    def to_numpy(self, tensor: Any) -> np.ndarray[Any, Any]:
+        """The tensor's values. May wait for the step to finish; called off the training thread."""
+
+    @abstractmethod
+    def nbytes(self, tensor: Any) -> int:
+        """How much memory the tensor holds, without waiting for its value."""
+
+    @abstractmethod
+    def iterations(self, optimizer: Any) -> int:
+        """The optimizer's iteration count."""
+
+    @abstractmethod
+    def on_accelerator(self) -> bool:
+        """Whether tensors live on a device that is not this machine's memory."""

@@ -1,0 +1,329 @@
+"""Taps for the JAX backend: name a value while the step is traced, then make it an output of the same program.
+
+A tap is a primitive of our own that computes nothing. Inside a compiled step it marks a value in the traced program
+(the jaxpr); `_harvest` evaluates that very program and hands out the marked values beside its results, all inside
+one `jax.jit`, so nothing is computed twice and no tracer leaks out of `value_and_grad`. In an eager step
+the same primitive simply reports the value when it runs.
+
+For a value the tap stands beside the data flow: the layer's own output goes on, untouched. For the gradient of the loss
+with respect to it, the output passes through an identity whose backward pass taps the cotangent.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from typing import Any
+
+import jax
+import jax.extend.core as jex
+import jax.numpy as jnp
+import numpy as np
+from jax.interpreters import ad, batching, mlir
+
+from fitscope._compat import jax_bind
+from fitscope.attach import Site, attached, patched, show_batch
+from fitscope.backends._base import PHASES, Adapter, Ask, Harvest, TapFailed, TappedStep
+
+_tap_p = jex.Primitive("fitscope_tap")
+_running = threading.local()  # .collector: of the eager step that runs in this thread
+
+
+def _tap(x: Any, name: str) -> None:
+    """Marks a value. The result is dropped: the primitive stays in the program because it was traced into it."""
+    _tap_p.bind(x, name=name)
+
+
+@_tap_p.def_impl
+def _impl(x: Any, *, name: str) -> Any:
+    collector = getattr(_running, "collector", None)
+    if collector is not None:
+        collector.harvest.tensors.setdefault(name, x)
+    return x
+
+
+_tap_p.def_abstract_eval(lambda x, *, name: x)  # noqa: ARG005
+mlir.register_lowering(_tap_p, lambda ctx, x, *, name: [x])  # noqa: ARG005
+batching.defvectorized(_tap_p)
+
+
+def _jvp(primals: Any, tangents: Any, *, name: str) -> Any:
+    return _tap_p.bind(*primals, name=name), tangents[0]
+
+
+ad.primitive_jvps[_tap_p] = _jvp
+
+
+@cache
+def _gradient_tap(name: str) -> Any:
+    """An identity whose backward pass taps what flows back through it."""
+
+    @jax.custom_vjp
+    def identity(x: Any) -> Any:
+        return x
+
+    def backward(_: None, cotangent: Any) -> tuple[Any]:
+        _tap(cotangent, name)
+        return (cotangent,)
+
+    identity.defvjp(lambda x: (x, None), backward)
+    return identity
+
+
+class _Collector:
+    """Where the taps of one trace, or of one eager step, report to."""
+
+    def __init__(self) -> None:
+        self.harvest = Harvest()
+        self.failed = self.harvest.failed
+
+    def see(self, site: Site, tensor: Any) -> Any:
+        self.harvest.sites[site.name] = site
+        _tap(jnp.asarray(tensor), site.name)
+        return tensor
+
+    def see_gradient(self, site: Site, tensor: Any) -> Any:
+        if not jnp.issubdtype(tensor.dtype, jnp.floating):
+            return tensor
+        self.harvest.sites[site.name] = site
+        out = _gradient_tap(site.name)(tensor)
+        # Keras keeps a mask beside the tensor it belongs to; ours is a new one.
+        from keras.src import backend
+
+        mask = backend.get_keras_mask(tensor)
+        if mask is not None:
+            backend.set_keras_mask(out, mask)
+        return out
+
+
+def _harvest(jaxpr: Any, consts: Any, args: Any, found: dict[str, Any]) -> list[Any]:
+    """Evaluates a traced program and keeps the values that taps marked in it.
+
+    Sub-programs without taps are run as the one equation they are. Those that are only a frame (jit, remat, custom
+    derivative rules that autodiff has already used) are entered. A tap inside a loop or a branch has no single value
+    and stays unseen.
+    """
+    env: dict[Any, Any] = {}
+
+    def read(var: Any) -> Any:
+        return var.val if isinstance(var, jex.Literal) else env[var]
+
+    env.update(zip(jaxpr.constvars, consts, strict=True))
+    env.update(zip(jaxpr.invars, args, strict=True))
+    for eqn in jaxpr.eqns:
+        values = [read(var) for var in eqn.invars]
+        frame = _frame(eqn)
+        if eqn.primitive is _tap_p:
+            found.setdefault(eqn.params["name"], values[0])
+            results = values
+        elif frame is not None and _has_taps(frame.jaxpr):
+            results = _harvest(frame.jaxpr, frame.consts, values, found)
+        else:
+            results = jax_bind(eqn, values)
+        env.update(zip(eqn.outvars, results, strict=True))
+    return [read(var) for var in jaxpr.outvars]
+
+
+_ZERO = np.uint32(0)
+
+
+def _own_copy(x: Any, zero: Any) -> Any:
+    """The same bits, by an operation the compiler can fuse."""
+    if x.dtype == jnp.bool_:
+        return x
+    bits = jnp.dtype(f"uint{8 * x.dtype.itemsize}")
+    return jax.lax.bitcast_convert_type(jax.lax.bitcast_convert_type(x, bits) ^ zero.astype(bits), x.dtype)
+
+
+#: Equations that only wrap a program, and the parameter that holds it.
+_FRAMES = {
+    "jit": "jaxpr",
+    "pjit": "jaxpr",
+    "closed_call": "call_jaxpr",
+    "core_call": "call_jaxpr",
+    "remat": "jaxpr",
+    "remat2": "jaxpr",
+    "checkpoint": "jaxpr",
+    "custom_jvp_call": "call_jaxpr",
+    "custom_vjp_call": "call_jaxpr",
+    "custom_vjp_call_jaxpr": "fun_jaxpr",
+}
+
+
+def _frame(eqn: Any) -> Any | None:
+    inner = eqn.params.get(_FRAMES.get(eqn.primitive.name, ""))
+    if inner is None:
+        return None
+    return inner if hasattr(inner, "consts") else jex.ClosedJaxpr(inner, [])
+
+
+def _has_taps(jaxpr: Any) -> bool:
+    for eqn in jaxpr.eqns:
+        frame = _frame(eqn)
+        if eqn.primitive is _tap_p or (frame is not None and _has_taps(frame.jaxpr)):
+            return True
+    return False
+
+
+@contextmanager
+def _tagging(ask: Ask, collector: _Collector) -> Iterator[None]:
+    with ExitStack() as stack:
+        stack.enter_context(attached(ask.anatomy, ask.wants, collector))
+        if ("loss", "") in ask.wants:
+            for name in ("value_and_grad", "grad"):
+                stack.enter_context(patched(jax, name, _with_loss(collector)))
+        yield
+
+
+def _with_loss(collector: _Collector) -> Any:
+    """A custom step may never call `compute_loss`; then its loss is what it differentiates."""
+
+    def make(transform: Any) -> Any:
+        def wrapped(fun: Any, *args: Any, **kwargs: Any) -> Any:
+            def seen(*fun_args: Any, **fun_kwargs: Any) -> Any:
+                out = fun(*fun_args, **fun_kwargs)
+                if "loss" not in collector.harvest.sites:
+                    loss = out[0] if kwargs.get("has_aux") else out
+                    collector.see(Site("loss", ("loss", ""), False), loss)
+                return out
+
+            return transform(seen, *args, **kwargs)
+
+        return wrapped
+
+    return make
+
+
+def _single_step(ask: Ask, collector: _Collector, state: Any, data: Any) -> Any:
+    """The user's own step with taps, and the taps on what it was given and what it did to the weights."""
+    from keras.src.trainers.data_adapters.data_adapter_utils import unpack_x_y_sample_weight
+
+    model, wants = ask.anatomy.model, ask.wants
+    with _tagging(ask, collector):
+        x, y, _ = unpack_x_y_sample_weight(data)
+        show_batch(wants, ask.anatomy, collector, x, y)
+        before = _weights(model, state)
+        _show(collector, ask, "weights", before)
+        logs, after_state = getattr(model, PHASES[ask.phase][1])(state, data)
+        if ask.phase == "train":
+            after = _weights(model, after_state)
+            _show(collector, ask, "updates", {k: (after[k], before[k]) for k in after})
+    return logs, after_state
+
+
+def _show(collector: _Collector, ask: Ask, kind: str, values: dict[int, Any]) -> None:
+    for weight in ask.anatomy.weights:
+        if (kind, weight.path) in ask.wants:
+            value = values[id(weight.variable)]
+            if kind == "updates":
+                value = value[0] - value[1]
+            collector.see(Site(f"{kind}/{weight.path}", (kind, weight.path), False), value)
+
+
+def _weights(model: Any, state: Any) -> dict[int, Any]:
+    """The model's weights within the state that Keras carries through the step."""
+    pairs = [*zip(model.trainable_variables, state[0], strict=True)]
+    pairs += zip(model.non_trainable_variables, state[1], strict=True)
+    return {id(variable): value for variable, value in pairs}
+
+
+class JaxAdapter(Adapter):
+    name = "jax"
+
+    def why_not(self, model: Any) -> str | None:  # noqa: ARG002
+        from keras.src.backend.config import is_nnx_enabled
+
+        return "Keras runs its JAX backend through Flax NNX, whose step is not a plain program" if is_nnx_enabled() else None
+
+    def tapped(self, ask: Ask) -> TappedStep:
+        model = ask.anatomy.model
+        compiled = model.jit_compile and not model.run_eagerly
+        single = self._compiled(ask) if compiled else self._eager(ask)
+
+        def step(state: Any, iterator: Any) -> tuple[Any, list[Harvest]]:
+            logs: Any = None
+            harvests: list[Harvest] = []
+            for done in range(model.steps_per_execution):
+                try:
+                    data = next(iterator)
+                except StopIteration:
+                    if done == 0:
+                        raise
+                    break
+                try:
+                    logs, state, harvest = single(state, data)
+                except Exception as error:
+                    rest = itertools.islice(itertools.chain([data], iterator), model.steps_per_execution - done)
+                    raise TapFailed(error, (state, rest), harvests) from error
+                harvests.append(harvest)
+            return (logs, state), harvests
+
+        return step
+
+    def _eager(self, ask: Ask) -> Any:
+        def single(state: Any, data: Any) -> tuple[Any, Any, Harvest]:
+            collector = _Collector()
+            _running.collector = collector
+            try:
+                logs, state = _single_step(ask, collector, state, data)
+            finally:
+                _running.collector = None
+            harvest = collector.harvest
+            harvest.tensors = ask.finish(harvest.tensors, harvest.sites)
+            return logs, state, harvest
+
+        return single
+
+    def _compiled(self, ask: Ask) -> Any:
+        seen = Harvest()  # sites and failures, as tracing found them
+
+        def program(state: Any, data: Any, zero: Any) -> Any:
+            collector = _Collector()
+
+            # A fresh function each time: JAX caches traces by the function's identity, and would give back an older
+            # one, made without taps.
+            def fresh(state: Any, data: Any) -> Any:
+                return _single_step(ask, collector, state, data)
+
+            jaxpr, shape = jax.make_jaxpr(fresh, return_shape=True)(state, data)
+            found: dict[str, Any] = {}
+            flat = _harvest(jaxpr.jaxpr, jaxpr.consts, jax.tree.leaves((state, data)), found)
+            seen.sites.update(collector.harvest.sites)
+            seen.failed.update(collector.failed)
+            for name in collector.harvest.sites.keys() - found.keys():
+                seen.failed[name] = _unseen(name)
+            logs, state = jax.tree.unflatten(jax.tree.structure(shape), flat)
+            found = {name: _own_copy(value, zero) for name, value in found.items()}
+            return logs, state, ask.finish(found, collector.harvest.sites)
+
+        compiled = jax.jit(program, donate_argnums=0)
+
+        def single(state: Any, data: Any) -> tuple[Any, Any, Harvest]:
+            logs, state, tensors = compiled(state, data, _ZERO)
+            return logs, state, Harvest(tensors, seen.sites, seen.failed)
+
+        return single
+
+    def to_numpy(self, tensor: Any) -> np.ndarray[Any, Any]:
+        return np.asarray(tensor)
+
+    def nbytes(self, tensor: Any) -> int:
+        return int(tensor.size * tensor.dtype.itemsize)
+
+    def iterations(self, optimizer: Any) -> int:
+        return int(optimizer.iterations)
+
+    def on_accelerator(self) -> bool:
+        return jax.default_backend() != "cpu"
+
+
+def _unseen(name: str) -> str:
+    if name.startswith("gradients/"):
+        return "no gradient of the loss reaches it in a way that can be seen from outside (a loop, or not connected)"
+    return "it is computed inside a loop or a branch, where it has no single value"
+
+
+ADAPTER = JaxAdapter()

@@ -1,0 +1,200 @@
+"""Taps for the TensorFlow backend: collect tensors while the step is traced, return them from the same function.
+
+A tap only remembers the tensor; the layer's own output goes on. It must not even be wrapped in `tf.identity`: Keras looks
+for the `Softmax` op behind the model's output to use its logits, an identity hides it, and the numbers change.
+For gradients, `tf.GradientTape.gradient` is asked, in the one call that the training step makes anyway, for the
+tapped tensors as well as for the weights. It is replaced while a tapped step is traced (or runs eagerly), in that
+thread's eyes only, and put back.
+
+The step runs as Keras runs it: in `tf.function`, with XLA or without, or eagerly.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from fitscope.attach import Site, attached, show_batch
+from fitscope.backends._base import PHASES, Adapter, Ask, Harvest, TapFailed, TappedStep
+
+
+class _Collector:
+    """Where the taps of one trace, or of one eager step, report to."""
+
+    def __init__(self) -> None:
+        self.harvest = Harvest()
+        self.failed = self.harvest.failed
+        self.graph = _graph()
+        self.ungraded: dict[str, Any] = {}  # site → tensor whose gradient no tape was asked for yet
+
+    def see(self, site: Site, tensor: Any) -> Any:
+        if self._reachable(site, tensor):
+            self.harvest.sites[site.name] = site
+            # Gradients of embeddings come as slices of a tensor that is zero elsewhere.
+            self.harvest.tensors[site.name] = tf.convert_to_tensor(tensor)
+        return tensor
+
+    def see_gradient(self, site: Site, tensor: Any) -> Any:
+        if self._reachable(site, tensor) and tensor.dtype.is_floating:
+            self.harvest.sites[site.name] = site
+            self.ungraded[site.name] = tensor
+        return tensor
+
+    def _reachable(self, site: Site, tensor: Any) -> bool:
+        graph = None if isinstance(tensor, np.ndarray | int | float) else getattr(tensor, "graph", None)
+        if graph is not None and graph is not self.graph:
+            self.failed[site.name] = "it is computed inside a loop, a branch or a tf.function of its own"
+            return False
+        return True
+
+
+def _graph() -> Any:
+    return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+
+
+@contextmanager
+def _asking_tapes(collector: _Collector, wants_loss: bool) -> Iterator[None]:
+    """Lets every tape of this thread answer for the tapped tensors too, in the call that asks for the weights."""
+    original = tf.GradientTape.gradient
+    thread = threading.get_ident()
+
+    def gradient(tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() != thread or _graph() is not collector.graph:
+            return original(tape, target, sources, *args, **kwargs)
+        if wants_loss and "loss" not in collector.harvest.sites:  # a custom step that never calls compute_loss
+            collector.see(Site("loss", ("loss", ""), False), target)
+        names = list(collector.ungraded)
+        answer, grads = original(tape, target, [sources, [collector.ungraded[n] for n in names]], *args, **kwargs)
+        for name, grad in zip(names, grads, strict=True):
+            if grad is not None:
+                collector.harvest.tensors[name] = tf.convert_to_tensor(grad)
+                del collector.ungraded[name]
+        return answer
+
+    tf.GradientTape.gradient = gradient
+    try:
+        yield
+    finally:
+        tf.GradientTape.gradient = original
+
+
+def _single_step(ask: Ask, collector: _Collector, data: Any) -> Any:
+    """The user's own step with taps, and the taps on what it was given and what it did to the weights."""
+    from keras.src.trainers.data_adapters.data_adapter_utils import unpack_x_y_sample_weight
+
+    weights = [w for w in ask.anatomy.weights if {("weights", w.path), ("updates", w.path)} & ask.wants.keys()]
+    with attached(ask.anatomy, ask.wants, collector), _asking_tapes(collector, ("loss", "") in ask.wants):
+        x, y, _ = unpack_x_y_sample_weight(data)
+        show_batch(ask.wants, ask.anatomy, collector, x, y)
+        before = [tf.convert_to_tensor(w.variable.value) for w in weights]
+        logs = getattr(ask.anatomy.model, PHASES[ask.phase][1])(data)
+        for weight, old in zip(weights, before, strict=True):
+            if ("weights", weight.path) in ask.wants:
+                collector.see(Site(f"weights/{weight.path}", ("weights", weight.path), False), old)
+            if ("updates", weight.path) in ask.wants:
+                moved = tf.convert_to_tensor(weight.variable.value) - old
+                collector.see(Site(f"updates/{weight.path}", ("updates", weight.path), False), moved)
+    for name in collector.ungraded:
+        collector.failed[name] = "no gradient of the loss reaches it"
+    return logs
+
+
+class TensorFlowAdapter(Adapter):
+    name = "tensorflow"
+
+    def why_not(self, model: Any) -> str | None:
+        if model.distribute_strategy.num_replicas_in_sync > 1:
+            return "the model trains under tf.distribute with several replicas, which is not supported yet"
+        return None
+
+    def tapped(self, ask: Ask) -> TappedStep:
+        model = ask.anatomy.model
+        zero = tf.Variable(0, trainable=False, dtype=tf.int64)
+        seen = Harvest()  # sites and failures, as tracing found them
+
+        def one_step(data: Any) -> Any:
+            collector = _Collector()
+            logs = _single_step(ask, collector, data)
+            seen.sites.update(collector.harvest.sites)
+            seen.failed.update(collector.failed)
+            tensors = collector.harvest.tensors
+            if model.jit_compile and not model.run_eagerly:
+                tensors = {name: _own_copy(tensor, zero) for name, tensor in tensors.items()}
+            return logs, ask.finish(tensors, collector.harvest.sites)
+
+        @tf.autograph.experimental.do_not_convert
+        def on_data(data: Any) -> Any:
+            return model.distribute_strategy.run(one_step, args=(data,))
+
+        if not model.run_eagerly:
+            on_data = tf.function(on_data, reduce_retracing=True, jit_compile=model.jit_compile)
+
+        @tf.autograph.experimental.do_not_convert
+        def on_iterator(iterator: Any) -> Any:
+            return on_data(_without_optionals(iterator.get_next()))
+
+        if not model.run_eagerly:
+            # The batch is drawn inside the graph, as Keras does it: drawn outside, its size would be a constant of the
+            # program, which then rounds differently.
+            on_iterator = tf.function(on_iterator, reduce_retracing=True)
+
+        def step(iterator: Any) -> tuple[Any, list[Harvest]]:
+            logs: Any = None
+            harvests: list[Harvest] = []
+            # Keras runs several steps in one call as a loop in the graph, which shows the last of them only. Here each is
+            # a step of its own.
+            for done in range(model.steps_per_execution):
+                try:
+                    if isinstance(iterator, tf.data.Iterator):
+                        logs, tensors = on_iterator(iterator)
+                    else:
+                        logs, tensors = on_data(_without_optionals(next(iterator)))
+                except (StopIteration, tf.errors.OutOfRangeError):
+                    if not done:
+                        raise
+                    break
+                except Exception as error:
+                    rest = itertools.islice(iterator, model.steps_per_execution - done) if done else iterator
+                    raise TapFailed(error, (rest,), harvests) from error
+                harvests.append(Harvest(tensors, seen.sites, dict(seen.failed)))
+            return logs, harvests
+
+        return step
+
+    def to_numpy(self, tensor: Any) -> np.ndarray[Any, Any]:
+        return np.asarray(tensor)
+
+    def nbytes(self, tensor: Any) -> int:
+        return int(np.prod(tensor.shape.as_list(), dtype=np.int64)) * int(tensor.dtype.size)
+
+    def iterations(self, optimizer: Any) -> int:
+        return int(optimizer.iterations.numpy())
+
+    def on_accelerator(self) -> bool:
+        return bool(tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("TPU"))
+
+
+#: An integer type of the same width.
+_BITS = {1: tf.uint8, 2: tf.uint16, 4: tf.uint32, 8: tf.uint64}
+
+
+def _own_copy(x: Any, zero: Any) -> Any:
+    """The same bits, by an operation that XLA can fuse: see the JAX adapter for why."""
+    bits = _BITS.get(x.dtype.size)
+    if bits is None or x.dtype is tf.bool:
+        return x
+    return tf.bitcast(tf.bitwise.bitwise_xor(tf.bitcast(x, bits), tf.cast(zero, bits)), x.dtype)
+
+
+def _without_optionals(data: Any) -> Any:
+    """tf.data carries a missing target as an Optional; the step expects None."""
+    return tf.nest.map_structure(lambda item: None if isinstance(item, tf.experimental.Optional) else item, data)
+
+
+ADAPTER = TensorFlowAdapter()

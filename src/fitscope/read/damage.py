@@ -1,0 +1,49 @@
+"""What of a run cannot be read: named, counted, warned about once, and left out of everything else."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fitscope.errors import FitscopeWarning
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """One object of a run that cannot be read."""
+
+    name: str  #: its key within the run
+    reason: str
+
+
+class DamageReport:
+    """The damage met so far in one run."""
+
+    def __init__(self, run: str) -> None:
+        self._run = run
+        self._found: dict[str, Damage] = {}
+        self._warned: set[str] = set()
+
+    def __iter__(self) -> Iterator[Damage]:
+        return iter(sorted(self._found.values(), key=lambda damage: damage.name))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._found
+
+    def add(self, name: str, problem: BaseException | str) -> None:
+        reason = str(problem).strip().partition("\n")[0] or type(problem).__name__
+        self._found[name] = Damage(name, reason)
+
+    def warn(self, stacklevel: int = 3) -> None:
+        """One warning for all that is new since the last one."""
+        new = [damage for damage in self if damage.name not in self._warned]
+        if new:
+            self._warned.update(damage.name for damage in new)
+            others = f" and {len(new) - 1} more" if len(new) > 1 else ""
+            warnings.warn(
+                f"{new[0].name}{others} of run {self._run!r} cannot be read ({new[0].reason}). The rest is; "
+                "run.damaged has the list.",
+                FitscopeWarning,
+                stacklevel=stacklevel + 1,
+            )

@@ -1,0 +1,131 @@
+"""From a path to a run: the run itself, the newest of a directory of runs, or a list of what is there."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from fitscope.errors import RunError, StoreError, one_of
+from fitscope.read.run import Run
+from fitscope.store import schema
+from fitscope.store._base import Objects
+from fitscope.store.places import is_local, place
+
+Path = str | os.PathLike[str] | Objects
+
+
+@dataclass(frozen=True, slots=True)
+class Brief:
+    """A run in one line."""
+
+    id: str
+    path: str
+    created: datetime | None
+    status: str  #: running, complete, interrupted, failed, or unreadable
+    step: int | None  #: the last one recorded
+    bytes: int
+    model: str | None
+    problem: str | None = None  #: why it cannot be read
+
+
+def open(path: Path, run: str | None = None) -> Run:  # noqa: A001 - fs.open(…) is the name people expect
+    """Opens a run: the one at `path`, or of the runs in there the one called `run`, or the newest."""
+    objects = _place(path)
+    if run is not None:
+        ids = [name for name, _ in _inside(objects)]
+        if run not in ids:
+            raise RunError(f"the id of a run in {objects.describe()!r}", f"{run!r}", one_of(ids, run))
+        return _open(objects.folder(run))
+    if schema.RUN in objects.list():
+        return _open(objects)
+    found = [(document.get("created_ns") or 0, name) for name, document in _inside(objects) if document]
+    if not found:
+        raise RunError(
+            "a run, or a directory with runs in it",
+            f"{objects.describe()!r}, {_contents(objects)}",
+            "Check the path; a training with fs.Scope(path) makes a run there",
+        )
+    return _open(objects.folder(max(found)[1]))
+
+
+def runs(path: Path) -> list[Brief]:
+    """The runs at `path`, oldest first."""
+    objects = _place(path)
+    if schema.RUN in objects.list():
+        return [_brief(objects)]
+    briefs = [_brief(objects.folder(name)) for name, _ in _inside(objects)]
+    never = datetime.fromtimestamp(0, UTC)
+    return sorted(briefs, key=lambda brief: (brief.created or never, brief.id))
+
+
+def _place(path: Path) -> Objects:
+    try:
+        return place(path, writing=False)
+    except StoreError as problem:
+        raise RunError("a directory or URL with a run", problem.received, problem.fix) from problem
+
+
+def _inside(objects: Objects) -> list[tuple[str, dict[str, Any] | None]]:
+    """The folders with a run.json, and that document if it can be read."""
+    found: list[tuple[str, dict[str, Any] | None]] = []
+    for name in objects.list():
+        if name.endswith("/"):
+            try:
+                found.append((name[:-1], _document(objects.folder(name[:-1]))))
+            except FileNotFoundError:
+                continue
+            except RunError:
+                found.append((name[:-1], None))
+    return found
+
+
+def _open(objects: Objects) -> Run:
+    document = _document(objects)
+    written = document.get("format")
+    if not isinstance(written, int) or written > schema.FORMAT:
+        raise RunError(
+            f"a run of format {schema.FORMAT} or older",
+            f"format {written!r} at {objects.describe()!r}",
+            "A newer fitscope wrote it. Upgrade: pip install --upgrade fitscope",
+        )
+    return Run(objects, document)
+
+
+def _document(objects: Objects) -> dict[str, Any]:
+    try:
+        document = json.loads(objects.get(schema.RUN))
+    except ValueError as problem:
+        document = str(problem)
+    if not isinstance(document, dict):
+        raise RunError(
+            f"a readable {schema.RUN}",
+            f"a damaged one at {objects.describe(schema.RUN)!r} ({document})",
+            "Its tables and tensors can still be read with pandas, DuckDB, xarray or zarr",
+        )
+    return document
+
+
+def _brief(objects: Objects) -> Brief:
+    path = objects.describe()
+    try:
+        run = _open(objects)
+    except RunError as problem:
+        name = path.replace("\\", "/").rstrip("/").rpartition("/")[2]
+        return Brief(name, path, None, "unreadable", None, 0, None, str(problem))
+    model = run.model.get("name") if isinstance(run.model, dict) else None
+    return Brief(run.id, path, run.created, run.status, run.step, run.bytes, model)
+
+
+def _contents(objects: Objects) -> str:
+    names = objects.list()
+    if not names:
+        root = is_local(objects)
+        return "which is empty" if root is None or root.exists() else "which does not exist"
+    return (
+        f"which has {len(names)} entries, none of them a run"
+        if len(names) > 3
+        else f"with only {', '.join(names)}"
+    )

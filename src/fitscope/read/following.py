@@ -1,0 +1,94 @@
+"""What there is of a run by now: its attempts, their ranks, and the tables those write.
+
+`look` takes notice of what is new and asks nothing about a rank that has said its last word. An attempt
+counts up to the step at which a later one started.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from fitscope.read.damage import DamageReport
+from fitscope.read.ranks import Rank
+from fitscope.read.tables import Table
+from fitscope.store import schema
+from fitscope.store._base import Objects
+
+TABLES = ("stats", "samples")  #: the tables a rank may write, each in a folder of its name
+
+
+class Following:
+    """The parts a run is merged from, kept up to date."""
+
+    def __init__(self, objects: Objects, run_id: str) -> None:
+        self.objects = objects
+        self.damaged = DamageReport(run_id)
+        self.tables = {name: Table(name, objects, self.damaged) for name in TABLES}
+        self._attempts: dict[str, dict[str, Any]] = {}
+        self._ranks: dict[tuple[int, int], Rank] = {}
+
+    @property
+    def stats(self) -> Table:
+        return self.tables[schema.STATS]
+
+    @property
+    def attempts(self) -> list[dict[str, Any]]:
+        """The attempts' documents, in their order."""
+        return sorted(self._attempts.values(), key=lambda document: int(document["attempt"]))
+
+    @property
+    def ranks(self) -> list[Rank]:
+        """All ranks, in the order of attempts and then of ranks."""
+        return [rank for _, rank in sorted(self._ranks.items())]
+
+    @property
+    def ends(self) -> dict[int, int | None]:
+        """By attempt: the step at which it stops to count, because a later one started there."""
+        starts = {
+            int(document["attempt"]): int(document["start_step"]) for document in self._attempts.values()
+        }
+        return {
+            attempt: min((start for later, start in starts.items() if later > attempt), default=None)
+            for attempt in starts
+        }
+
+    def look(self) -> None:
+        """Takes notice of new attempts, ranks and parts."""
+        for name in self.objects.list(schema.ATTEMPTS):
+            key = f"{schema.ATTEMPTS}/{name}"
+            if key not in self._attempts and key not in self.damaged:
+                self._read_attempt(key)
+        ends = self.ends
+        for document in self._attempts.values():
+            attempt = int(document["attempt"])
+            for number in range(int(document.get("world") or 1)):
+                rank = self._ranks.get((attempt, number))
+                if rank is None:
+                    rank = self._ranks[attempt, number] = Rank(self.objects, attempt, number, self.damaged)
+                # Asked before the tables are listed: who has ended by then adds nothing afterwards.
+                ended = rank.has_ended
+                if not rank.settled or rank.end != ends[attempt]:
+                    rank.end = ends[attempt]
+                    for table in self.tables.values():
+                        table.follow(rank.folder, rank.end)
+                    if ended:
+                        rank.settle()
+
+    def statuses(self, *, newest: bool = False) -> list[dict[str, Any]]:
+        """The status of every rank that has one, of all attempts or of the newest."""
+        last = max((attempt for attempt, _ in self._ranks), default=0)
+        found = [
+            rank.status()
+            for (attempt, _), rank in sorted(self._ranks.items())
+            if attempt == last or not newest
+        ]
+        return [status for status in found if "heartbeat" in status]
+
+    def _read_attempt(self, key: str) -> None:
+        try:
+            document = json.loads(self.objects.get(key))
+            int(document["attempt"]), int(document["start_step"])
+            self._attempts[key] = document
+        except (OSError, ValueError, KeyError, TypeError) as problem:
+            self.damaged.add(key, problem)

@@ -1,0 +1,85 @@
+"""What one process of one attempt wrote: the unit a run is merged from.
+
+Whatever is final is read once; a document that may still change is read at every access, and parsed again
+only if it did.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from fitscope.read.damage import DamageReport
+from fitscope.read.stored import StoredArray
+from fitscope.store import schema
+from fitscope.store._base import Objects
+from fitscope.store.liveness import is_alive
+
+
+class Rank:
+    """The folder of one rank."""
+
+    def __init__(self, run: Objects, attempt: int, number: int, damaged: DamageReport) -> None:
+        self.number = number
+        self.folder = schema.rank_folder(attempt, number)
+        self.end: int | None = None  #: the step from which on a later attempt counts
+        self.settled = False  #: it has ended, and all it ever wrote is known
+        self._objects = run.folder(self.folder)
+        self._damaged = damaged
+        self._seen: dict[str, tuple[bytes, Any]] = {}  # documents by key, with what was made of them
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the rank has said itself that nothing more will come."""
+        document = self._said()
+        return bool(document.get("status", "running") != "running")
+
+    def settle(self) -> None:
+        """From now on every document is read once more at most."""
+        self._seen = {key: seen for key, seen in self._seen.items() if key == schema.STATUS}
+        self.settled = True
+
+    def status(self) -> dict[str, Any]:
+        """The rank's status document; it says "running" only if the process lives. Empty if there is none."""
+        document = self._said()
+        if document.get("status") != "running":
+            return document
+        return {**document, "status": "running" if is_alive(document) else "interrupted"}
+
+    def arrays(self) -> list[tuple[str, str]]:
+        """(site, path) of every array of tensors."""
+        found = self._document(f"{schema.TENSORS}/zarr.json", _listed)
+        return found if isinstance(found, list) else []
+
+    def array(self, path: str) -> StoredArray | None:
+        """One array as committed by now; None if it cannot be read, which is then reported."""
+        key = f"{schema.TENSORS}/{path}/{schema.DATA}/zarr.json"
+        found = self._document(key, lambda data: StoredArray(self._objects, path, data))
+        if found is None and f"{self.folder}/{key}" not in self._damaged:
+            self._damaged.add(f"{self.folder}/{key}", "it is missing")
+        return found if isinstance(found, StoredArray) else None
+
+    def _said(self) -> dict[str, Any]:
+        document = self._document(schema.STATUS, json.loads)
+        return document if isinstance(document, dict) else {}
+
+    def _document(self, key: str, parse: Callable[[bytes], Any]) -> Any:
+        """A parsed document, or None. The very same object as before if it has not changed."""
+        before = self._seen.get(key)
+        if before is not None and self.settled:
+            return before[1]
+        try:
+            data = self._objects.get(key)
+            if before is None or before[0] != data:
+                before = self._seen[key] = (data, parse(data))
+            return before[1]
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
+            self._damaged.add(f"{self.folder}/{key}", f"{type(problem).__name__}: {problem}")
+            return None
+
+
+def _listed(root: bytes) -> list[tuple[str, str]]:
+    return [(entry["site"], entry["path"]) for entry in json.loads(root)["attributes"]["arrays"]]

@@ -1,0 +1,281 @@
+"""Run: everything that was recorded in one training, while it goes on or years later.
+
+Reading needs no framework and nothing of the capturing side. Every access sees what has been flushed by
+then and reads only what is new; a part or array that is damaged is left out, reported in `damaged` and
+warned about once. Not thread-safe: open the run once per thread.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from fitscope.errors import RunError, one_of
+from fitscope.read.damage import Damage
+from fitscope.read.following import Following
+from fitscope.reduce.stats import NAMES
+from fitscope.store import schema
+from fitscope.store._base import Objects
+
+if TYPE_CHECKING:  # what only some calls need is imported by those
+    import pandas as pd
+    import pyarrow as pa
+    import xarray as xr
+
+    from fitscope.read.stored import Array
+    from fitscope.read.tensors import Captures
+
+STATS = ("value", *NAMES)  #: what `series` can give; `value` for scalars only
+SEVERITY = ("failed", "interrupted", "running", "complete")  #: the worst of several ranks speaks for the run
+
+
+class Run:
+    """A run that was opened with `fitscope.open`."""
+
+    def __init__(self, objects: Objects, document: dict[str, Any]) -> None:
+        self.id = str(document.get("id", ""))
+        self.path = objects.describe()
+        self.info = document  #: run.json: software, model, plan and notes as of the start
+        self.created = datetime.fromtimestamp((document.get("created_ns") or 0) / 1e9, UTC)
+        self._now = Following(objects, self.id)
+        self._captured: dict[str, tuple[Any, Captures]] = {}  # by site, with what it was made of
+
+    def __repr__(self) -> str:
+        step = self.step
+        steps = "no steps yet" if step is None else f"up to step {step:,}"
+        return f"<Run {self.id!r}: {self.status}, {steps}, {len(self.sites)} sites, at {self.path}>"
+
+    # ---- how it went --------------------------------------------------------------------------------
+
+    @property
+    def status(self) -> str:
+        """running, complete, interrupted or failed; "running" only while a process that writes it lives."""
+        said = {status.get("status") for status in self._statuses(newest=True)}
+        return next((word for word in SEVERITY if word in said), "interrupted")
+
+    @property
+    def step(self) -> int | None:
+        """The last step recorded, None before the first."""
+        return max((s["step"] for s in self._statuses() if s.get("step") is not None), default=None)
+
+    @property
+    def bytes(self) -> int:
+        """What the run takes up."""
+        return sum(int(status.get("bytes") or 0) for status in self._statuses())
+
+    @property
+    def errors(self) -> list[str]:
+        """What went wrong while recording, in words: the first ones of each rank, of `errors_total`."""
+        return [str(error) for status in self._statuses() for error in status.get("errors", ())]
+
+    @property
+    def errors_total(self) -> int:
+        """How many errors there were."""
+        return sum(int(status.get("errors_total") or 0) for status in self._statuses())
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        """By site: the records that were dropped because the queue was full."""
+        return self._counted("dropped")
+
+    @property
+    def lost(self) -> dict[str, int]:
+        """By site: the records that could not be stored, because of an error or the limit."""
+        return self._counted("lost")
+
+    @property
+    def full_at(self) -> int | None:
+        """The step at which the limit on disk space stopped the recording, None if it did not."""
+        return min((s["full_at"] for s in self._statuses() if s.get("full_at") is not None), default=None)
+
+    @property
+    def overhead(self) -> dict[str, Any]:
+        """What watching cost, as the newest attempt measured it."""
+        return next((dict(s["overhead"]) for s in self._statuses(newest=True) if s.get("overhead")), {})
+
+    @property
+    def attempts(self) -> list[dict[str, Any]]:
+        """The starts of this training, each as it was written down when it began."""
+        self._now.look()
+        return self._now.attempts
+
+    @property
+    def model(self) -> Any:
+        """The model as the newest attempt described it."""
+        return self._newest("model")
+
+    @property
+    def plan(self) -> Any:
+        """What was watched, in the newest attempt."""
+        return self._newest("plan")
+
+    @property
+    def damaged(self) -> list[Damage]:
+        """What could not be read so far, with reasons."""
+        return list(self._now.damaged)
+
+    def refresh(self) -> Run:
+        """Starts afresh, also with what was damaged. Following a live run does not need it."""
+        self._now = Following(self._now.objects, self.id)
+        self._captured = {}
+        self._now.look()
+        return self
+
+    # ---- what was recorded --------------------------------------------------------------------------
+
+    @property
+    def sites(self) -> list[str]:
+        """The names of all sites."""
+        self._now.look()
+        sites = self._now.stats.sites()
+        sites.update(site for rank in self._now.ranks for site, _ in rank.arrays())
+        self._now.damaged.warn()
+        return sorted(sites)
+
+    @property
+    def stats(self) -> pd.DataFrame:
+        """The whole table: a row for each site and step, columns as in `store/schema.py`."""
+        from fitscope.read.frames import frame_of, plain
+
+        self._now.look()
+        table = self._now.stats.read(schema.STATS_SCHEMA.names)
+        self._now.damaged.warn()
+        if table is None:
+            return frame_of(schema.STATS_SCHEMA.empty_table())
+        return frame_of(plain(table).sort_by([("step", "ascending"), ("site", "ascending")]))
+
+    def frame(self, site: str) -> pd.DataFrame:
+        """All stats of one site, indexed by step, with epoch, batch and time beside them."""
+        from fitscope.read.frames import by_step
+
+        described = ("step", "epoch", "batch", "time", "attempt", "rank", "dtype", "shape", "batched")
+        return by_step(self._rows(self.resolve(site), (*described, *STATS)))
+
+    def series(self, site: str, stat: str | None = None) -> pd.Series[Any]:
+        """One stat of one site, indexed by step. A scalar site such as `loss` needs no stat.
+
+        Epoch and batch of each step are in `run.frame(site)`, which has the same index.
+        """
+        from fitscope.read.frames import by_step, columns_for
+
+        if stat is not None and stat not in STATS:
+            raise RunError("a stat", f"{stat!r}", one_of(STATS, stat))
+        name = self.resolve(site)
+        rows = self._rows(name, columns_for(stat or "value"))
+        if stat is None and rows["value"].null_count == rows.num_rows:
+            raise RunError(
+                f"a stat for {name!r}, which is not a scalar",
+                "none",
+                f"Name one: run.series({name!r}, 'mean'). {one_of(NAMES, '')}",
+            )
+        return by_step(rows)[stat or "value"].rename(name if stat is None else f"{name} {stat}")
+
+    def histogram(self, site: str) -> xr.DataArray:
+        """The histograms of one site: how many elements fell into each power-of-two bucket, (step, bucket).
+
+        Buckets below and above those ever used are left out; `edge` is the bound of a bucket nearer to zero.
+        """
+        from fitscope.read.frames import histogram
+
+        name = self.resolve(site)
+        rows = self._rows(name, ("step", "epoch", "batch", "rank", "buckets", "counts"))
+        return histogram(rows, f"{name} histogram")
+
+    def tensor(self, site: str) -> xr.DataArray:
+        """The tensors captured at one site: a lazy DataArray (step, sample, dim_1, …).
+
+        `size` along the steps says how many rows of each are real, the others are NaN (0 for integers);
+        `batch_size` how many the batch had. Slicing reads only the chunks needed; `.chunk()` makes it a dask
+        array.
+        """
+        return self._captures(site).lazy()
+
+    def array(self, site: str, step: int) -> Array:
+        """The tensor captured at one site and step, as it was: no padding."""
+        return self._captures(site).at(step)
+
+    def sql(self, query: str) -> pd.DataFrame:
+        """A DuckDB query over the tables of the run: `stats`, and `samples` where there is one."""
+        from fitscope.read.sql import ask
+
+        self._now.look()
+        frame = ask(query, list(self._now.tables.values()), self._now.ends)
+        self._now.damaged.warn()
+        return frame
+
+    def resolve(self, site: str) -> str:
+        """The full name of a site: `weights/kernel` finds `weights/dense/kernel` if only that fits."""
+        sites = self.sites
+        if site in sites:
+            return site
+        found = [name for name in sites if _abbreviates(site, name)]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise RunError("the name of one site", f"{site!r}, which fits {len(found)}", one_of(found, site))
+        raise RunError(f"a site of run {self.id!r}", f"{site!r}", one_of(sites, site))
+
+    # ---- from the parts to the whole ----------------------------------------------------------------
+
+    def _statuses(self, *, newest: bool = False) -> list[dict[str, Any]]:
+        self._now.look()
+        return self._now.statuses(newest=newest)
+
+    def _newest(self, key: str) -> Any:
+        return next((d[key] for d in reversed(self.attempts) if d.get(key) is not None), self.info.get(key))
+
+    def _counted(self, key: str) -> dict[str, int]:
+        total: dict[str, int] = {}
+        for status in self._statuses():
+            for site, count in (status.get(key) or {}).items():
+                total[site] = total.get(site, 0) + int(count)
+        return total
+
+    def _rows(self, name: str, columns: tuple[str, ...]) -> pa.Table:
+        """The rows of one site, of which the full name is known."""
+        table = self._now.stats.read(columns, name)
+        self._now.damaged.warn()
+        if table is None or not table.num_rows:
+            raise RunError(
+                f"statistics of {name!r}",
+                "a site of which only tensors were kept",
+                f"Use run.tensor({name!r})",
+            )
+        return table
+
+    def _captures(self, site: str) -> Captures:
+        from fitscope.read.tensors import Captures
+
+        name = self.resolve(site)
+        ranks: dict[int, list[Any]] = {}
+        broken = False
+        for rank in self._now.ranks:
+            for path in (path for found, path in rank.arrays() if found == name):
+                array = rank.array(path)
+                broken = broken or array is None
+                if array is not None:
+                    ranks.setdefault(rank.number, []).append((array, rank.end))
+        self._now.damaged.warn()
+        if broken and not ranks:
+            raise RunError(
+                f"tensors of {name!r}", "damaged ones", "run.damaged says which; other sites can be read"
+            )
+        if not ranks:
+            raise RunError(
+                f"tensors of {name!r}",
+                "a site of which only statistics were kept",
+                f"Watch it with keep='tensor', or use run.series({name!r}, …)",
+            )
+        made_of = [ranks[number] for number in sorted(ranks)]
+        known = self._captured.get(name)
+        if known is None or known[0] != made_of:  # an array that has not grown is the same object as before
+            known = self._captured[name] = (made_of, Captures(name, made_of))
+        return known[1]
+
+
+def _abbreviates(short: str, name: str) -> bool:
+    """Whether the parts of `short` occur in `name` in this order, the last as its last."""
+    *wanted, last = short.split("/")
+    *there, end = name.split("/")
+    remaining = iter(there)
+    return last == end and all(part in remaining for part in wanted)

@@ -1,0 +1,65 @@
+"""SQL over the tables of a run, by DuckDB.
+
+DuckDB scans the parts through Arrow, which checks each page's checksum: a damaged part stops the query, is
+found and left out, and the query is asked again. So a query gives the right answer about what is undamaged,
+or an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import duckdb
+import pandas as pd
+
+from fitscope.errors import RunError
+from fitscope.read.tables import Table
+from fitscope.store import schema
+
+
+def ask(query: str, tables: Sequence[Table], ends: Mapping[int, int | None]) -> pd.DataFrame:
+    """The query's answer. `ends`: by attempt, the step at which it stops to count."""
+    try:
+        return _ask(query, tables, ends)
+    except (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException) as problem:
+        raise _refused(query, problem) from problem
+    except (duckdb.Error, OSError, ValueError) as problem:
+        before = sum(len(table.parts) for table in tables)
+        for table in tables:
+            table.verify()
+        if sum(len(table.parts) for table in tables) == before:
+            raise _refused(query, problem) from problem
+    try:
+        return _ask(query, tables, ends)
+    except duckdb.Error as problem:
+        raise _refused(query, problem) from problem
+
+
+def _ask(query: str, tables: Sequence[Table], ends: Mapping[int, int | None]) -> pd.DataFrame:
+    with duckdb.connect() as connection:
+        connection.execute(
+            "SET python_enable_replacements = false"
+        )  # names mean tables of the run, nothing else
+        for table in tables:
+            if table.parts:
+                connection.register(f"{table.name}_parts", table.dataset())
+            elif table.name == schema.STATS:
+                connection.register(f"{table.name}_parts", schema.STATS_SCHEMA.empty_table())
+            else:
+                continue
+            rules = [
+                f"(attempt = {number} AND step >= {end})" for number, end in ends.items() if end is not None
+            ]
+            where = f" WHERE NOT ({' OR '.join(rules)})" if rules else ""
+            connection.execute(f"CREATE VIEW {table.name} AS SELECT * FROM {table.name}_parts{where}")
+        frame: pd.DataFrame = connection.sql(query).df()
+        return frame
+
+
+def _refused(query: str, problem: BaseException) -> RunError:
+    columns = ", ".join(schema.STATS_SCHEMA.names)
+    return RunError(
+        "a query that DuckDB can answer",
+        f"{query!r}, of which it says: {str(problem).strip()}",
+        f"The table is called stats, its columns {columns}",
+    )

@@ -1,0 +1,77 @@
+"""What the kernel needs of the compiler: to be compiled, kept on disk, and two instructions.
+
+numba keeps machine code per source file and compiles anew when that file changes. It does not notice a change
+of another file, so nothing that decides about numbers may be here: that is in `kernel`, all of it.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import njit, types
+from numba.core.imputils import impl_ret_borrowed
+from numba.extending import intrinsic
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# A full disk, a directory that is gone, a file cut short by a power failure.
+_LOST = (OSError, EOFError, pickle.UnpicklingError)
+
+
+def compiled(**options: Any) -> Callable[[F], F]:
+    """njit that keeps its work on disk if it can, and compiles again if it cannot."""
+
+    def compile_(function: F) -> F:
+        try:
+            dispatcher = njit(cache=True, error_model="numpy", **options)(function)
+        except RuntimeError:  # neither the directory of the source nor the user's cache can be written to
+            dispatcher = njit(error_model="numpy", **options)(function)
+        cache = dispatcher._cache  # numba 0.61–0.68: raises what the disk raises, into the first call
+        cache.load_overload = _unless_lost(cache.load_overload)
+        cache.save_overload = _unless_lost(cache.save_overload)
+        return dispatcher  # type: ignore[no-any-return]
+
+    return compile_
+
+
+def _unless_lost(function: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapper(*arguments: Any) -> Any:
+        try:
+            return function(*arguments)
+        except _LOST:
+            return None
+
+    return wrapper
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def fetch(context: Any, array: Any, index: Any) -> Any:  # noqa: ARG001
+    """Asks memory for the cache line of an element that will be needed soon, and does not wait for it."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        address = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(8).as_pointer())
+        word = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [address.type, word, word, word])
+        prefetch = builder.module.declare_intrinsic("llvm.prefetch", (address.type,), kind)
+        builder.call(prefetch, [address, word(0), word(3), word(1)])  # to read, to keep near, data
+        return context.get_dummy_value()
+
+    return types.void(array, index), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def writable(context: Any, array: Any) -> Any:  # noqa: ARG001
+    """The array as if it could be written to.
+
+    To numba this is part of the type. With it a block of the array and a copy of that block are of one type,
+    so that everything is compiled once, not twice.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return impl_ret_borrowed(context, builder, signature.return_type, arguments[0])
+
+    return array.copy(readonly=False)(array), generate

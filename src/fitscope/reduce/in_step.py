@@ -1,0 +1,172 @@
+"""The stats as part of a compiled training step, for accelerators.
+
+`pack` is traced into the step and turns a tensor on the device into two small ones; `unpack` makes `Stats` of them
+on the host. What leaves the device is 2 kB, whatever the size of the tensor. On a CPU `host` is many times
+cheaper: there the tensor itself leaves the step, without a copy.
+
+It works in `jax.jit`, in `tf.function` (with XLA or not, with unknown shapes or not) and in torch, changes nothing
+about the tensor and takes no part in gradients. Counts and buckets are exact up to 2³¹ elements: they are found
+from the bits, so a device that flushes subnormal numbers to zero counts them all the same. Moments and extremes
+are in float32, or in float64 if the tensor is. There a flushed number is zero.
+
+Types other than float64 are taken as float32, which is exact for all but large integers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fitscope.errors import WatchError
+from fitscope.reduce.stats import BUCKETS, ZERO_BUCKET, Stats
+
+Tensor = Any
+
+#: Places after the buckets where NaN and Inf are counted.
+_NANS, _INFS = BUCKETS, BUCKETS + 1
+_PLACES = BUCKETS + 2
+
+
+def pack(x: Tensor) -> tuple[Tensor, Tensor]:
+    """What `unpack` needs: mean, std, min and max of the finite elements, and how many are in which place."""
+    from keras import ops
+
+    x = ops.stop_gradient(ops.convert_to_tensor(x))
+    layout = _layout(x)
+    if 0 in tuple(x.shape):
+        return ops.zeros(4, layout.dtype), ops.zeros(_PLACES, "int32")
+    x = ops.cast(ops.reshape(x, (-1,)), layout.dtype)
+    device = _device()
+    bits = device.bits(x)
+    size = ops.bitwise_and(bits, layout.magnitude)
+    places = device.count(_places(ops, bits, size, layout), _PLACES)
+    return _moments(ops, x, size < layout.infinity), places
+
+
+def unpack(arrays: Sequence[np.ndarray[Any, Any]]) -> Stats:
+    """The stats in the two arrays that came of `pack`."""
+    moments, places = arrays
+    mean, std, low, high = (float(number) for number in moments)
+    hist = np.asarray(places[:BUCKETS], np.int64)
+    nans, infs, finite = int(places[_NANS]), int(places[_INFS]), int(hist.sum())
+    if not finite:
+        mean = std = low = high = math.nan
+    return Stats(
+        count=finite + nans + infs,
+        mean=mean,
+        std=std,
+        min=low,
+        max=high,
+        rms=math.hypot(mean, std),
+        zeros=int(hist[ZERO_BUCKET]),
+        negatives=int(hist[:ZERO_BUCKET].sum()),
+        nans=nans,
+        infs=infs,
+        hist=hist,
+    )
+
+
+def _places(ops: Any, bits: Tensor, size: Tensor, layout: _Layout) -> Tensor:
+    """Where each element is counted."""
+    exponent = ops.cast(ops.right_shift(size, layout.mantissa), "int32")
+    bucket = ops.where(size < layout.lowest, 1, ops.minimum(exponent + layout.offset, 256))
+    bucket = ops.where(size == 0, 0, bucket)
+    place = ops.where(bits < 0, ZERO_BUCKET - bucket, ZERO_BUCKET + bucket)
+    place = ops.where(size == layout.infinity, _INFS, place)
+    return ops.cast(ops.where(size > layout.infinity, _NANS, place), "int32")
+
+
+def _moments(ops: Any, x: Tensor, finite: Tensor) -> Tensor:
+    count = ops.sum(ops.cast(finite, "int32"))
+    count = ops.cast(ops.maximum(count, 1), x.dtype)
+    low = ops.min(ops.where(finite, x, math.inf))
+    high = ops.max(ops.where(finite, x, -math.inf))
+    # The squares of small gradients vanish in float32, those of large ones overflow: the largest becomes 1.
+    x = ops.where(finite, x, 0.0)
+    scale = ops.max(ops.absolute(x))
+    scale = ops.where(scale > 0, scale, 1.0)
+    x = x / scale
+    # Twice, because the first mean is as rough as a sum of many float32 is.
+    mean = ops.sum(x) / count
+    deviation = ops.where(finite, x - mean, 0.0)
+    rest = ops.sum(deviation) / count
+    variance = ops.sum(deviation * deviation) / count - rest * rest
+    std = ops.sqrt(ops.maximum(variance, 0.0))
+    return ops.stack([(mean + rest) * scale, std * scale, low, high])
+
+
+class _Layout(NamedTuple):
+    """How a float lies in its bits. In NumPy's types, as no framework takes 2⁶³ − 1 for an int64 by itself."""
+
+    dtype: str
+    mantissa: np.signedinteger[Any]  #: number of bits
+    magnitude: np.signedinteger[Any]  #: all bits but the sign
+    infinity: np.signedinteger[Any]
+    lowest: np.signedinteger[Any]  #: 2⁻¹²⁷; what is smaller falls into the lowest bucket
+    offset: int  #: from the exponent, as stored, to the bucket
+
+
+_FLOAT32 = _Layout("float32", *map(np.int32, (23, 0x7FFF_FFFF, 0x7F80_0000, 0x0040_0000)), offset=129 - 127)
+_FLOAT64 = _Layout(
+    "float64", *map(np.int64, (52, 0x7FFF_FFFF_FFFF_FFFF, 0x7FF << 52, 0x380 << 52)), offset=129 - 1023
+)
+
+
+def _layout(x: Tensor) -> _Layout:
+    from keras import backend
+
+    dtype = backend.standardize_dtype(x.dtype)
+    if dtype.startswith("complex"):
+        raise WatchError("a tensor of real numbers", f"dtype {dtype}", "Watch a real tensor made of it")
+    return _FLOAT64 if dtype == "float64" else _FLOAT32
+
+
+# What keras.ops has not, or not exactly: the bits of floats, and counting (on torch it counts in float32).
+# One function per framework, the same two things in each.
+
+
+class _Device(NamedTuple):
+    bits: Callable[[Tensor], Tensor]  #: of floats, as integers of the same size
+    count: Callable[[Tensor, int], Tensor]  #: how often each of the first integers occurs, in int32
+
+
+def _device() -> _Device:
+    from keras import config
+
+    return {"tensorflow": _tensorflow, "jax": _jax, "torch": _torch}[config.backend()]()
+
+
+def _tensorflow() -> _Device:
+    import tensorflow as tf
+
+    return _Device(
+        bits=lambda x: tf.bitcast(x, tf.int64 if x.dtype == tf.float64 else tf.int32),
+        # Not tf.math.bincount: XLA cannot compile it (TensorFlow 2.21).
+        count=lambda places, size: tf.math.unsorted_segment_sum(tf.ones_like(places), places, size),
+    )
+
+
+def _jax() -> _Device:
+    import jax
+    import jax.numpy as jnp
+
+    return _Device(
+        bits=lambda x: jax.lax.bitcast_convert_type(x, jnp.int64 if x.dtype == jnp.float64 else jnp.int32),
+        count=lambda places, size: jnp.bincount(places, length=size).astype(jnp.int32),
+    )
+
+
+def _torch() -> _Device:
+    import torch
+
+    def count(places: Tensor, size: int) -> Tensor:
+        # Not torch.bincount: it makes the host wait for the device.
+        ones = torch.ones((), dtype=torch.int32, device=places.device).expand(places.shape)
+        return torch.zeros(size, dtype=torch.int32, device=places.device).index_add_(0, places, ones)
+
+    return _Device(
+        bits=lambda x: x.view(torch.int64 if x.dtype == torch.float64 else torch.int32), count=count
+    )

@@ -1,0 +1,323 @@
+"""The compiled half of `host`: one pass over memory, every stat at once.
+
+The array is taken in blocks that fit the first-level cache. Each block comes from memory once and is then
+looked at three times, by loops the compiler turns into vector code: extremes and zeros, moments, histogram.
+Whatever decides (what is zero, negative, NaN) reads the bits and not the float, so it stays exact on a thread
+that flushes subnormal numbers.
+
+Moments are taken about the mean so far, so that a large mean does not eat the digits of a small deviation,
+and blocks are joined by Chan's update.
+
+The histogram is the costly part: one increment in memory per element. Full blocks pay half of that by
+counting *pairs* of elements in a table of 64 × 64 codes. A code is the sign and the place of the exponent in
+a window of 31 octaves. The few elements below the window are counted one by one; the window only moves up.
+
+Results are added to two arrays of the caller: `hist`, as `stats` defines it, and `totals`, whose places have
+names below. Nothing here keeps state, so any number of threads may run it at once. If somebody writes to the
+array meanwhile, the result is of no use, but nothing outside it is read or written.
+"""
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call"
+# numba finds the types. Only what `host` calls has them written down.
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba.extending import overload
+
+from fitscope.reduce.compiled import compiled, fetch, writable
+from fitscope.reduce.stats import ZERO_BUCKET
+
+Array = np.ndarray[Any, Any]
+
+#: Places in `totals`, an array of float64. SQUARES is the sum of squared deviations from the mean.
+FINITE, MEAN, SQUARES, MIN, MAX, ZEROS, NEGATIVES, NANS, INFS = range(9)
+NOTHING = np.array([0.0, 0.0, 0.0, np.inf, -np.inf, 0.0, 0.0, 0.0, 0.0])  #: the totals of no elements
+
+BLOCK = 1024  #: elements; with larger blocks fetching the next one ahead waits for line buffers
+_CHUNK = 64 * BLOCK  # 16-bit elements widened at a time, into the second-level cache
+_LINE = 64  # bytes
+_WINDOW = 32  # places for an exponent: 31 octaves, and 0 for "below"
+_CODES = 2 * _WINDOW
+_PAIRS = _CODES * _CODES
+_SLACK = 4  # octaves the window reaches above the exponent that moved it
+_PAIRS_FROM = 8 * BLOCK  # elements; below that, clearing and reading the table costs more than it saves
+
+
+class _Layout(NamedTuple):
+    """How a float lies in its bits, read as a signed integer."""
+
+    sign: int  #: place of the sign bit
+    mantissa: int  #: number of bits
+    magnitude: int  #: all bits but the sign
+    infinity: int
+    lowest: int  #: 2⁻¹²⁷; what is smaller falls into the lowest bucket
+    offset: int  #: from the exponent, as stored, to the bucket
+
+
+_FLOAT32 = _Layout(31, 23, 0x7FFF_FFFF, 0x7F80_0000, 0x0040_0000, 129 - 127)
+_FLOAT64 = _Layout(63, 52, 0x7FFF_FFFF_FFFF_FFFF, 0x7FF0_0000_0000_0000, 0x3800_0000_0000_0000, 129 - 1023)
+
+
+def _layout(words: Any) -> _Layout:
+    """The layout of the floats whose bits these are, for compiled code."""
+    raise NotImplementedError
+
+
+@overload(_layout, inline="always")
+def _layout_of(words):
+    # Chosen while compiling: the loops become vector code only if their shifts and masks are constants.
+    layout = _FLOAT32 if words.dtype.bitwidth == 32 else _FLOAT64
+    return lambda words: layout  # noqa: ARG005
+
+
+@compiled(forceinline=True)
+def _in_order(word, layout):
+    """From bits to integers in the order of the floats, and back.
+
+    Read as integers, floats above zero are in order and those below in reverse.
+    """
+    return word ^ ((word >> layout.sign) & layout.magnitude)
+
+
+@compiled()
+def _extremes(words):
+    layout = _layout(words)
+    as_word = words.dtype.type
+    low = high = as_word(_in_order(words[0], layout))
+    zeros = np.int32(0)
+    for i in range(words.size):
+        place = as_word(_in_order(words[i], layout))
+        low = min(low, place)
+        high = max(high, place)
+        zeros = np.int32(zeros + np.int32(words[i] & layout.magnitude == 0))
+    return low, high, zeros
+
+
+# Sums may be reordered: only then are they vector code. NaN and Inf stay what they are.
+@compiled(fastmath={"reassoc", "contract"})
+def _sums(values, centre):
+    total = squares = 0.0
+    for i in range(values.size):
+        deviation = np.float64(values[i]) - centre
+        total += deviation
+        squares += deviation * deviation
+    return total, squares
+
+
+@compiled()
+def _add_moments(values, totals):
+    size, before = values.size, totals[FINITE]
+    # Any element will do to begin with: no deviation from it can dwarf all deviations from the mean.
+    centre = totals[MEAN] if before else np.float64(values[0])
+    total, squares = _sums(values, centre)
+    shift = total / size
+    delta = centre + shift - totals[MEAN]
+    share = size / (before + size)
+    totals[SQUARES] += max(squares - total * shift, 0.0) + delta * delta * before * share
+    totals[MEAN] += delta * share
+    totals[FINITE] += size
+
+
+@compiled()
+def _count_each(words, ceiling, hist):
+    """Counts all elements but zeros whose exponent, as stored, is at most `ceiling`, one by one."""
+    layout = _layout(words)
+    for i in range(words.size):
+        size = words[i] & layout.magnitude
+        exponent = size >> layout.mantissa
+        bucket = 1 if size < layout.lowest else min(exponent + layout.offset, 256)
+        # To add 0 or 1 is cheaper than to guess which.
+        hist[ZERO_BUCKET + (bucket if words[i] >= 0 else -bucket)] += (size != 0) & (exponent <= ceiling)
+
+
+@compiled()
+def _encode(words, base, codes):
+    """Pairs the codes of a block's two halves; returns how many elements are below the window."""
+    layout = _layout(words)
+    half = words.size // 2
+    base = np.int32(base)
+    below = np.int32(0)
+    for i in range(half):
+        one, two = words[i], words[half + i]
+        first = np.int32(max(np.int32((one & layout.magnitude) >> layout.mantissa), base) - base)
+        second = np.int32(max(np.int32((two & layout.magnitude) >> layout.mantissa), base) - base)
+        below = np.int32(below + np.int32(first == 0) + np.int32(second == 0))
+        first |= (one >> layout.sign) & _WINDOW
+        second |= (two >> layout.sign) & _WINDOW
+        # The mask changes nothing, unless somebody writes to the array: then it keeps us inside the table.
+        codes[i] = (first * _CODES + second) & (_PAIRS - 1)
+    return below
+
+
+@compiled()
+def _count_pairs(codes, table):
+    # Two tables take turns: an increment waits for the one before it if both are of the same place.
+    even, odd = table[0], table[1]
+    for i in range(0, codes.size, 8):  # unrolled, because the compiler does not
+        even[codes[i]] += 1
+        odd[codes[i + 1]] += 1
+        even[codes[i + 2]] += 1
+        odd[codes[i + 3]] += 1
+        even[codes[i + 4]] += 1
+        odd[codes[i + 5]] += 1
+        even[codes[i + 6]] += 1
+        odd[codes[i + 7]] += 1
+
+
+@compiled()
+def _empty_table(table, offset, hist):
+    """Moves what the table has counted to the histogram."""
+    for pair in range(table.shape[1]):
+        count = table[0, pair] + table[1, pair]
+        if count:
+            for code in (pair // _CODES, pair % _CODES):
+                place = code % _WINDOW
+                bucket = min(max(place + offset, 1), 256)
+                if place:  # 0 was counted one by one
+                    hist[ZERO_BUCKET + (bucket if code < _WINDOW else -bucket)] += count
+    table[:] = 0
+
+
+@compiled()
+def _finite(values, words, totals):
+    """Counts NaN and Inf and returns a copy of the rest."""
+    layout = _layout(words)
+    kept = np.empty_like(values)
+    size = 0
+    for i in range(values.size):
+        distance = words[i] & layout.magnitude
+        kept[size] = values[i]
+        size += distance < layout.infinity
+        totals[NANS] += distance > layout.infinity
+        totals[INFS] += distance == layout.infinity
+    return kept[:size]
+
+
+@compiled(forceinline=True)
+def _fetch_third(words, start, third):
+    """Asks for a third of the block at `start`; memory takes only so many requests at a time."""
+    first, last = start + BLOCK * third // 3, start + BLOCK * (third + 1) // 3
+    for i in range(first, min(last, words.size), _LINE // words.itemsize):
+        fetch(words, i)
+
+
+@compiled()
+def _add(values, words, hist, totals):
+    """Adds an array, given as floats and as their bits."""
+    layout = _layout(words)
+    table = np.zeros((2, _PAIRS if values.size >= _PAIRS_FROM else 0), np.int64)
+    codes = np.empty(BLOCK // 2, np.uint32)
+    ends = np.empty(2, words.dtype)  # bits of the block's smallest and largest element
+    base = 0  # the exponent, as stored, below the window
+    for start in range(0, values.size, BLOCK):
+        end = start + BLOCK
+        block, bits = values[start:end], words[start:end]
+        _fetch_third(words, end, 0)
+        low, high, zeros = _extremes(bits)
+        if high >= layout.infinity or low <= -1 - layout.infinity:
+            block = _finite(block, bits, totals)
+            if block.size == 0:
+                continue
+            bits = block.view(words.dtype)
+            low, high, zeros = _extremes(bits)
+        ends[0], ends[1] = _in_order(low, layout), _in_order(high, layout)
+        smallest, largest = ends.view(values.dtype)
+        totals[MIN] = min(totals[MIN], np.float64(smallest))
+        totals[MAX] = max(totals[MAX], np.float64(largest))
+        _fetch_third(words, end, 1)
+        _add_moments(block, totals)
+        _fetch_third(words, end, 2)
+        hist[ZERO_BUCKET] += zeros
+        if zeros == block.size:
+            continue
+        if block.size < BLOCK or table.size == 0:
+            _count_each(bits, layout.infinity, hist)
+            continue
+        exponent = max(ends[0] & layout.magnitude, ends[1] & layout.magnitude) >> layout.mantissa
+        if exponent >= base + _WINDOW:
+            _empty_table(table, base + layout.offset, hist)
+            base = exponent + _SLACK - _WINDOW + 1
+        if _encode(bits, base, codes) != zeros:
+            _count_each(bits, base, hist)
+        _count_pairs(codes, table)
+    _empty_table(table, base + layout.offset, hist)
+    totals[ZEROS] = hist[ZERO_BUCKET]
+    totals[NEGATIVES] = hist[:ZERO_BUCKET].sum()
+
+
+@compiled()
+def _widen_bfloat16(halves, words):
+    for i in range(halves.size):
+        words[i] = np.int32(halves[i]) << 16
+
+
+@compiled()
+def _widen_float16(halves, words, floats):
+    """Exact, and without arithmetic on subnormal numbers: these become 2⁻¹⁴ + x, and then x."""
+    for i in range(halves.size):
+        size = np.int32(halves[i] & 0x7FFF)
+        rebias = 113 if size < 0x0400 else 112 if size < 0x7C00 else 224
+        words[i] = np.int32((size << 13) + (rebias << 23)) | (np.int32(halves[i] & 0x8000) << 16)
+    for i in range(halves.size):
+        excess = np.int32(halves[i] < 0x0400) - np.int32(halves[i] ^ 0x8000 < 0x0400)
+        floats[i] -= np.float32(excess) * np.float32(2.0**-14)
+
+
+@compiled()
+def add_float32(values: Array, hist: Array, totals: Array) -> None:
+    values = writable(values)
+    _add(values, values.view(np.int32), hist, totals)
+
+
+@compiled()
+def add_float64(values: Array, hist: Array, totals: Array) -> None:
+    values = writable(values)
+    _add(values, values.view(np.int64), hist, totals)
+
+
+@compiled()
+def add_float16(halves: Array, hist: Array, totals: Array) -> None:
+    """Takes the bits, as uint16."""
+    words = np.empty(min(_CHUNK, halves.size), np.int32)
+    floats = words.view(np.float32)
+    for start in range(0, halves.size, _CHUNK):
+        chunk = halves[start : start + _CHUNK]
+        _widen_float16(chunk, words, floats)
+        _add(floats[: chunk.size], words[: chunk.size], hist, totals)
+
+
+@compiled()
+def add_bfloat16(halves: Array, hist: Array, totals: Array) -> None:
+    """Takes the bits, as uint16."""
+    words = np.empty(min(_CHUNK, halves.size), np.int32)
+    for start in range(0, halves.size, _CHUNK):
+        chunk = halves[start : start + _CHUNK]
+        _widen_bfloat16(chunk, words)
+        _add(words.view(np.float32)[: chunk.size], words[: chunk.size], hist, totals)
+
+
+# The same without the GIL, for arrays that take long. A thread that gives up the GIL may wait for a whole
+# switch interval (5 ms) to get it back, so for small arrays it is better kept.
+
+
+@compiled(nogil=True)
+def add_float32_nogil(values: Array, hist: Array, totals: Array) -> None:
+    add_float32(values, hist, totals)
+
+
+@compiled(nogil=True)
+def add_float64_nogil(values: Array, hist: Array, totals: Array) -> None:
+    add_float64(values, hist, totals)
+
+
+@compiled(nogil=True)
+def add_float16_nogil(halves: Array, hist: Array, totals: Array) -> None:
+    add_float16(halves, hist, totals)
+
+
+@compiled(nogil=True)
+def add_bfloat16_nogil(halves: Array, hist: Array, totals: Array) -> None:
+    add_bfloat16(halves, hist, totals)

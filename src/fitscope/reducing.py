@@ -1,0 +1,82 @@
+"""Where a tensor becomes a record: in this machine's memory, or partly inside the step.
+
+On a CPU the whole tensor leaves the step without a copy and is reduced by the writer's thread. On an accelerator the step itself
+reduces it (`finish`), and only a few numbers and the kept samples travel. Both halves of each way stand in this file,
+because they must agree; the rest of the code does not know which way was taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fitscope.attach import Site
+from fitscope.backends import Adapter
+from fitscope.backends._base import Finish
+from fitscope.plan import Place, Want
+from fitscope.record import Moment, Record
+from fitscope.reduce import host
+
+
+def finish_on_host(wants: Mapping[Place, Want]) -> Finish:  # noqa: ARG001
+    """The step hands out the tensors as they are."""
+    return lambda tensors, _: tensors
+
+
+def finish_in_step(wants: Mapping[Place, Want]) -> Finish:
+    """The step hands out stats, and of the tensor only what is kept."""
+    from fitscope.reduce import in_step  # brings in Keras
+
+    def finish(tensors: dict[str, Any], sites: Mapping[str, Site]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, tensor in tensors.items():
+            want = wants[sites[name].place]
+            found[name] = {"shape": in_step.shape(tensor), "like": tensor[:0] if tensor.ndim else tensor}
+            if want.stats:
+                found[name]["stats"] = in_step.pack(tensor)
+            if want.tensor:
+                found[name]["tensor"] = _first(tensor, want, sites[name])
+        return found
+
+    return finish
+
+
+def nbytes(value: Any, adapter: Adapter) -> int:
+    """How much memory a harvested value holds."""
+    if isinstance(value, dict):
+        return sum(nbytes(item, adapter) for item in value.values())
+    if isinstance(value, tuple):
+        return sum(nbytes(item, adapter) for item in value)
+    return adapter.nbytes(value)
+
+
+def record(site: Site, want: Want, value: Any, at: Moment, adapter: Adapter) -> Record:
+    """What was seen at a site, from what the step handed out."""
+    if isinstance(value, dict):
+        from fitscope.reduce import in_step
+
+        shape = tuple(int(n) for n in adapter.to_numpy(value["shape"]))
+        dtype = adapter.to_numpy(value["like"]).dtype
+        stats = in_step.unpack([adapter.to_numpy(part) for part in value["stats"]]) if want.stats else None
+        kept = adapter.to_numpy(value["tensor"]) if want.tensor else None
+    else:
+        array = adapter.to_numpy(value)
+        shape, dtype = array.shape, array.dtype
+        stats = host.reduce(array) if want.stats else None
+        kept = _first(array, want, site) if want.tensor else None
+        if kept is not None and kept.nbytes < array.nbytes:
+            kept = kept.copy()  # a view would hold on to the whole tensor
+    return Record(site.name, at, shape, dtype.name, stats, kept, batched=site.batched and len(shape) > 0)
+
+
+def tensor_of(value: Any, adapter: Adapter) -> np.ndarray[Any, Any] | None:
+    """The values themselves, where the step handed them out."""
+    if isinstance(value, dict):
+        return adapter.to_numpy(value["tensor"]) if "tensor" in value else None
+    return adapter.to_numpy(value)
+
+
+def _first(tensor: Any, want: Want, site: Site) -> Any:
+    return tensor[: want.samples] if want.samples is not None and site.batched and tensor.ndim else tensor

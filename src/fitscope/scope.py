@@ -1,0 +1,174 @@
+"""Scope: what the user makes, hands to `fit`, and reads from.
+
+A scope is a Keras callback by shape, not by inheritance: importing Keras would import a framework. It holds the settings and
+the life cycle; each training it watches is a `Recording` of its own.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterable
+from os import PathLike
+from typing import Any, Literal
+
+from fitscope import sizes
+from fitscope.anatomy import Anatomy
+from fitscope.backends import adapter
+from fitscope.batch import Batch
+from fitscope.errors import FitscopeWarning, WatchError, one_of
+from fitscope.hooks import Hooks
+from fitscope.plan import resolve
+from fitscope.recording import Recording, finish_with
+from fitscope.store import Objects, RunWriter, existing, place
+from fitscope.watch import Schedule, Watch, defaults, schedule
+
+
+class Scope(Hooks):
+    """Records what happens inside `model.fit(..., callbacks=[scope])`.
+
+    Args:
+        to: A directory or URL. Each training makes a new run in it; given the place of a run that exists, training goes on
+            in that run.
+        watch: What to record; by default the statistics of everything in every layer.
+        every: When: a number of steps, `fs.steps(...)`, `fs.epochs(...)` or a function `step -> bool`. A watch
+            may have its own. All other steps run the user's own compiled function.
+        limit: Of disk, in bytes or like "10 GB". When it is reached, recording ends and training goes on.
+        memory: Of the queue between training and disk.
+        when_full: What happens when the queue is full: "block" (training waits, nothing is lost) or "drop" (counted
+            and named in the run).
+        reduce: Where statistics are computed: "host" (best on a CPU), "step" (on the accelerator), or "auto".
+        notes: Anything that can be written as JSON, kept in the run.
+
+    One scope may watch several trainings, one after the other. `fit` called again on the same model continues its
+    run; another model begins a new one.
+    """
+
+    #: Keras dispatches batch ends asynchronously only if every callback says that it does not mind.
+    async_safe = True
+
+    def __init__(
+        self,
+        to: str | PathLike[str] | Objects = "runs",
+        watch: Iterable[Watch] | Watch | None = None,
+        every: int | Schedule | Callable[[int], bool] = 10,
+        *,
+        limit: int | str | None = "10 GB",
+        memory: int | str = "1 GB",
+        when_full: Literal["block", "drop"] = "block",
+        reduce: Literal["auto", "host", "step"] = "auto",
+        notes: Any = None,
+    ) -> None:
+        place(to)  # an unusable place is an error now, not in the first step
+        self._to = to
+        self._watches = defaults() if watch is None else (watch,) if isinstance(watch, Watch) else tuple(watch)
+        self._every = schedule(every)
+        self._limit = sizes.parse(limit, "limit")
+        self._memory = sizes.parse(memory, "memory") or sys.maxsize
+        self._when_full = _choice("when_full", when_full, ("block", "drop"))
+        self._reduce = _choice("reduce", reduce, ("auto", "host", "step"))
+        self._notes = notes
+        self._model: Any = None
+        self._batches: int | None = None
+        self._recording: Recording | None = None
+        self._run: tuple[Any, str] | None = None  # where the runs are, and the id of the newest
+
+    # ---- what the user reads -----------------------------------------------------------------------------
+
+    @property
+    def batch(self) -> Batch:
+        """The newest captured batch: `scope.batch["activations/conv1"]` is a NumPy array."""
+        batch = self._recording.batch if self._recording is not None else None
+        if batch is None:
+            raise WatchError(
+                "a batch that was captured",
+                "none so far",
+                "Pass the scope to fit() and read `scope.batch` at a step that `every` names, or later",
+            )
+        return batch
+
+    @property
+    def path(self) -> str | None:
+        """Where the newest run is, for `fs.open`; None before its first captured step."""
+        writer = self._recording.writer if self._recording is not None else None
+        return writer.path if writer is not None else None
+
+    def close(self) -> None:
+        """Finishes what is being recorded. Needed only when a training was left by an exception that is still held."""
+        if self._recording is not None:
+            self._recording.abandon(sys.exc_info()[1])
+
+    def __enter__(self) -> Scope:
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        if self._recording is not None:
+            self._recording.abandon(error)
+
+    # ---- what Keras calls --------------------------------------------------------------------------------
+
+    def set_params(self, params: dict[str, Any]) -> None:
+        self._batches = (params or {}).get("steps")
+
+    def set_model(self, model: Any) -> None:
+        self._model = model
+
+    def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
+        self._recording = self._begin(self._recording)
+        if self._recording is not None:
+            # Keras does not tell callbacks of an exception. Its callback list lives just as long as `fit` does.
+            finish_with(sys._getframe(1).f_locals.get("self", self._recording), self._recording)
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
+        if self._recording is not None:
+            self._recording.epoch(epoch, self._batches)
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
+        if self._recording is not None:
+            self._recording.before_step(batch)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
+        if self._recording is not None:
+            self._recording.epoch_end()
+
+    def on_train_end(self, logs: Any = None) -> None:  # noqa: ARG002
+        if self._recording is not None:
+            self._recording.finish("complete")
+
+    # ---- life cycle --------------------------------------------------------------------------------------
+
+    def _begin(self, before: Recording | None) -> Recording | None:
+        """A recording of the training that begins now. What does not fit the model is an error, before the first step."""
+        if before is not None:
+            before.abandon()
+        import keras  # at this point the user has
+
+        border = adapter(keras.backend.backend())
+        anatomy = Anatomy.of(self._model)
+        plan = resolve(self._watches, anatomy, self._every)
+        why_not = border.why_not(self._model)
+        if why_not is not None:
+            warnings.warn(f"fitscope records nothing of this training: {why_not}", FitscopeWarning, stacklevel=2)
+            return None
+        info = {"model": anatomy.describe(), "plan": plan.describe(), "notes": self._notes, "backend": border.name}
+
+        def open_run(step: int) -> RunWriter:
+            goes_on = before is not None and before.model is anatomy.model and (before.next_step or 0) <= step
+            self._run = (self._run if goes_on else None) or existing(self._to)
+            if self._run is not None:
+                return RunWriter.attempt(*self._run, info, start_step=step, limit=self._limit)
+            self._run = (self._to, time.strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(2))
+            return RunWriter.create(*self._run, info, start_step=step, limit=self._limit)
+
+        in_step = self._reduce == "step" or (self._reduce == "auto" and border.on_accelerator())
+        return Recording(
+            plan, border, open_run, memory=self._memory, when_full=self._when_full, in_step=in_step
+        )
+
+
+def _choice(name: str, value: str, known: tuple[str, ...]) -> str:
+    if value not in known:
+        raise WatchError(f"`{name}` to be one of {known}", repr(value), one_of(known, str(value)))
+    return value

@@ -1,0 +1,62 @@
+"""The contract of a store: whole objects under keys, and nothing else.
+
+A run is only ever written through these six calls, so a directory and an object store are the same thing to
+the rest of fitscope, and all that a crash can do is decided here.
+
+What an implementation promises:
+
+* **Whole.** `put` replaces an object as one act. Whoever reads the key, at any moment and from any process,
+  gets the complete old object or the complete new one. If `put` raises, the key still holds what it held
+  before.
+* **In order.** When `put` has returned, every later `get`, by anybody, sees that object or a newer one. A
+  writer that puts B after A was put may rely on nobody seeing B without A. This is what the run's commit
+  order rests on.
+* **Once.** Of any number of `create` calls for a key, from any number of processes, exactly one returns
+  True.
+* **No residue.** What an implementation needs for itself (temporary files) is never listed.
+
+Nothing is appended, nothing is changed in place, nothing is deleted: there are no calls for it.
+
+Keys are relative, separated by ``/``, without empty, ``.`` or ``..`` parts. Errors are OSError:
+FileNotFoundError where there is no such object, the file system's own errno where there is one. Every
+implementation may be used from several threads, can be pickled unless it lives in this process's memory,
+and owns nothing that must be closed.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+Data = bytes | bytearray | memoryview
+
+
+class Objects(ABC):
+    """Whole objects under keys. See the module for what an implementation promises."""
+
+    @abstractmethod
+    def put(self, key: str, data: Data) -> None:
+        """Makes `data` the object under `key`, replacing what was there."""
+
+    @abstractmethod
+    def create(self, key: str, data: Data) -> bool:
+        """Puts only if the key is free. False, and nothing is changed, if it is taken."""
+
+    @abstractmethod
+    def get(self, key: str) -> bytes:
+        """The object under `key`."""
+
+    @abstractmethod
+    def size(self, key: str) -> int:
+        """The bytes of the object under `key`."""
+
+    @abstractmethod
+    def list(self, folder: str = "") -> list[str]:
+        """The names directly in `folder`, sorted; those of folders end with ``/``."""
+
+    @abstractmethod
+    def folder(self, name: str) -> Objects:
+        """The objects under `name/`, with keys relative to it."""
+
+    @abstractmethod
+    def describe(self, key: str = "") -> str:
+        """Where that is, for people: a path or a URL."""

@@ -1,0 +1,247 @@
+"""One Zarr v3 array that grows by one capture at a time and is always readable.
+
+A chunk of an uncompressed Zarr array is nothing but its elements' bytes, so chunks are put as they are,
+without a copy where the capture has the chunk's shape. `zarr.json` carries the length of the array and the
+index of its captures in one object and is put *after* the chunks it counts: that is the commit. Hence at
+any moment every reader sees some number of complete captures, never a phantom one.
+
+    write    the capture's chunks are put, or wait in the tail chunk if small captures share one
+    stage    tail chunks are put
+    commit   zarr.json is put, counting all that is staged
+
+The life of a capture is three counts: `captures` ≥ `stored` (chunks are in the store) ≥ `committed`. If a
+put fails, what is committed stays, and the next commit that succeeds is right again: captures that cannot
+be kept are taken back, and said to be lost. Not thread-safe.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fitscope.record import Moment
+from fitscope.store.meter import Meter
+from fitscope.store.schema import DATA, FILL, TENSORS
+
+Array = np.ndarray[Any, Any]
+Cell = tuple[int, ...]
+
+LARGEST_CHUNK = 16 << 20  #: a larger capture is split along its first axis
+SHARED_CHUNK = 256 << 10  #: captures of up to half of this share a chunk of this size
+MOST_SHARED = 1024  #: captures in one chunk
+INDEX_BYTES = 40  #: what a capture takes in the index, about
+
+_LITTLE_ENDIAN = {"name": "bytes", "configuration": {"endian": "little"}}
+
+
+def chunk_shape(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """The shape of a chunk of (step, *shape): several small captures, one, or a share of a large one."""
+    inner = [max(1, extent) for extent in shape]
+    size = math.prod(inner) * itemsize
+    shared = max(1, min(SHARED_CHUNK // size, MOST_SHARED))
+    if inner and size > LARGEST_CHUNK:
+        rows = inner[0]
+        pieces = min(rows, math.ceil(size / LARGEST_CHUNK))
+        # A split without remainder needs no padding, hence no copy: look for one a little further on.
+        pieces = next((n for n in range(pieces, min(2 * pieces, rows) + 1) if rows % n == 0), pieces)
+        inner[0] = math.ceil(rows / pieces)
+    return (shared, *inner)
+
+
+def cells(shape: tuple[int, ...], chunk: tuple[int, ...]) -> list[Cell]:
+    """The chunks that a capture of `shape` touches, without their place along the steps."""
+    return list(
+        itertools.product(*(range(-(-extent // c)) for extent, c in zip(shape, chunk[1:], strict=True)))
+    )
+
+
+class Kind(NamedTuple):
+    """What all captures of one array have in common."""
+
+    site: str
+    dtype: str  #: in the step
+    stored_as: np.dtype[Any]
+    ndim: int  #: of one capture
+    batched: bool
+
+
+class GrowingArray:
+    """The captures of one kind, in the group `path`, laid out for captures like the `first`."""
+
+    def __init__(self, meter: Meter, path: str, kind: Kind, first: tuple[int, ...]) -> None:
+        self.kind = kind
+        self.path = path
+        self.stored = 0
+        self.committed = 0
+        self._meter = meter
+        self._stored_as = stored_as = kind.stored_as
+        self._fill = np.nan if stored_as.kind in "fc" else 0
+        self._first = first
+        self._chunk = chunk_shape(first, stored_as.itemsize)
+        self._suited = first  # the last shape that was found to suit
+        self._extent = first  # grows to hold the largest capture
+        self._varies = False  # more than the number of rows
+        self._tails: dict[Cell, Array] = {}  # the chunks still being filled, by cell
+        self._tails_put: set[Cell] = set()  # those of them that are in the store in an earlier state
+        self._stale: set[Cell] = set()  # put for a capture that then failed: the next one must overwrite them
+        self._json_bytes = 0
+        index = ("step", "epoch", "batch", *(("size", "batch_size") if kind.batched else ()), "shapes")
+        self._index: dict[str, list[str]] = {
+            name: [] for name in index
+        }  # as JSON text: a commit only joins it
+
+    @property
+    def captures(self) -> int:
+        return len(self._index["step"])
+
+    @property
+    def chunk_bytes(self) -> int:
+        return math.prod(self._chunk) * self._stored_as.itemsize
+
+    def cost(self, shape: tuple[int, ...]) -> int:
+        """The bytes that one more capture would add, about."""
+        if self.captures % self._chunk[0] == 0:
+            return len(cells(shape, self._chunk)) * self.chunk_bytes + INDEX_BYTES
+        return INDEX_BYTES
+
+    def suits(self, shape: tuple[int, ...]) -> bool:
+        """False for a capture so much larger than the first that it would need a crowd of small chunks."""
+        if shape == self._suited:
+            return True
+        ideal = len(cells(shape, chunk_shape(shape, self._stored_as.itemsize)))
+        if len(cells(shape, self._chunk)) > 4 * ideal + 60:
+            return False
+        self._suited = shape
+        return True
+
+    def write(self, tensor: Array, at: Moment, batch_size: int) -> None:
+        """Adds a capture. If that raises, the caller must `roll_back`."""
+        place = self.captures
+        self._note(tensor.shape, at, batch_size)
+        if self._chunk[0] == 1:
+            self._put_capture(place, tensor)
+            self.stored = self.captures
+        else:
+            self._into_tails(place % self._chunk[0], tensor)
+            if self.captures % self._chunk[0] == 0:
+                self.stage()
+                self._tails, self._tails_put = {}, set()
+        self._extent = tuple(map(max, self._extent, tensor.shape))
+
+    def stage(self) -> None:
+        """Puts the tail chunks, so that all captures are in the store."""
+        if self.stored == self.captures:
+            return
+        row = self.stored // self._chunk[0]
+        for cell, chunk in self._tails.items():
+            again = cell in self._tails_put
+            self._meter.put(self._chunk_key(row, cell), _bytes(chunk), self.chunk_bytes if again else 0)
+            if not again:
+                self._tails_put.add(cell)
+                self._meter.promised -= self.chunk_bytes
+        self.stored = self.captures
+
+    def commit(self) -> None:
+        """Puts zarr.json, which makes all staged captures visible."""
+        if self.stored == self.captures > self.committed:
+            document = self._document().encode()
+            self._meter.put(f"{TENSORS}/{self.path}/{DATA}/zarr.json", document, self._json_bytes)
+            self._json_bytes = len(document)
+            self.committed = self.stored
+
+    def roll_back(self) -> int:
+        """Takes back the captures whose chunks are not in the store. Returns how many those were."""
+        lost = self.captures - self.stored
+        for column in self._index.values():
+            del column[self.stored :]
+        if self.stored % self._chunk[0] == 0:  # the tails held nothing else
+            self._meter.promised -= len(self._tails.keys() - self._tails_put) * self.chunk_bytes
+            self._stale |= self._tails_put
+            self._tails, self._tails_put = {}, set()
+        return lost
+
+    def _put_capture(self, row: int, tensor: Array) -> None:
+        wanted = cells(tensor.shape, self._chunk)
+        # Chunks of a failed capture at this place must not shine through where this one is smaller.
+        for cell in self._stale.difference(wanted):
+            self._meter.put(self._chunk_key(row, cell), _bytes(self._empty()), self.chunk_bytes)
+        for cell in wanted:
+            block = tensor[self._region(cell)]
+            if block.shape != self._chunk[1:]:
+                padded = self._empty()
+                padded[_corner(0, block)] = block
+                block = padded
+            self._meter.put(
+                self._chunk_key(row, cell), _bytes(block), self.chunk_bytes if cell in self._stale else 0
+            )
+            self._stale.add(cell)
+        self._stale.clear()
+
+    def _into_tails(self, place: int, tensor: Array) -> None:
+        wanted = set(cells(tensor.shape, self._chunk)) | self._stale
+        for cell in wanted.difference(self._tails):
+            self._tails[cell] = self._empty()
+            self._meter.promised += 0 if cell in self._stale else self.chunk_bytes
+        self._tails_put |= self._stale
+        self._stale.clear()
+        for cell, chunk in self._tails.items():
+            block = tensor[self._region(cell)]
+            if block.shape != self._chunk[1:]:
+                chunk[place] = self._fill  # a capture taken back may have left something here
+            chunk[_corner(place, block)] = block
+
+    def _note(self, shape: tuple[int, ...], at: Moment, batch_size: int) -> None:
+        skip = 1 if self.kind.batched else 0
+        self._varies = self._varies or shape[skip:] != self._first[skip:]
+        index = self._index
+        index["step"].append(str(int(at.step)))
+        index["epoch"].append(str(int(at.epoch)))
+        index["batch"].append(str(int(at.batch)))
+        if self.kind.batched:
+            index["size"].append(str(shape[0]))
+            index["batch_size"].append(str(batch_size))
+        index["shapes"].append(str(list(shape)))
+
+    def _region(self, cell: Cell) -> tuple[slice, ...]:
+        return tuple(slice(i * c, (i + 1) * c) for i, c in zip(cell, self._chunk[1:], strict=True))
+
+    def _chunk_key(self, row: int, cell: Cell) -> str:
+        return f"{TENSORS}/{self.path}/{DATA}/c.{'.'.join(map(str, (row, *cell)))}"
+
+    def _empty(self) -> Array:
+        return np.full(self._chunk, self._fill, self._stored_as)
+
+    def _document(self) -> str:
+        names = [f"dim_{axis}" for axis in range(len(self._extent))]
+        if self.kind.batched:
+            names[0] = "sample"
+        head = {
+            "zarr_format": 3,
+            "node_type": "array",
+            "shape": [self.captures, *self._extent],
+            "data_type": self._stored_as.name,
+            "dimension_names": ["step", *names],
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": self._chunk}},
+            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "."}},
+            "fill_value": FILL[self._stored_as.name],
+            "codecs": [{"name": "bytes"} if self._stored_as.itemsize == 1 else _LITTLE_ENDIAN],
+        }
+        facts = {"site": self.kind.site, "dtype": self.kind.dtype, "batched": self.kind.batched}
+        index = "".join(
+            f',\n"{name}":[{",".join(column)}]'
+            for name, column in self._index.items()
+            if name != "shapes" or self._varies
+        )
+        return f'{json.dumps(head)[:-1]},\n"attributes":{json.dumps(facts)[:-1]}{index}}}}}'
+
+
+def _corner(place: int, block: Array) -> tuple[int | slice, ...]:
+    return (place, *(slice(extent) for extent in block.shape))
+
+
+def _bytes(array: Array) -> memoryview:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data

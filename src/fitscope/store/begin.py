@@ -1,0 +1,86 @@
+"""How a run and an attempt at it come into being: documents that are created once and never changed.
+
+Two processes that begin the same thing at the same moment cannot both succeed: the store's `create` has one
+winner. All of this happens before the training, so a place that cannot be used is an error for the person
+who named it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from fitscope.errors import StoreError
+from fitscope.store import schema
+from fitscope.store._base import Objects
+from fitscope.store.liveness import me
+from fitscope.store.places import place
+from fitscope.store.software import software
+
+Place = str | os.PathLike[str] | Objects
+Info = Mapping[str, Any]
+
+
+def begin_run(runs: Place, run_id: str, info: Info) -> Objects:
+    """Creates a run that does not exist yet."""
+    run = _folder(runs, run_id)
+    document = {"format": schema.FORMAT, "id": run_id, **_birth(), **info}
+    with usable(run):
+        if not run.create(schema.RUN, schema.encode(document)):
+            raise StoreError("the id of a new run", f"{run.describe()!r}, which exists", "Choose another id")
+    return run
+
+
+def existing_run(runs: Place, run_id: str) -> tuple[Objects, int]:
+    """A run that exists, and how many attempts at it there were."""
+    run = _folder(runs, run_id)
+    with usable(run):
+        if schema.RUN not in run.list():
+            raise StoreError("a run that exists", f"{run.describe()!r}", "Create it first, or check the id")
+        return run, len(run.list(schema.ATTEMPTS))
+
+
+def begin_attempt(run: Objects, number: int, info: Info, *, start_step: int, world: int) -> int:
+    """Creates attempt `number`, or the next that is free. Returns its number."""
+    facts = {"start_step": start_step, "world": world, **me(), **_birth(), **info}
+    with usable(run):
+        while not run.create(schema.attempt_key(number), schema.encode({"attempt": number, **facts})):
+            number += 1
+    return number
+
+
+@contextlib.contextmanager
+def usable(run: Objects) -> Iterator[None]:
+    """Turns an error of the store into one that says what to do about the place."""
+    try:
+        yield
+    except StoreError:
+        raise
+    except OSError as problem:
+        raise StoreError(
+            "a place that can be written to",
+            f"{run.describe()!r} ({problem})",
+            "Choose another place for the runs, or make room there",
+        ) from problem
+
+
+def _folder(runs: Place, run_id: str) -> Objects:
+    if not re.fullmatch(r"\w[\w.+@ -]{0,199}", run_id):
+        raise StoreError(
+            "an id that can name a folder: letters, digits and . _ + @ -", f"{run_id!r}", "Choose another id"
+        )
+    return place(runs).folder(run_id)
+
+
+def _birth() -> dict[str, Any]:
+    now = time.time_ns()
+    return {
+        "created": datetime.fromtimestamp(now / 1e9, UTC).isoformat(timespec="seconds"),
+        "created_ns": now,
+        "software": software(),
+    }

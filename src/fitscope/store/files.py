@@ -1,0 +1,176 @@
+"""A store in a local directory, with nothing but system calls.
+
+An object is written to a temporary file and renamed to its name, which POSIX makes one act; `create` uses a
+hard link, which fails when the name is taken. The page cache survives the death of a process, so what was
+put survives `kill -9` without any fsync. A power cut is another matter: with `durable=True` each object is
+on the disk, name included, before `put` returns. That costs more than half of the write speed, so it is not
+the default.
+
+Temporary files live in `.tmp/` at the top of the directory and not beside their target, because
+`pandas.read_parquet(directory)` lists a directory and then opens all it saw. A killed process may leave one
+there; it is swept away when the directory is next written to.
+"""
+
+# Plain calls: one put is four of them, and pathlib would double its cost.
+# ruff: noqa: PTH102, PTH103, PTH105, PTH108, PTH112, PTH116, PTH120
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import errno
+import itertools
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from fitscope.store._base import Data, Objects
+
+STAGE = ".tmp"
+STALE_SECONDS = 24 * 3600.0  # far beyond any single write: nobody's temporary file is swept while in use
+
+_serial = itertools.count()
+
+
+class Files(Objects):
+    """Objects as files under `root`, which is made when the first object is put."""
+
+    def __init__(self, root: str | os.PathLike[str], *, durable: bool = False) -> None:
+        self.root = Path(root).expanduser().absolute()
+        self.durable = durable
+        self._stage_folder = f"{self.root}{os.sep}{STAGE}"
+        self._swept = False
+
+    def __repr__(self) -> str:
+        return f"Files({str(self.root)!r}{', durable=True' if self.durable else ''})"
+
+    def put(self, key: str, data: Data) -> None:
+        target = self._path(key)
+        staged = self._stage(data)
+        try:
+            self._into_place(os.replace, staged, target)
+        except BaseException:
+            _remove(staged)
+            raise
+
+    def create(self, key: str, data: Data) -> bool:
+        target = self._path(key)
+        staged = self._stage(data)
+        try:
+            self._into_place(_link, staged, target)
+        except FileExistsError:
+            return False
+        finally:
+            _remove(staged)
+        return True
+
+    def get(self, key: str) -> bytes:
+        with open(self._path(key), "rb", buffering=0) as file:
+            return file.read()
+
+    def size(self, key: str) -> int:
+        return os.stat(self._path(key)).st_size
+
+    def list(self, folder: str = "") -> builtins.list[str]:
+        try:
+            with os.scandir(self._path(folder) if folder else self.root) as entries:
+                return sorted(e.name + "/" * e.is_dir() for e in entries if e.name != STAGE)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def folder(self, name: str) -> Files:
+        inner = Files(self.root / name, durable=self.durable)
+        inner._stage_folder = self._stage_folder  # never within a folder that somebody else lists
+        return inner
+
+    def describe(self, key: str = "") -> str:
+        return str(self.root / key)
+
+    def _path(self, key: str) -> str:
+        return f"{self.root}{os.sep}{key}"
+
+    def _stage(self, data: Data) -> str:
+        """Writes `data` to a temporary file of its own and returns the file's name."""
+        stage = self._stage_folder
+        name = f"{stage}{os.sep}{os.getpid()}-{next(_serial)}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+        if not self._swept:
+            os.makedirs(stage, exist_ok=True)
+            _sweep(stage)
+            self._swept = True
+        try:
+            fd = os.open(name, flags, 0o666)
+        except FileNotFoundError:  # somebody tidied up `.tmp`, or the whole directory
+            os.makedirs(stage, exist_ok=True)
+            fd = os.open(name, flags, 0o666)
+        try:
+            rest = memoryview(data).cast("B")
+            while rest:
+                rest = rest[os.write(fd, rest) :]  # one call writes at most 2 GB
+            if self.durable:
+                os.fsync(fd)
+        except BaseException:
+            os.close(fd)
+            _remove(name)
+            raise
+        os.close(fd)
+        return name
+
+    def _into_place(self, move: Callable[[str, str], None], staged: str, target: str) -> None:
+        try:
+            move(staged, target)
+        except FileNotFoundError:
+            # The folder is missing: cheaper to be told once per folder than to ask before every put.
+            self._make_folder(os.path.dirname(target))
+            move(staged, target)
+        if self.durable:
+            _fsync_folder(os.path.dirname(target))
+
+    def _make_folder(self, folder: str) -> None:
+        missing = []
+        while not os.path.isdir(folder):
+            missing.append(folder)
+            folder = os.path.dirname(folder)
+        for name in reversed(missing):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name)
+            if self.durable:
+                _fsync_folder(os.path.dirname(name))
+
+
+def _link(staged: str, target: str) -> None:
+    """A rename that refuses to replace."""
+    try:
+        os.link(staged, target)
+    except OSError as problem:
+        if problem.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS):
+            raise
+        # No hard links here (FAT, some network shares). Claim the name, then fill it: a reader may for an
+        # instant see an empty object, which it takes for one that is not there yet.
+        os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+        os.replace(staged, target)
+
+
+def _remove(name: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(name)
+
+
+def _sweep(stage: str) -> None:
+    """Removes what killed processes left behind long ago."""
+    with contextlib.suppress(OSError), os.scandir(stage) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                if time.time() - entry.stat().st_mtime > STALE_SECONDS:
+                    os.unlink(entry.path)
+
+
+def _fsync_folder(folder: str) -> None:
+    if os.name == "nt":  # Windows cannot open a directory
+        return
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,85 @@
+"""From what the user typed to a store: a directory, a URL, or a store as it is.
+
+Everything that can be said about a place before the training starts is said here, in the user's words.
+Nothing is created: a Scope that is never used leaves no trace.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from fitscope.errors import StoreError
+from fitscope.store._base import Objects
+from fitscope.store.files import Files
+from fitscope.store.memory import Memory
+from fitscope.store.objects import Remote
+from fitscope.store.schema import RUN
+
+#: The kinds of URL that lead to an object store.
+SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "http", "https")
+
+
+def place(to: str | os.PathLike[str] | Objects, *, writing: bool = True) -> Objects:
+    """The store at `to`; with `writing`, one that can be written to as far as can be told without trying."""
+    if isinstance(to, Objects):
+        return to
+    if not isinstance(to, (str, os.PathLike)):
+        raise StoreError(
+            "a directory, a URL or a store",
+            f"{to!r}",
+            "Name a place for the runs, such as 'runs' or 's3://bucket/runs'",
+        )
+    text = os.fspath(to)
+    scheme, separator, rest = text.partition("://")
+    if not separator:
+        return _directory(text, writing)
+    if scheme == "file":
+        return _directory(unquote(urlsplit(text).path), writing)
+    if scheme == "memory":
+        return Memory.named(rest.strip("/"))
+    if scheme in SCHEMES:
+        return Remote.at(text)
+    known = ", ".join(f"{name}://" for name in ("file", "memory", *SCHEMES))
+    raise StoreError(
+        "a directory or a URL of a kind we know", f"{text!r}", f"Use a plain path, or one of {known}"
+    )
+
+
+def _directory(text: str, writing: bool) -> Files:
+    files = Files(text)
+    there = files.root
+    while not os.path.lexists(there) and there != there.parent:
+        there = there.parent
+    if not there.is_dir():
+        raise StoreError(
+            "a directory",
+            f"{text!r}, where {str(there)!r} is a file",
+            "Choose another directory, or move that file away",
+        )
+    if writing and not os.access(there, os.W_OK | os.X_OK):
+        raise StoreError(
+            "a directory that can be written to",
+            f"{text!r}, where {str(there)!r} is not writable for this user",
+            "Choose another directory, or change its permissions",
+        )
+    return files
+
+
+def is_local(objects: Objects) -> Path | None:
+    """The directory of a local store; None for all others."""
+    return objects.root if isinstance(objects, Files) else None
+
+
+def existing(to: str | os.PathLike[str] | Objects) -> tuple[str, str] | None:
+    """Where `to` is itself a run: the place of the runs, and its id. None where it is a place for new runs."""
+    if isinstance(to, Objects):
+        return None
+    text = os.fspath(to).rstrip("/")
+    runs, _, run_id = text.rpartition("/")
+    try:
+        is_run = RUN in place(text).list()
+    except FileNotFoundError:
+        return None
+    return (runs or ".", run_id) if is_run else None

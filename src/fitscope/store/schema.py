@@ -1,0 +1,196 @@
+"""The layout of a run as text: what lies where, what each field means, and how that changed.
+
+    <run>/run.json                                    created once, never changed: what this run is
+    <run>/attempts/0000.json                          created once per start of the training
+    <run>/a0000/r00000/status.json                    replaced at every flush: how that rank is doing
+    <run>/a0000/r00000/stats/part-000000.parquet      immutable, one per flush  ← commits its rows
+    <run>/a0000/r00000/tensors.zarr/zarr.json         Zarr v3 root group: which site has which arrays
+    <run>/a0000/r00000/tensors.zarr/<site>/data/c.…   chunks: the plain bytes of the tensors
+    <run>/a0000/r00000/tensors.zarr/<site>/data/zarr.json                       ← commits its captures
+
+Every object is put whole (see `_base`). `a` is the attempt and `r` the rank; one process writes in one such
+folder, so no two ever write the same object. A training that is started again is a further attempt at the
+same run and continues its steps: **a step belongs to the last attempt that started at or before it.**
+
+Nothing is parsed back from a name: attempt, rank and site stand in the documents and tables themselves.
+
+History
+    1   2026-11   first
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from typing import Any
+from urllib.parse import quote
+
+import pyarrow as pa
+
+#: The version of this layout. It grows when an old reader would misread a new run, not for every new field.
+FORMAT = 1
+
+RUN = "run.json"
+#   format        FORMAT at the time of writing
+#   id            the run's name; its folder is called the same
+#   created       ISO 8601, UTC;  created_ns: the same in nanoseconds since 1970
+#   software      versions: python, platform, fitscope, numpy, keras, tensorflow, jax, torch, …
+#   and whatever the capturing side says about the run: model, plan, notes, …
+
+ATTEMPTS = "attempts"
+#   attempt       its number, counted from 0
+#   start_step    the step it started at: it owns the steps from here to the next attempt's start
+#   world         how many ranks write
+#   host, pid     of the process that began it;  created, software: as above
+#   and whatever the capturing side says: model, plan, … of this attempt
+
+STATUS = "status.json"
+#   status        running | complete | interrupted | failed: the last word of the process that writes
+#   heartbeat     seconds since 1970 of the last flush
+#   host, machine, pid, started    who writes, so that readers can tell whether it lives (see `liveness`)
+#   step          the last step recorded
+#   rows, parts   of the stats table;  captures: of tensors;  bytes: of all objects
+#   limit, full_at     the bytes allowed; the step at which recording stopped because of them, or null
+#   lost          {site: records that were handed over and are not in the run}
+#   errors        the first ones, in words;  errors_total: how many there were
+#   dropped, overhead, …    whatever the capturing side notes
+
+STATS = "stats"
+TENSORS = "tensors.zarr"
+
+#: One row: what is known about the tensor seen at one site at one step.
+STATS_SCHEMA = pa.schema(
+    [
+        ("step", pa.int64()),  # the optimizer's iteration count before the step
+        ("epoch", pa.int32()),
+        ("batch", pa.int32()),  # index of the batch within its epoch
+        ("time", pa.float64()),  # seconds since 1970
+        ("attempt", pa.int16()),  # which start of the training wrote it
+        ("rank", pa.int32()),  # which of its processes
+        ("site", pa.string()),
+        ("dtype", pa.string()),  # of the whole tensor in the step
+        ("shape", pa.list_(pa.int64())),  # likewise
+        ("batched", pa.bool_()),  # the first axis counts samples
+        ("value", pa.float64()),  # the tensor itself where it is a scalar, else null
+        ("count", pa.int64()),  # elements seen
+        ("mean", pa.float64()),  # mean … rms: of the finite elements
+        ("std", pa.float64()),
+        ("min", pa.float64()),
+        ("max", pa.float64()),
+        ("rms", pa.float64()),
+        ("zeros", pa.int64()),
+        ("negatives", pa.int64()),
+        ("nans", pa.int64()),
+        ("infs", pa.int64()),
+        (
+            "buckets",
+            pa.list_(pa.int16()),
+        ),  # the histogram's non-empty buckets, −256…256 (see reduce/stats.py)
+        ("counts", pa.list_(pa.int64())),  # and how many elements fell into each
+    ]
+)
+
+# The array of a site has the dimensions step, sample, dim_1, … (step, dim_0, … where there are no samples).
+# Its attributes, committed together with its shape:
+#   site          the site's name
+#   dtype         of the tensor in the step; the array holds a wider type where Zarr has none such (STORED_AS)
+#   batched       the first axis of a capture counts samples
+#   step, epoch, batch      of each capture, lists
+#   size          the rows kept of each capture (batched only): what lies beyond is padding
+#   batch_size    the rows the tensor had in the step (batched only)
+#   shapes        the whole shape kept of each capture, only where more than the rows varies
+#
+# The root group's attributes say which arrays there are:
+#   arrays        [{site, path}], in the order they were begun. A site has a further array, in a folder of its
+#                 own beside the first (`conv1+1`), for another dtype or number of dimensions, and where the
+#                 index of one would have grown too long.
+
+#: Types that Zarr v3 tools do not share, and the wider ones that hold every value of them.
+STORED_AS = {
+    "bfloat16": "float32",
+    "float8_e3m4": "float32",
+    "float8_e4m3": "float32",
+    "float8_e4m3b11fnuz": "float32",
+    "float8_e4m3fn": "float32",
+    "float8_e4m3fnuz": "float32",
+    "float8_e5m2": "float32",
+    "float8_e5m2fnuz": "float32",
+    "float8_e8m0fnu": "float32",
+    "float6_e2m3fn": "float32",
+    "float6_e3m2fn": "float32",
+    "float4_e2m1fn": "float32",
+    "int4": "int8",
+    "int2": "int8",
+    "uint4": "uint8",
+    "uint2": "uint8",
+}
+
+#: The types of Zarr v3, and the padding of each as zarr.json spells it.
+FILL: dict[str, Any] = {
+    "bool": False,
+    **dict.fromkeys((f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)), 0),
+    **dict.fromkeys(("float16", "float32", "float64"), "NaN"),
+    **{name: ["NaN", "NaN"] for name in ("complex64", "complex128")},
+}
+
+DATA = "data"  #: name of the array in its site's group
+
+_LONGEST_PART = 100  # most file systems allow 255 bytes
+_LONGEST_PATH = 400  # S3 allows 1024 bytes for the whole key
+
+
+def site_path(site: str) -> str:
+    """The folder of a site: ``/`` nests, odd characters are percent-encoded, so that no two sites share one.
+
+    A part that would collide with our own names (`data`, `zarr.json`) or mean something to a file system is
+    encoded too; ``+`` stands for an empty part. A very long name is cut and gets a hash.
+    """
+    path = "/".join(_encode(part) for part in site.split("/"))
+    if len(path) > _LONGEST_PATH or any(len(part) > _LONGEST_PART for part in path.split("/")):
+        digest = hashlib.sha256(site.encode("utf-8", "surrogatepass")).hexdigest()[:24]
+        first = path.partition("/")[0]
+        path = f"{first[:40].rpartition('%')[0] or first[:40]}+{digest}"
+    return path
+
+
+def _encode(part: str) -> str:
+    if not part:
+        return "+"
+    encoded = quote(part.encode("utf-8", "surrogatepass"), safe="").replace("~", "%7E")
+    if part in (DATA, "zarr.json") or encoded[0] == ".":
+        encoded = f"%{ord(part[0]):02X}{encoded[1:]}"
+    if encoded[-1] == ".":
+        encoded = f"{encoded[:-1]}%2E"
+    return encoded
+
+
+def part_name(number: int) -> str:
+    return f"part-{number:06d}.parquet"
+
+
+def rank_folder(attempt: int, rank: int) -> str:
+    return f"a{attempt:04d}/r{rank:05d}"
+
+
+def attempt_key(attempt: int) -> str:
+    return f"{ATTEMPTS}/{attempt:04d}.json"
+
+
+def encode(document: Any) -> bytes:
+    """A document as JSON for people: odd values become text, so that nobody's notes can stop a run."""
+    return json.dumps(_plain(document), indent=1, ensure_ascii=False).encode("utf-8", "replace")
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, dict):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_plain(inner) for inner in value]
+    if hasattr(value, "tolist"):  # NumPy
+        return _plain(value.tolist())
+    return str(value)

@@ -1,0 +1,51 @@
+"""What a rank says about itself at every flush: alive, how far, how much, and what went wrong.
+
+Anybody may add facts at any time, from any thread; the writer puts them together with its own numbers.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+from fitscope.store import schema
+from fitscope.store.liveness import me
+
+MOST_ERRORS = 50  #: kept in words; the rest is only counted
+
+
+class Status:
+    """The facts of status.json that are not the writer's own."""
+
+    def __init__(self) -> None:
+        self.word = "running"
+        self._who = me()
+        self._lock = threading.Lock()
+        self._facts: dict[str, Any] = {}
+        self._errors: list[str] = []
+        self._errors_total = 0
+
+    def note(self, error: str | None, facts: dict[str, Any]) -> None:
+        """Adds an error to the list; all other facts replace their like."""
+        with self._lock:
+            if error is not None:
+                self._errors_total += 1
+                if len(self._errors) < MOST_ERRORS:
+                    self._errors.append(error)
+            self._facts.update(facts)
+
+    def document(self, **numbers: Any) -> bytes:
+        """The document as of now."""
+        with self._lock:
+            return schema.encode(
+                {
+                    "status": self.word,
+                    "heartbeat": time.time(),
+                    **self._who,
+                    **numbers,
+                    "errors": self._errors,
+                    "errors_total": self._errors_total,
+                    **self._facts,
+                }
+            )

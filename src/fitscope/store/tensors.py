@@ -1,0 +1,166 @@
+"""The tensors of one rank: a Zarr v3 hierarchy with a group for each site and in it one growing array.
+
+`flush` keeps the order on which the guarantee rests: chunks, then the arrays' zarr.json, then the root's
+list of arrays. Groups only exist so that `zarr.open`, `xarray.open_zarr(group=…)` and
+`xarray.open_datatree` find their way.
+
+A site continues in a further array where its dtype or number of dimensions is another, where a capture
+would fall into a crowd of tiny chunks, and after `LONGEST_INDEX` captures, because the index is put whole
+at every commit. Arrays are always the only ones in their group, and no group with an array has groups below
+it: xarray wants all of a group and of its parents to agree on the length of `step`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+
+from fitscope.errors import StoreError
+from fitscope.record import Record
+from fitscope.store.array import Array, GrowingArray, Kind
+from fitscope.store.meter import Meter
+from fitscope.store.schema import FILL, STORED_AS, TENSORS, site_path
+
+LONGEST_INDEX = 4096  #: captures in one array: some 100 kB of index
+
+
+class TensorStore:
+    """The arrays of one rank. `lost` counts by site what could not be kept."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+        self._open: dict[Kind, GrowingArray] = {}
+        self._full: list[GrowingArray] = []  # complete, but not committed yet
+        self._listed: list[dict[str, str]] = []  # what the root's document says
+        self._root_is_put = False
+        self._root_bytes = 0
+        self._leaves: set[str] = set()  # groups that hold an array, and
+        self._folders: set[str] = set()  # those above them; in one case, for file systems that know only one
+        self._groups_put: set[str] = set()
+        self.captures = 0
+        self.lost: dict[str, int] = {}
+
+    def cost(self, record: Record, tensor: Array) -> int:
+        """The bytes this record would add, about."""
+        return self._array_for(record, tensor).cost(tensor.shape)
+
+    def write(self, record: Record, tensor: Array) -> None:
+        """Takes one capture; raises OSError if it, and maybe others of its chunk, could not be kept."""
+        array = self._array_for(record, tensor)
+        try:
+            array.write(tensor, record.at, record.shape[0] if array.kind.batched else 0)
+        except BaseException:
+            self._give_up(array)
+            raise
+        if array.captures >= LONGEST_INDEX:
+            self._full.append(self._open.pop(array.kind))
+
+    def flush(self) -> list[OSError]:
+        """Commits all that was written. Returns the errors; what failed is tried again next time."""
+        errors: list[OSError] = []
+        touched = [a for a in (*self._full, *self._open.values()) if a.captures > a.committed]
+        for array in touched:
+            _attempt(array.stage, errors)
+        for array in touched:
+            before = array.committed
+            if array.stored == array.captures and self._put_groups(array, errors):
+                _attempt(array.commit, errors)
+                self.captures += array.committed - before
+        self._full = [array for array in self._full if array.captures > array.committed]
+        listed = {entry["path"] for entry in self._listed}
+        for array in touched:
+            if array.committed and array.path not in listed:
+                self._listed.append({"site": array.kind.site, "path": array.path})
+                self._root_is_put = False
+        if self._listed and not self._root_is_put:
+            _attempt(self._put_root, errors)
+        return errors
+
+    def discard(self) -> None:
+        """Gives up all that could not be committed."""
+        for array in (*self._full, *self._open.values()):
+            missing = array.captures - array.committed
+            if missing:
+                self.lost[array.kind.site] = self.lost.get(array.kind.site, 0) + missing
+        self._full, self._open = [], {}
+
+    def _give_up(self, array: GrowingArray) -> None:
+        site = array.kind.site
+        self.lost[site] = self.lost.get(site, 0) + array.roll_back()
+
+    def _array_for(self, record: Record, tensor: Array) -> GrowingArray:
+        kind = Kind(record.site, record.dtype, tensor.dtype, tensor.ndim, record.batched and tensor.ndim > 0)
+        array = self._open.get(kind)
+        if array is not None and array.suits(tensor.shape):
+            return array
+        if array is not None:
+            self._full.append(array)
+        array = GrowingArray(self._meter, self._claim(record.site), kind, tensor.shape)
+        self._open[kind] = array
+        return array
+
+    def _claim(self, site: str) -> str:
+        """A group of its own for one more array of a site: not above, below or the same as another's."""
+        *above, last = site_path(site).split("/")
+        path = ""
+        for part in above:
+            path = _free(f"{path}{part}", self._leaves) + "/"
+            self._folders.add(path[:-1].casefold())
+        path = _free(path + last, self._leaves | self._folders)
+        self._leaves.add(path.casefold())
+        return path
+
+    def _put_groups(self, array: GrowingArray, errors: list[OSError]) -> bool:
+        """Sees to it that the array's group and those above exist."""
+        parts = array.path.split("/")
+        for depth in range(1, len(parts) + 1):
+            path = "/".join(parts[:depth])
+            if path not in self._groups_put:
+                facts = {"site": array.kind.site} if depth == len(parts) else {}
+                try:
+                    self._meter.put(f"{TENSORS}/{path}/zarr.json", _group(facts))
+                except OSError as problem:
+                    errors.append(problem)
+                    return False
+                self._groups_put.add(path)
+        return True
+
+    def _put_root(self) -> None:
+        document = _group({"arrays": self._listed})
+        self._meter.put(f"{TENSORS}/zarr.json", document, self._root_bytes)
+        self._root_bytes = len(document)
+        self._root_is_put = True
+
+
+def storable(record: Record) -> Array:
+    """The record's tensor in a type that every Zarr tool knows; as it is where that is possible."""
+    tensor = np.asarray(record.tensor)
+    name = STORED_AS.get(tensor.dtype.name, tensor.dtype.name)
+    if name not in FILL:
+        raise StoreError(
+            f"numbers at {record.site!r}",
+            f"a tensor of type {tensor.dtype.name}",
+            "Only the statistics of this site can be kept; watch it without keep='tensor'",
+        )
+    return tensor.astype(np.dtype(name).newbyteorder("<"), copy=False)
+
+
+def _attempt(action: Any, errors: list[OSError]) -> None:
+    try:
+        action()
+    except OSError as problem:
+        errors.append(problem)
+
+
+def _free(path: str, taken: set[str]) -> str:
+    free, number = path, 0
+    while free.casefold() in taken:
+        number += 1
+        free = f"{path}+{number}"
+    return free
+
+
+def _group(facts: dict[str, Any]) -> bytes:
+    return json.dumps({"zarr_format": 3, "node_type": "group", "attributes": facts}).encode()

@@ -1,0 +1,203 @@
+"""What the user asks for: watches, and the steps at which they are due.
+
+A watch is plain frozen data: a kind of site, a choice of layers, what to keep, and when. It knows nothing of any
+model; `plan.resolve` reads it against one. The functions here are the public way to make them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from fitscope.errors import WatchError, one_of
+
+#: What may be watched, in the order in which the plan lists it, with one line of meaning each.
+KINDS = {
+    "activations": "the output of a layer",
+    "gradients": "the gradient of the loss with respect to a layer's output",
+    "weights": "a weight as the step found it, before the update",
+    "weight_gradients": "the gradient of the loss with respect to a weight, as the optimizer got it",
+    "updates": "a weight after the step minus before it",
+    "loss": "the loss of this batch alone",
+    "metrics": "each metric of this batch alone",
+    "inputs": "what went into the model",
+    "targets": "what it should have predicted",
+    "predictions": "what it did predict",
+}
+LAYER_KINDS = ("activations", "gradients", "weights", "weight_gradients", "updates")
+
+Selector = Any  #: a glob on a layer's name or path, a layer class, or a layer
+Keep = Literal["stats", "tensor", "both"]
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The step about to run, as a schedule sees it."""
+
+    step: int
+    epoch: int
+    batch: int
+    batches: int | None  #: in this epoch, where that is known
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Says at which steps something is due.
+
+    `due` answers yes, no, or "last": this step counts only if it turns out to be the last of its epoch (a
+    generator does not tell how long it is).
+    """
+
+    due: Callable[[Turn], bool | Literal["last"]]
+    text: str  #: how it reads in the plan
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """One thing the user asked for."""
+
+    kind: str
+    layers: tuple[Selector, ...] = ()  #: empty: all
+    stats: bool = True
+    tensor: bool = False
+    samples: int | None = None  #: of the tensor, the first so many rows of the batch; None: all
+    every: Schedule | None = None  #: None: as the scope says
+
+
+def schedule(every: Any) -> Schedule:
+    """Reads `every=`: a number, `steps(...)`, `epochs(...)` or a callable `step -> bool`."""
+    if isinstance(every, Schedule):
+        return every
+    if isinstance(every, int) and not isinstance(every, bool) and every > 0:
+        return Schedule(lambda turn: turn.step % every == 0, f"every {every}" if every > 1 else "every step")
+    if callable(every):
+        return Schedule(lambda turn: bool(every(turn.step)), getattr(every, "__name__", repr(every)))
+    raise WatchError(
+        "`every` to be a positive whole number, fs.steps(...), fs.epochs(...) or a function step -> bool",
+        repr(every),
+        "Use every=1 to capture each step",
+    )
+
+
+def steps(*at: int | Iterable[int]) -> Schedule:
+    """Due at just these steps: `steps(0, 100, 200)` or `steps(range(0, 1000, 50))`."""
+    wanted = frozenset(int(s) for item in at for s in ([item] if isinstance(item, int) else item))
+    if not wanted or min(wanted) < 0:
+        raise WatchError("steps to name one or more steps from 0 up", repr(at), "Write fs.steps(0, 100, 200)")
+    shown = ", ".join(str(s) for s in sorted(wanted)[:6]) + (", …" if len(wanted) > 6 else "")
+    return Schedule(lambda turn: turn.step in wanted, f"steps {shown}")
+
+
+def epochs(*at: int | Iterable[int], batch: int | Literal["first", "last", "all"] = "last") -> Schedule:
+    """Due in these epochs (none named: in every epoch), at the last, the first, all or the n-th of its batches."""
+    wanted = frozenset(int(e) for item in at for e in ([item] if isinstance(item, int) else item))
+    if batch not in ("first", "last", "all") and not (isinstance(batch, int) and batch >= 0):
+        raise WatchError("batch to be 'first', 'last', 'all' or an index", repr(batch), "Write batch='last'")
+    index = 0 if batch == "first" else batch
+
+    def due(turn: Turn) -> bool | Literal["last"]:
+        if wanted and turn.epoch not in wanted:
+            return False
+        if batch == "all":
+            return True
+        if batch == "last":
+            return "last" if turn.batches is None else turn.batch == turn.batches - 1
+        return turn.batch == index
+
+    shown = "epochs " + ", ".join(map(str, sorted(wanted))) if wanted else "every epoch"
+    return Schedule(due, f"{shown}, batch {batch}")
+
+
+def _watch(
+    kind: str, layers: tuple[Any, ...], keep: Any, samples: int | None, every: Any, *, default: Keep = "stats"
+) -> Watch:
+    if keep is None:
+        keep = "both" if samples is not None else default
+    parts = ("stats", "tensor") if keep == "both" else (keep,) if isinstance(keep, str) else tuple(keep)
+    unknown = [part for part in parts if part not in ("stats", "tensor")]
+    if unknown or not parts:
+        raise WatchError(
+            "`keep` to be 'stats', 'tensor' or 'both'", repr(keep), one_of(("stats", "tensor", "both"), str(keep))
+        )
+    if samples is not None and not (isinstance(samples, int) and samples > 0):
+        raise WatchError("`samples` to be a positive whole number", repr(samples), "Leave it out to keep all")
+    if samples is not None and "tensor" not in parts:
+        raise WatchError(
+            "`samples` together with a kept tensor",
+            f"keep={keep!r}, samples={samples}",
+            "Write keep='tensor' or keep='both'",
+        )
+    flat: list[Any] = []
+    for item in layers:
+        flat.extend(item if isinstance(item, list | tuple | set) else [item])
+    return Watch(
+        kind,
+        tuple(flat),
+        stats="stats" in parts,
+        tensor="tensor" in parts,
+        samples=samples,
+        every=None if every is None else schedule(every),
+    )
+
+
+def activations(*layers: Any, keep: Any = None, samples: int | None = None, every: Any = None) -> Watch:
+    """The output of each matching layer, as this step computed it.
+
+    Layers are chosen by glob on name or path (`"conv*"`, `"encoder/*"`), by class, or by the layer itself; none
+    means all. `keep` is "stats", "tensor" or "both"; `samples=n` keeps the tensor of the first n samples only.
+    """
+    return _watch("activations", layers, keep, samples, every)
+
+
+def gradients(*layers: Any, keep: Any = None, samples: int | None = None, every: Any = None) -> Watch:
+    """The gradient of the loss with respect to the output of each matching layer."""
+    return _watch("gradients", layers, keep, samples, every)
+
+
+def weights(*layers: Any, keep: Any = None, every: Any = None) -> Watch:
+    """The weights of each matching layer as the step found them, before its update."""
+    return _watch("weights", layers, keep, None, every)
+
+
+def weight_gradients(*layers: Any, keep: Any = None, every: Any = None) -> Watch:
+    """The gradient of the loss with respect to each weight, as the optimizer was given it."""
+    return _watch("weight_gradients", layers, keep, None, every)
+
+
+def updates(*layers: Any, keep: Any = None, every: Any = None) -> Watch:
+    """How far this step moved each weight: new minus old."""
+    return _watch("updates", layers, keep, None, every)
+
+
+def loss(*, every: Any = None) -> Watch:
+    """The loss of this batch alone: not the running mean that callbacks get as `logs["loss"]`."""
+    return _watch("loss", (), "stats", None, every)
+
+
+def metrics(*, every: Any = None) -> Watch:
+    """Each metric on this batch alone; the model's own metric state is left untouched."""
+    return _watch("metrics", (), "stats", None, every)
+
+
+def inputs(*, keep: Any = None, samples: int | None = None, every: Any = None) -> Watch:
+    """What went into the model."""
+    return _watch("inputs", (), keep, samples, every)
+
+
+def targets(*, keep: Any = None, samples: int | None = None, every: Any = None) -> Watch:
+    """What the model should have predicted. The values themselves are kept unless `keep` says otherwise."""
+    return _watch("targets", (), keep, samples, every, default="both")
+
+
+def predictions(*, keep: Any = None, samples: int | None = None, every: Any = None) -> Watch:
+    """What the model did predict in this step. The values themselves are kept unless `keep` says otherwise."""
+    return _watch("predictions", (), keep, samples, every, default="both")
+
+
+def defaults() -> tuple[Watch, ...]:
+    """What a scope watches when it is not told: statistics of everything, in every layer."""
+    return (activations(), gradients(), weights(), weight_gradients(), updates(), loss(), metrics())

@@ -1,0 +1,34 @@
+"""What it means for two stats to be the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from fitscope.reduce.stats import Stats
+
+EXACT = ("count", "zeros", "negatives", "nans", "infs", "min", "max")
+
+
+def _assert_same(got: Stats, want: Stats, rel: float = 1e-9, extremes: float = 0.0) -> None:
+    """Counts and buckets are equal; moments to `rel` of the size of the numbers, extremes to `extremes`."""
+    for name in EXACT:
+        tolerance = extremes * abs(getattr(want, name)) if name in ("min", "max") else 0.0
+        assert getattr(got, name) == pytest.approx(getattr(want, name), rel=0, abs=tolerance, nan_ok=True), (
+            name
+        )
+    np.testing.assert_array_equal(got.hist, want.hist)
+    # The mean of numbers that cancel is as good as the numbers, and so is a std that is small beside them.
+    size = want.rms if want.rms > 0 else 0.0
+    assert got.mean == pytest.approx(want.mean, rel=rel, abs=rel * size, nan_ok=True)
+    assert got.std == pytest.approx(want.std, rel=rel, abs=rel * 1e-4 * size, nan_ok=True)
+    assert got.rms == pytest.approx(want.rms, rel=rel, abs=0, nan_ok=True)
+    assert got.hist.dtype == np.int64
+    assert all(type(getattr(got, name)) is type(getattr(want, name)) for name in Stats.__slots__)
+
+
+@pytest.fixture(scope="session")
+def assert_same() -> Callable[..., None]:
+    return _assert_same

@@ -1,0 +1,127 @@
+"""Stores of every kind, and records to put into them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fitscope.record import Moment, Record
+from fitscope.reduce.stats import Stats
+from fitscope.store import Files, Memory, Objects, Remote
+
+Make = Callable[..., Record]
+
+
+def stats_of(tensor: np.ndarray[Any, Any]) -> Stats:
+    """Good enough for a store, which must only give back what it got."""
+    x = np.asarray(tensor).astype(np.float64).ravel()
+    finite = x[np.isfinite(x)]
+    hist = np.zeros(513, np.int64)
+    nonzero = finite[finite != 0]
+    exponent = np.clip(np.frexp(np.abs(nonzero))[1] - 1, -128, 127)
+    np.add.at(hist, (np.sign(nonzero) * (exponent + 129)).astype(int) + 256, 1)
+    hist[256] += int((finite == 0).sum())
+    numbers = (
+        [finite.mean(), finite.std(), finite.min(), finite.max(), np.sqrt((finite**2).mean())]
+        if len(finite)
+        else [np.nan] * 5
+    )
+    return Stats(
+        x.size,
+        *map(float, numbers),
+        zeros=int((finite == 0).sum()),
+        negatives=int((finite < 0).sum()),
+        nans=int(np.isnan(x).sum()),
+        infs=int(np.isinf(x).sum()),
+        hist=hist,
+    )
+
+
+def make_record(
+    site: str,
+    step: int,
+    tensor: Any,
+    *,
+    keep: str = "both",
+    batched: bool = True,
+    epoch: int = 0,
+    batch: int | None = None,
+    shape: tuple[int, ...] | None = None,
+) -> Record:
+    """A record of a tensor; `keep` is "stats", "tensor" or "both"."""
+    tensor = np.asarray(tensor)
+    return Record(
+        site,
+        Moment(step, epoch, step if batch is None else batch, 1_700_000_000.0 + step),
+        tensor.shape if shape is None else shape,
+        tensor.dtype.name,
+        None if keep == "tensor" else stats_of(tensor),
+        None if keep == "stats" else tensor,
+        batched,
+    )
+
+
+@pytest.fixture(scope="session")
+def make() -> Make:
+    return make_record
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[str]:
+    """A bucket of a small S3 server on the loopback."""
+    server_module = pytest.importorskip("moto.server")
+    boto3 = pytest.importorskip("boto3")
+    server = server_module.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    values = {
+        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_REGION": "us-east-1",
+        "AWS_ALLOW_HTTP": "true",
+        "NO_PROXY": "127.0.0.1",
+    }
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        boto3.client("s3", endpoint_url=values["AWS_ENDPOINT_URL"], region_name="us-east-1").create_bucket(
+            Bucket="runs"
+        )
+        yield "s3://runs"
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+        with contextlib.suppress(Exception):
+            server.stop()
+
+
+def make_store(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> Objects:
+    if kind == "files":
+        return Files(tmp_path / "store")
+    if kind == "files, durable":
+        return Files(tmp_path / "store", durable=True)
+    if kind == "memory":
+        return Memory()
+    stores = pytest.importorskip("obstore.store")
+    if kind == "obstore memory":
+        return Remote(stores.MemoryStore(), name="memory")
+    if kind == "obstore file":
+        return Remote(stores.LocalStore(tmp_path), name=str(tmp_path))
+    return Remote.at(f"{request.getfixturevalue('s3')}/{uuid.uuid4().hex}")
+
+
+KINDS = ("files", "files, durable", "memory", "obstore memory", "obstore file", "s3")
+
+
+@pytest.fixture(params=KINDS)
+def objects(request: pytest.FixtureRequest, tmp_path: Path) -> Objects:
+    """A store, empty; each test runs once per kind."""
+    return make_store(request.param, tmp_path, request)
