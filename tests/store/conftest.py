@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import os
 import uuid
@@ -71,6 +72,45 @@ def make_record(
 @pytest.fixture(scope="session")
 def make() -> Make:
     return make_record
+
+
+class Spy(Objects):
+    """A store with somebody looking on: `on_put(key, data)` and `on_get(key)` may note, wait or raise."""
+
+    def __init__(self, inner: Objects, prefix: str = "", **hooks: Callable[..., None]) -> None:
+        self.inner, self._prefix, self.hooks = inner, prefix, hooks
+
+    def _tell(self, hook: str, key: str, *more: Any) -> None:
+        self.hooks.get(hook, lambda *_: None)(self._prefix + key, *more)
+
+    def put(self, key: str, data: Any) -> None:
+        self._tell("on_put", key, data)
+        self.inner.put(key, data)
+
+    def create(self, key: str, data: Any) -> bool:
+        self._tell("on_put", key, data)
+        return self.inner.create(key, data)
+
+    def get(self, key: str) -> bytes:
+        self._tell("on_get", key)
+        return self.inner.get(key)
+
+    def size(self, key: str) -> int:
+        return self.inner.size(key)
+
+    def list(self, folder: str = "") -> builtins.list[str]:
+        return self.inner.list(folder)
+
+    def folder(self, name: str) -> Spy:
+        return Spy(self.inner.folder(name), f"{self._prefix}{name}/", **self.hooks)
+
+    def describe(self, key: str = "") -> str:
+        return self.inner.describe(key)
+
+
+@pytest.fixture(scope="session")
+def spy() -> Callable[..., Spy]:
+    return Spy
 
 
 @pytest.fixture(scope="session")

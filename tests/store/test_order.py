@@ -1,14 +1,14 @@
 """What a crash may do, point by point: the run as it is after each single put, for every put there was.
 
-This is the kill test without luck: a crash between any two puts leaves exactly the objects put before. Each of
-these states is opened by our reader and by zarr and pyarrow, and must show captures and rows as they were written,
-at least those acknowledged by a flush, and no others.
+This is the kill test without luck: a crash between any two puts leaves exactly the objects put before. Each
+of these states is opened by our reader and by zarr and pyarrow, and must show captures and rows as they were
+written, at least those acknowledged by a flush, and no others.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -28,24 +28,6 @@ from fitscope.store.array import GrowingArray
 Make = Callable[..., Record]
 
 
-class Diary(Memory):
-    """Remembers every put, in order."""
-
-    def __init__(self, puts: list[tuple[str, bytes]] | None = None) -> None:
-        super().__init__()
-        self.puts: list[tuple[str, bytes]] = [] if puts is None else puts
-
-    def put(self, key: str, data: Any) -> None:
-        self.puts.append((self._prefix + key, bytes(data)))
-        super().put(key, data)
-
-    def folder(self, name: str) -> Diary:
-        inner = Diary(self.puts)
-        inner._prefix = f"{self._prefix}{name}/"
-        inner._objects, inner._lock = self._objects, self._lock
-        return inner
-
-
 def value(site: str, step: int) -> np.ndarray[Any, Any]:
     rows = {"small": 2, "large": 12, "late": 3}[site]
     if step % 5 == 4:
@@ -54,25 +36,28 @@ def value(site: str, step: int) -> np.ndarray[Any, Any]:
     return x
 
 
-def diary(make: Make) -> tuple[list[tuple[str, bytes]], list[tuple[int, int]]]:
-    """The puts of a run, and for each flush (how many puts there were by then, the last step it acknowledged)."""
-    store = Diary()
+Puts = list[tuple[str, bytes]]
+
+
+def diary(make: Make, spy: Any) -> tuple[Puts, list[tuple[int, int]]]:
+    """The puts of a run, and for each flush how many there were by then and the last step it acknowledged."""
+    puts: Puts = []
+    store = spy(Memory(), on_put=lambda key, data: puts.append((key, bytes(data))))
     writer = RunWriter.create(store, "r")
-    acknowledged = [(len(store.puts), -1)]
+    acknowledged = [(len(puts), -1)]
     for step in range(14):
         sites = ("small", "large", "late") if step >= 5 else ("small", "large")
         writer.write([make(site, step, value(site, step)) for site in sites])
         if step % 3 == 2:
             writer.flush()
-            acknowledged.append((len(store.puts), step))
+            acknowledged.append((len(puts), step))
     writer.close()
-    acknowledged.append((len(store.puts), 13))
-    return store.puts, acknowledged
+    acknowledged.append((len(puts), 13))
+    return puts, acknowledged
 
 
-def problems(puts: list[tuple[str, bytes]], acknowledged: list[tuple[int, int]]) -> list[str]:
+def problems(puts: Puts, acknowledged: list[tuple[int, int]]) -> Iterator[str]:
     """Everything that is wrong in any state the store went through."""
-    found = []
     for count in range(1, len(puts) + 1):
         state = _state(puts[:count])
         promised = max((step for at, step in acknowledged if at <= count), default=-1)
@@ -80,11 +65,10 @@ def problems(puts: list[tuple[str, bytes]], acknowledged: list[tuple[int, int]])
             wrong = _wrong(state, promised)
         except RunError as problem:
             wrong = [f"missing: {problem}"]
-        found += [f"after put {count} ({puts[count - 1][0]}): {what}" for what in wrong]
-    return found
+        yield from (f"after put {count} ({puts[count - 1][0]}): {what}" for what in wrong)
 
 
-def _state(puts: list[tuple[str, bytes]]) -> Memory:
+def _state(puts: Puts) -> Memory:
     state = Memory()
     for key, data in puts:
         state.put(key, data)
@@ -150,21 +134,21 @@ def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_small_chunks")
-def test_every_crash_point(make: Make) -> None:
-    puts, acknowledged = diary(make)
+def test_every_crash_point(make: Make, spy: Any) -> None:
+    puts, acknowledged = diary(make, spy)
     assert len(puts) > 100
-    assert problems(puts, acknowledged) == []
+    assert list(problems(puts, acknowledged)) == []
 
 
 @pytest.mark.usefixtures("_small_chunks")
-def test_parts_and_documents_of_the_start_never_change(make: Make) -> None:
-    puts, _ = diary(make)
+def test_parts_and_documents_of_the_start_never_change(make: Make, spy: Any) -> None:
+    puts, _ = diary(make, spy)
     once = [key for key, _ in puts if key.endswith((".parquet", "run.json")) or "/attempts/" in key]
     assert len(once) == len(set(once)) > 3
 
 
 @pytest.mark.usefixtures("_small_chunks")
-def test_this_test_can_fail(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_this_test_can_fail(make: Make, spy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The obvious but wrong order, zarr.json before the chunks it counts, is found out."""
 
     def commit_first(self: GrowingArray) -> None:
@@ -174,15 +158,15 @@ def test_this_test_can_fail(make: Make, monkeypatch: pytest.MonkeyPatch) -> None
 
     real_stage = GrowingArray.stage
     monkeypatch.setattr(GrowingArray, "stage", commit_first)
-    puts, acknowledged = diary(make)
+    puts, acknowledged = diary(make, spy)
     found = problems(puts, acknowledged)
     assert any("missing: Expected the tensors" in what for what in found)  # our reader says so
     assert not all(_wrong_for_zarr(_state(puts[:count])) == [] for count in range(len(puts)))  # zarr fills up
 
 
 @pytest.mark.usefixtures("_small_chunks")
-def test_lost_acknowledgement_is_found_out(make: Make) -> None:
+def test_lost_acknowledgement_is_found_out(make: Make, spy: Any) -> None:
     """And so is a flush that returns before its part is put."""
-    puts, acknowledged = diary(make)
+    puts, acknowledged = diary(make, spy)
     early = [(max(1, at - 3), step) for at, step in acknowledged]
     assert any("missing" in what for what in problems(puts, early))

@@ -6,6 +6,7 @@ import errno
 import json
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,7 @@ def test_a_later_attempt_owns_its_steps(objects: Objects, make: Make) -> None:
     for opened in (run, read.open(objects)):
         assert opened.series("a", "mean").tolist() == expected
         assert opened.series("old", "mean").index.tolist() == list(range(6))
+        assert opened.sites == ["a", "old"]
         assert opened.tensor("a").values[:, 0, 0].tolist() == expected
         assert opened.array("a", 7)[0, 0] == 107
         assert (
@@ -133,6 +135,17 @@ def test_a_later_attempt_owns_its_steps(objects: Objects, make: Make) -> None:
     assert run.series("a", "mean").tolist() == [0, 1, 202]
     assert run.tensor("a").values[:, 0, 0].tolist() == [0, 1, 202]
     assert run.sql("select mean from stats where site = 'a' order by step")["mean"].tolist() == [0, 1, 202]
+
+
+def test_a_site_that_counts_no_more(make: Make) -> None:
+    store = Memory()
+    first = RunWriter.create(store, "r")
+    first.write([make("gone", 5, np.ones((2, 2), np.float32), keep="stats")])
+    first.flush()
+    run = read.open(store)
+    assert run.sites == ["gone"]
+    RunWriter.attempt(store, "r", start_step=0).flush()
+    assert run.sites == []
 
 
 def test_two_attempts_at_once_get_two_numbers(objects: Objects) -> None:
@@ -249,8 +262,6 @@ _cache: dict[Any, Record] = {}
 
 def fast(step: int, x: Any, keep: str, make: Make) -> list[Record]:
     """Records without computing the stats of the same numbers again."""
-    from dataclasses import replace
-
     records = []
     for site in ("a", "b"):
         key = (site, step % 5, keep, x.shape)
@@ -260,24 +271,27 @@ def fast(step: int, x: Any, keep: str, make: Make) -> list[Record]:
     return records
 
 
-class Moody(Memory):
-    """A store that can fail on demand; `fails` looks at the key."""
+class Mood:
+    """Lets puts fail on demand; `fails` looks at the key."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.fails: Callable[[str], bool] = lambda _: False
 
-    def put(self, key: str, data: Any) -> None:
-        if self.fails(self._prefix + key):
+    def __call__(self, key: str, data: Any) -> None:
+        if self.fails(key):
             raise OSError(errno.ENOSPC, "No space left on device", key)
-        super().put(key, data)
 
-    def folder(self, name: str) -> Any:
-        inner = Moody()
-        inner._prefix = f"{self._prefix}{name}/"
-        inner._objects, inner._lock = self._objects, self._lock
-        inner.fails = lambda key: self.fails(key)
-        return inner
+
+@pytest.fixture
+def mood() -> Mood:
+    return Mood()
+
+
+@pytest.fixture
+def moody(mood: Mood, spy: Any) -> Objects:
+    """A store in memory that fails when it is in the mood."""
+    store: Objects = spy(Memory(), on_put=mood)
+    return store
 
 
 def write_all(
@@ -288,7 +302,7 @@ def write_all(
     for step in steps:
         batch = []
         for site, shape in sites.items():
-            size = max(1, shape[0] - step % 3)
+            size = 1 + step * 7 % shape[0]  # up and down, so that one capture has less than the one before
             captures[site, step] = (
                 np.random.default_rng(step).normal(size=(size, *shape[1:])).astype(np.float32)
             )
@@ -306,28 +320,29 @@ def write_all(
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_after_failures_the_state_is_right(make: Make, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Puts fail at random for a while. What is there afterwards is right, the rest is counted: nothing in between."""
+def test_after_failures_the_state_is_right(
+    make: Make, seed: int, mood: Mood, moody: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Puts fail at random for a while. What is there afterwards is right, the rest is counted."""
     from fitscope.store import array as array_module
 
-    monkeypatch.setattr(array_module, "LARGEST_CHUNK", 4000)
-    monkeypatch.setattr(array_module, "SHARED_CHUNK", 2000)
-    store = Moody()
-    writer = RunWriter.create(store, "r")
+    monkeypatch.setattr(array_module, "LARGEST_CHUNK", 1500)
+    monkeypatch.setattr(array_module, "SHARED_CHUNK", 300)
+    writer = RunWriter.create(moody, "r")
     rng = np.random.default_rng(seed)
     sites = {"small": (3, 2), "middle": (5, 100), "large": (40, 50)}
-    first, errors = write_all(writer, make, range(0, 20), sites)
+    first, errors = write_all(writer, make, range(20), sites)
     assert errors == 0
     kind = ["zarr.json", "/c.", ".parquet", "status", ""][seed % 5]
-    store.fails = lambda key: kind in key and rng.random() < 0.4
+    mood.fails = lambda key: kind in key and rng.random() < 0.4
     second, errors = write_all(writer, make, range(20, 60), sites)
     assert errors > 0
-    store.fails = lambda _: False
+    mood.fails = lambda _: False
     third, errors = write_all(writer, make, range(60, 81), sites)
     assert errors == 0
     writer.close()
     captures = {**first, **second, **third}
-    run = read.open(store)
+    run = read.open(moody)
     found = rows = 0
     for site in sites:
         steps = set(run.tensor(site)["step"].values.tolist())
@@ -345,48 +360,56 @@ def test_after_failures_the_state_is_right(make: Make, seed: int, monkeypatch: p
     assert writer.lost == run.lost
 
 
-def test_flush_is_tried_again(make: Make) -> None:
-    store = Moody()
-    writer = RunWriter.create(store, "r")
+def test_flush_is_tried_again(make: Make, mood: Mood, moody: Objects) -> None:
+    writer = RunWriter.create(moody, "r")
     writer.write([make("a", 0, np.ones((2, 2), np.float32))])
-    store.fails = lambda key: True
+    mood.fails = lambda _: True
     for _ in range(3):
         with pytest.raises(OSError, match="No space"):
             writer.flush()
     writer.write([make("a", 1, np.ones((2, 2), np.float32))])
-    store.fails = lambda key: False
+    mood.fails = lambda _: False
     writer.flush()
-    run = read.open(store)
+    run = read.open(moody)
     assert run.series("a", "mean").index.tolist() == [0, 1]
     assert run.tensor("a")["step"].values.tolist() == [0, 1]
     assert writer.lost == {}
 
 
-def test_a_dead_store_costs_bounded_memory(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dead_store_costs_bounded_memory(
+    make: Make, mood: Mood, moody: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tables_module, "MOST_ROWS", 50)
-    store = Moody()
-    writer = RunWriter.create(store, "r")
-    store.fails = lambda key: True
+    writer = RunWriter.create(moody, "r")
+    mood.fails = lambda _: True
     for step in range(300):
         writer.write([make("a", step, np.ones((2, 2), np.float32), keep="stats")])
     assert writer.lost == {"a": 250}
-    store.fails = lambda key: False
+    mood.fails = lambda _: False
     writer.close()
-    assert len(read.open(store).stats) == 50
+    assert len(read.open(moody).stats) == 50
 
 
-def test_close_counts_what_is_lost_for_good(make: Make) -> None:
-    store = Moody()
-    writer = RunWriter.create(store, "r")
+def test_close_counts_what_is_lost_for_good(make: Make, mood: Mood, moody: Objects) -> None:
+    writer = RunWriter.create(moody, "r")
     writer.write([make("a", 0, np.ones((2, 2), np.float32))])
-    store.fails = lambda key: "status" not in key
+    mood.fails = lambda key: "status" not in key
     with pytest.raises(OSError, match="No space"):
         writer.close("failed")
-    run = read.open(store)
+    run = read.open(moody)
     assert run.status == "failed"
     assert run.lost == {"a": 2}
     writer.close()  # a second time: nothing happens
-    assert read.open(store).status == "failed"
+    assert read.open(moody).status == "failed"
+
+
+def test_an_array_that_is_not_listed_is_lost(make: Make, mood: Mood, moody: Objects) -> None:
+    writer = RunWriter.create(moody, "r")
+    mood.fails = lambda key: key.endswith("tensors.zarr/zarr.json")
+    writer.write([make("a", 0, np.ones((2, 2), np.float32), keep="tensor")])
+    with pytest.raises(OSError, match="No space"):
+        writer.close()
+    assert writer.lost == {"a": 1}
 
 
 def test_what_cannot_be_stored_is_said(make: Make) -> None:
@@ -416,6 +439,36 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "f").write_text("")
     with pytest.raises(StoreError, match="is a file"):
         RunWriter.create(tmp_path / "f", "r")
+
+
+def test_a_row_that_cannot_be_encoded_blocks_nobody(make: Make) -> None:
+    store = Memory()
+    writer = RunWriter.create(store, "r")
+    good = make("a", 0, np.ones((2, 2), np.float32), keep="stats")
+    assert good.stats is not None
+    writer.write([replace(good, site="odd", stats=replace(good.stats, hist=np.zeros(3, np.int64)))])
+    with pytest.raises(StoreError, match="fit the stats table"):
+        writer.flush()
+    writer.write([good])
+    writer.flush()
+    run = read.open(store)
+    assert run.sites == ["a"]
+    assert run.lost == {"odd": 1}
+
+
+def test_facts_do_not_overrule_ours(make: Make) -> None:
+    store = Memory()
+    writer = RunWriter.create(store, "r", {"format": 99, "id": "x", "attempt": 7, "start_step": 5})
+    writer.note(status="wonderful", bytes=-1)
+    writer.close()
+    run = read.open(store)
+    assert (run.id, run.status, run.attempts[0]["attempt"], run.attempts[0]["start_step"]) == (
+        "r",
+        "complete",
+        0,
+        0,
+    )
+    assert run.bytes > 0
 
 
 def test_a_word_for_the_end() -> None:

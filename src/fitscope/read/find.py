@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -33,7 +35,11 @@ class Brief:
 
 def open(path: Path, run: str | None = None) -> Run:  # noqa: A001 - fs.open(…) is the name people expect
     """Opens a run: the one at `path`, or of the runs in there the one called `run`, or the newest."""
-    objects = _place(path)
+    with _readable(path):
+        return _find(_place(path), run)
+
+
+def _find(objects: Objects, run: str | None) -> Run:
     if run is not None:
         ids = [name for name, _ in _inside(objects)]
         if run not in ids:
@@ -53,12 +59,23 @@ def open(path: Path, run: str | None = None) -> Run:  # noqa: A001 - fs.open(…
 
 def runs(path: Path) -> list[Brief]:
     """The runs at `path`, oldest first."""
-    objects = _place(path)
-    if schema.RUN in objects.list():
-        return [_brief(objects)]
-    briefs = [_brief(objects.folder(name)) for name, _ in _inside(objects)]
+    with _readable(path):
+        objects = _place(path)
+        if schema.RUN in objects.list():
+            return [_brief(objects)]
+        briefs = [_brief(objects.folder(name)) for name, _ in _inside(objects)]
     never = datetime.fromtimestamp(0, UTC)
     return sorted(briefs, key=lambda brief: (brief.created or never, brief.id))
+
+
+@contextlib.contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as problem:
+        raise RunError(
+            "a place that can be read", f"{path!r} ({problem})", "Check the address and your rights"
+        ) from problem
 
 
 def _place(path: Path) -> Objects:

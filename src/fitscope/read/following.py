@@ -43,6 +43,11 @@ class Following:
         return [rank for _, rank in sorted(self._ranks.items())]
 
     @property
+    def several_ranks(self) -> bool:
+        """Whether what is known of a step may have to be merged."""
+        return any(int(document.get("world") or 1) > 1 for document in self._attempts.values())
+
+    @property
     def ends(self) -> dict[int, int | None]:
         """By attempt: the step at which it stops to count, because a later one started there."""
         starts = {
@@ -57,7 +62,7 @@ class Following:
         """Takes notice of new attempts, ranks and parts."""
         for name in self.objects.list(schema.ATTEMPTS):
             key = f"{schema.ATTEMPTS}/{name}"
-            if key not in self._attempts and key not in self.damaged:
+            if name.endswith(".json") and key not in self._attempts and key not in self.damaged:
                 self._read_attempt(key)
         ends = self.ends
         for document in self._attempts.values():

@@ -22,8 +22,10 @@ _SUMS = ("count", "zeros", "negatives", "nans", "infs")
 _WEIGHTED = ("mean", "std", "rms")
 
 
-def columns_for(stat: str) -> tuple[str, ...]:
-    """The columns it takes to give one stat, ranks merged."""
+def columns_for(stat: str, *, ranks: bool) -> tuple[str, ...]:
+    """The columns it takes to give one stat, and to merge several ranks if there are any."""
+    if not ranks:
+        return ("step", stat)
     extra = ("count", "nans", "infs", "mean") if stat in _WEIGHTED else ()
     return tuple(dict.fromkeys((*MOMENT, "rank", "batched", stat, *extra)))
 
@@ -43,7 +45,7 @@ def plain(table: pa.Table) -> pa.Table:
 def by_step(table: pa.Table) -> pd.DataFrame:
     """The rows of one site, one for each moment, indexed by step."""
     frame = frame_of(table)
-    if frame["rank"].nunique() > 1:
+    if "rank" in frame and frame["rank"].nunique() > 1:
         frame = merge_ranks(frame)
     return frame.sort_values("step", kind="stable").set_index("step")
 

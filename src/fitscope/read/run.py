@@ -161,7 +161,7 @@ class Run:
         if stat is not None and stat not in STATS:
             raise RunError("a stat", f"{stat!r}", one_of(STATS, stat))
         name = self.resolve(site)
-        rows = self._rows(name, columns_for(stat or "value"))
+        rows = self._rows(name, columns_for(stat or "value", ranks=self._now.several_ranks))
         if stat is None and rows["value"].null_count == rows.num_rows:
             raise RunError(
                 f"a stat for {name!r}, which is not a scalar",
@@ -238,7 +238,7 @@ class Run:
         if table is None or not table.num_rows:
             raise RunError(
                 f"statistics of {name!r}",
-                "a site of which only tensors were kept",
+                "a site of which there are only tensors so far",
                 f"Use run.tensor({name!r})",
             )
         return table

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow.dataset as ds
 
 KEEP_BYTES = 512 << 20  #: of decoded columns
-READERS = 8  #: parts read at once: on an object store each is a round trip
+READERS = 16  #: parts fetched at once from an object store; local files are read one by one, which is faster
 
 _UNREADABLE = (pa.ArrowException, OSError)
 
@@ -40,7 +40,9 @@ class Part:
         self.key = key
         self.end = end
         self.kept_bytes = 0
-        self._columns: dict[str, pa.ChunkedArray] = {}
+        self._columns: dict[str, pa.Array] = {}
+        self._footer: pq.FileMetaData | None = None
+        self._data: bytes | None = None  # of a part elsewhere, which is cheaper to keep than to fetch again
         self._rows: dict[str, slice | np.ndarray[Any, Any]] | None = None  # where each site's rows are
 
     @property
@@ -58,32 +60,46 @@ class Part:
             *(["site"] if self._rows is None else []),
             *(["step"] if self.end is not None else []),
         }
-        table = self.open().read(columns=sorted(needed))
+        table = self.read(sorted(needed))
         if self.end is not None:
             table = table.filter(pc.less(table["step"], self.end))
         if self._rows is None:
             self._rows = _rows_by_site(table["site"].combine_chunks())
         for name in missing:
-            self._columns[name] = table[name]
-            self.kept_bytes += table[name].nbytes
+            self._columns[name] = column = table[name].combine_chunks()
+            self.kept_bytes += column.nbytes
 
     def let_go(self) -> None:
-        self._columns, self.kept_bytes = {}, 0
+        self._columns, self._data, self.kept_bytes = {}, None, 0
 
-    def rows(self, columns: Sequence[str], site: str | None) -> pa.Table:
+    def rows(self, columns: Sequence[str], site: str | None) -> list[pa.Array]:
         """Loaded columns, all rows or those of one site."""
-        table = pa.table([self._columns[name] for name in columns], list(columns))
+        arrays = [self._columns[name] for name in columns]
         if site is None:
-            return table
+            return arrays
         assert self._rows is not None
         rows = self._rows.get(site, slice(0, 0))
         if isinstance(rows, slice):
-            return table.slice(rows.start, rows.stop - rows.start)
-        return table.take(pa.array(rows))
+            return [array.slice(rows.start, rows.stop - rows.start) for array in arrays]
+        return [array.take(pa.array(rows)) for array in arrays]
 
-    def open(self) -> pq.ParquetFile:
-        data = pa.BufferReader(self.objects.get(self.key))
-        return pq.ParquetFile(data, page_checksum_verification=True, read_dictionary=["site", "dtype"])
+    def read(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """Reads columns from the store, all by default."""
+        data = self._data
+        if data is None:
+            data = self.objects.get(self.key)
+            if is_local(self.objects) is None:
+                self._data = data
+                self.kept_bytes += len(data)
+        file = pq.ParquetFile(
+            pa.BufferReader(data),
+            metadata=self._footer,
+            page_checksum_verification=True,
+            read_dictionary=["site", "dtype"],
+        )
+        self._footer = file.metadata
+        # Arrow's own threads only get in the way of something so small.
+        return file.read(columns=columns, use_threads=False)
 
 
 class Table:
@@ -94,9 +110,8 @@ class Table:
         self._run = run
         self._damaged = damaged
         self._parts: dict[str, Part] = {}
-        self._used: OrderedDict[str, Part] = (
-            OrderedDict()
-        )  # parts with kept columns, the longest unused first
+        # parts with kept columns, the longest unused first
+        self._used: OrderedDict[str, Part] = OrderedDict()
         self._sites: set[str] = set()
         self._surveyed: set[str] = set()  # keys of the parts whose sites are known
 
@@ -108,6 +123,8 @@ class Table:
             known = self._parts.get(key)
             if name.endswith(".parquet") and (known is None or known.end != end):
                 self._parts[key] = Part(self._run, key, end)
+                if known is not None:  # rows of it count no more: so may not the sites
+                    self._sites, self._surveyed = set(), set()
 
     @property
     def parts(self) -> list[Part]:
@@ -126,13 +143,16 @@ class Table:
     def read(self, columns: Sequence[str], site: str | None = None) -> pa.Table | None:
         """The rows of all parts, or of one site in them. None if there are no parts."""
         self._load(self.parts, columns)
-        tables = [part.rows(columns, site) for part in self.parts]
+        pieces = [part.rows(columns, site) for part in self.parts]
         self._keep_within_bounds()
-        return pa.concat_tables(tables).unify_dictionaries() if tables else None
+        if not pieces:
+            return None
+        arrays = [pa.chunked_array(chunks) for chunks in zip(*pieces, strict=True)]
+        return pa.table(arrays, list(columns)).unify_dictionaries()
 
     def verify(self) -> None:
         """Reads every part once, so that all damage is known."""
-        self._each(self.parts, lambda part: part.open().read())
+        self._each(self.parts, lambda part: part.read())
 
     def dataset(self) -> ds.Dataset:
         """All parts as one Arrow dataset, for DuckDB: it reads only the columns and rows a query needs."""
@@ -160,7 +180,7 @@ class Table:
             except _UNREADABLE as problem:
                 self._damaged.add(part.key, problem)
 
-        if len(parts) > READERS:
+        if len(parts) > 1 and is_local(self._run) is None:
             with ThreadPoolExecutor(READERS) as pool:
                 list(pool.map(attempt, parts))
         else:

@@ -82,6 +82,7 @@ class GrowingArray:
         self._fill = np.nan if stored_as.kind in "fc" else 0
         self._first = first
         self._chunk = chunk_shape(first, stored_as.itemsize)
+        self.chunk_bytes = math.prod(self._chunk) * stored_as.itemsize
         self._suited = first  # the last shape that was found to suit
         self._extent = first  # grows to hold the largest capture
         self._varies = False  # more than the number of rows
@@ -90,17 +91,12 @@ class GrowingArray:
         self._stale: set[Cell] = set()  # put for a capture that then failed: the next one must overwrite them
         self._json_bytes = 0
         index = ("step", "epoch", "batch", *(("size", "batch_size") if kind.batched else ()), "shapes")
-        self._index: dict[str, list[str]] = {
-            name: [] for name in index
-        }  # as JSON text: a commit only joins it
+        # as JSON text, so that a commit only has to join it
+        self._index: dict[str, list[str]] = {name: [] for name in index}
 
     @property
     def captures(self) -> int:
         return len(self._index["step"])
-
-    @property
-    def chunk_bytes(self) -> int:
-        return math.prod(self._chunk) * self._stored_as.itemsize
 
     def cost(self, shape: tuple[int, ...]) -> int:
         """The bytes that one more capture would add, about."""
@@ -130,7 +126,8 @@ class GrowingArray:
             if self.captures % self._chunk[0] == 0:
                 self.stage()
                 self._tails, self._tails_put = {}, set()
-        self._extent = tuple(map(max, self._extent, tensor.shape))
+        if tensor.shape != self._extent:
+            self._extent = tuple(map(max, self._extent, tensor.shape))
 
     def stage(self) -> None:
         """Puts the tail chunks, so that all captures are in the store."""
@@ -182,6 +179,9 @@ class GrowingArray:
         self._stale.clear()
 
     def _into_tails(self, place: int, tensor: Array) -> None:
+        if tensor.shape == self._chunk[1:] and len(self._tails) == 1 and not self._stale:  # as nearly always
+            next(iter(self._tails.values()))[place] = tensor
+            return
         wanted = set(cells(tensor.shape, self._chunk)) | self._stale
         for cell in wanted.difference(self._tails):
             self._tails[cell] = self._empty()

@@ -29,7 +29,8 @@ Info = Mapping[str, Any]
 def begin_run(runs: Place, run_id: str, info: Info) -> Objects:
     """Creates a run that does not exist yet."""
     run = _folder(runs, run_id)
-    document = {"format": schema.FORMAT, "id": run_id, **_birth(), **info}
+    ours = {"format": schema.FORMAT, "id": run_id, **_birth()}
+    document = {**ours, **info, **ours}  # ours come first, and are not to be overruled
     with usable(run):
         if not run.create(schema.RUN, schema.encode(document)):
             raise StoreError("the id of a new run", f"{run.describe()!r}, which exists", "Choose another id")
@@ -47,10 +48,10 @@ def existing_run(runs: Place, run_id: str) -> tuple[Objects, int]:
 
 def begin_attempt(run: Objects, number: int, info: Info, *, start_step: int, world: int) -> int:
     """Creates attempt `number`, or the next that is free. Returns its number."""
-    facts = {"start_step": start_step, "world": world, **me(), **_birth(), **info}
+    ours = {"attempt": number, "start_step": start_step, "world": world, **me(), **_birth()}
     with usable(run):
-        while not run.create(schema.attempt_key(number), schema.encode({"attempt": number, **facts})):
-            number += 1
+        while not run.create(schema.attempt_key(number), schema.encode({**ours, **info, **ours})):
+            ours["attempt"] = number = number + 1
     return number
 
 

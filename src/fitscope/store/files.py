@@ -66,8 +66,11 @@ class Files(Objects):
         return True
 
     def get(self, key: str) -> bytes:
-        with open(self._path(key), "rb", buffering=0) as file:
-            return file.read()
+        try:
+            with open(self._path(key), "rb", buffering=0) as file:
+                return file.read()
+        except (NotADirectoryError, IsADirectoryError) as problem:  # to an object store all the same
+            raise FileNotFoundError(*problem.args, problem.filename) from problem
 
     def size(self, key: str) -> int:
         return os.stat(self._path(key)).st_size

@@ -18,7 +18,7 @@ from fitscope.store.objects import Remote
 from fitscope.store.schema import RUN
 
 #: The kinds of URL that lead to an object store.
-SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "http", "https")
+SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss")
 
 
 def place(to: str | os.PathLike[str] | Objects, *, writing: bool = True) -> Objects:
@@ -73,7 +73,7 @@ def is_local(objects: Objects) -> Path | None:
 
 
 def existing(to: str | os.PathLike[str] | Objects) -> tuple[str, str] | None:
-    """Where `to` is itself a run: the place of the runs, and its id. None where it is a place for new runs."""
+    """Where `to` is itself a run: the place of its runs and its id. None where it is a place for runs."""
     if isinstance(to, Objects):
         return None
     text = os.fspath(to).rstrip("/")

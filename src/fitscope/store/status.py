@@ -38,14 +38,12 @@ class Status:
     def document(self, **numbers: Any) -> bytes:
         """The document as of now."""
         with self._lock:
-            return schema.encode(
-                {
-                    "status": self.word,
-                    "heartbeat": time.time(),
-                    **self._who,
-                    **numbers,
-                    "errors": self._errors,
-                    "errors_total": self._errors_total,
-                    **self._facts,
-                }
-            )
+            ours = {
+                "status": self.word,
+                "heartbeat": time.time(),
+                **self._who,
+                **numbers,
+                "errors": self._errors,
+                "errors_total": self._errors_total,
+            }
+            return schema.encode({**ours, **self._facts, **ours})  # ours are not to be overruled

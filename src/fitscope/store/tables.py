@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fitscope.record import Record
-from fitscope.reduce.stats import NAMES, ZERO_BUCKET, Stats
+from fitscope.reduce.stats import BUCKETS, NAMES, ZERO_BUCKET, Stats
 from fitscope.store._base import Objects
 from fitscope.store.schema import STATS_SCHEMA, part_name
 
@@ -71,7 +71,7 @@ class StatsTable:
 
     def add(self, record: Record, stats: Stats) -> bool:
         """Takes a row; False if too many are waiting already."""
-        if self.waiting >= MOST_ROWS:
+        if len(self._rows) + self._part_rows >= MOST_ROWS:
             return False
         value = _value(record, stats) if record.shape == () else None
         at = record.at
@@ -115,11 +115,13 @@ class StatsTable:
         """Turns wide histograms into their non-empty buckets, many at once."""
         if not self._wide:
             return
-        wide = np.stack(self._wide)
+        wide = np.concatenate(self._wide).reshape(len(self._wide), BUCKETS)
         self._wide = []
-        row, bucket = np.nonzero(wide)
+        used = np.flatnonzero(wide.any(axis=0))  # few of the 513: look closer only at these
+        wide = wide[:, used]
+        row, place = np.nonzero(wide)
         lengths = np.bincount(row, minlength=len(wide))
-        self._packed.append((lengths, (bucket - ZERO_BUCKET).astype(np.int16), wide[row, bucket]))
+        self._packed.append((lengths, (used[place] - ZERO_BUCKET).astype(np.int16), wide[row, place]))
 
     def _encode(self) -> bytes:
         columns: list[Any] = list(zip(*self._rows, strict=True))

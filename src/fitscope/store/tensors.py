@@ -12,6 +12,7 @@ it: xarray wants all of a group and of its parents to agree on the length of `st
 
 from __future__ import annotations
 
+import functools
 import json
 from typing import Any
 
@@ -34,7 +35,7 @@ class TensorStore:
         self._open: dict[Kind, GrowingArray] = {}
         self._full: list[GrowingArray] = []  # complete, but not committed yet
         self._listed: list[dict[str, str]] = []  # what the root's document says
-        self._root_is_put = False
+        self._listed_put = 0  # how many of these are in the document that is in the store
         self._root_bytes = 0
         self._leaves: set[str] = set()  # groups that hold an array, and
         self._folders: set[str] = set()  # those above them; in one case, for file systems that know only one
@@ -52,7 +53,7 @@ class TensorStore:
         try:
             array.write(tensor, record.at, record.shape[0] if array.kind.batched else 0)
         except BaseException:
-            self._give_up(array)
+            self._lose(array.kind.site, array.roll_back())
             raise
         if array.captures >= LONGEST_INDEX:
             self._full.append(self._open.pop(array.kind))
@@ -68,27 +69,29 @@ class TensorStore:
             if array.stored == array.captures and self._put_groups(array, errors):
                 _attempt(array.commit, errors)
                 self.captures += array.committed - before
-        self._full = [array for array in self._full if array.captures > array.committed]
         listed = {entry["path"] for entry in self._listed}
         for array in touched:
             if array.committed and array.path not in listed:
                 self._listed.append({"site": array.kind.site, "path": array.path})
-                self._root_is_put = False
-        if self._listed and not self._root_is_put:
+        if len(self._listed) > self._listed_put:
             _attempt(self._put_root, errors)
+        self._full = [array for array in self._full if self._missing(array)]
         return errors
 
     def discard(self) -> None:
         """Gives up all that could not be committed."""
         for array in (*self._full, *self._open.values()):
-            missing = array.captures - array.committed
-            if missing:
-                self.lost[array.kind.site] = self.lost.get(array.kind.site, 0) + missing
+            self._lose(array.kind.site, self._missing(array))
         self._full, self._open = [], {}
 
-    def _give_up(self, array: GrowingArray) -> None:
-        site = array.kind.site
-        self.lost[site] = self.lost.get(site, 0) + array.roll_back()
+    def _missing(self, array: GrowingArray) -> int:
+        """The captures that no reader will find: an array must also be listed in the root."""
+        unlisted = any(entry["path"] == array.path for entry in self._listed[self._listed_put :])
+        return array.captures - (0 if unlisted else array.committed)
+
+    def _lose(self, site: str, captures: int) -> None:
+        if captures:
+            self.lost[site] = self.lost.get(site, 0) + captures
 
     def _array_for(self, record: Record, tensor: Array) -> GrowingArray:
         kind = Kind(record.site, record.dtype, tensor.dtype, tensor.ndim, record.batched and tensor.ndim > 0)
@@ -131,20 +134,27 @@ class TensorStore:
         document = _group({"arrays": self._listed})
         self._meter.put(f"{TENSORS}/zarr.json", document, self._root_bytes)
         self._root_bytes = len(document)
-        self._root_is_put = True
+        self._listed_put = len(self._listed)
 
 
 def storable(record: Record) -> Array:
     """The record's tensor in a type that every Zarr tool knows; as it is where that is possible."""
     tensor = np.asarray(record.tensor)
-    name = STORED_AS.get(tensor.dtype.name, tensor.dtype.name)
-    if name not in FILL:
+    kind = stored_as(tensor.dtype)
+    if kind is None:
         raise StoreError(
             f"numbers at {record.site!r}",
             f"a tensor of type {tensor.dtype.name}",
             "Only the statistics of this site can be kept; watch it without keep='tensor'",
         )
-    return tensor.astype(np.dtype(name).newbyteorder("<"), copy=False)
+    return tensor if tensor.dtype is kind else tensor.astype(kind, copy=False)
+
+
+@functools.cache
+def stored_as(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
+    """The type in which elements of `dtype` are stored; None where there is none."""
+    name = STORED_AS.get(dtype.name, dtype.name)
+    return np.dtype(name).newbyteorder("<") if name in FILL else None
 
 
 def _attempt(action: Any, errors: list[OSError]) -> None:

@@ -18,8 +18,11 @@ new.
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Iterable, Iterator
 from typing import Any
+
+import pyarrow as pa
 
 from fitscope.errors import StoreError
 from fitscope.record import Record
@@ -137,8 +140,8 @@ class RunWriter:
                 self._fill_up(record.at.step)
                 self._refuse(record.site, (record.stats is not None) + (tensor is not None))
             batch = []
+        self._step = max((record.at.step for record, _ in batch), default=self._step)
         for record, tensor in batch:
-            self._step = max(record.at.step, self._step or 0)
             if record.stats is not None and not self._table.add(record, record.stats):
                 self._refuse(record.site)
             if tensor is not None:
@@ -205,7 +208,7 @@ class RunWriter:
 
     def _put_parts(self, errors: list[OSError]) -> None:
         """Puts the rows that wait: first a part that failed before, then all the others."""
-        while (part := self._table.next_part()) is not None:
+        while (part := self._next_part(errors)) is not None:
             if not self._meter.room(len(part)):
                 self._fill_up(self._step or 0)
                 for site, rows in self._table.discard().items():
@@ -217,6 +220,16 @@ class RunWriter:
                 errors.append(problem)
                 return
             self._meter.bytes += len(part)
+
+    def _next_part(self, errors: list[OSError]) -> builtins.bytes | None:
+        """A row that cannot be encoded must not stand in the way of all that come after it."""
+        try:
+            return self._table.next_part()
+        except (ValueError, TypeError, OverflowError, pa.ArrowException) as problem:
+            errors.append(StoreError("rows that fit the stats table", f"{problem!r}", "Please report this"))
+            for site, rows in self._table.discard().items():
+                self._refuse(site, rows)
+            return None
 
     def _put_status(self, errors: list[OSError]) -> None:
         document = self._status.document(
