@@ -15,10 +15,9 @@ EXACT = ("count", "zeros", "negatives", "nans", "infs", "min", "max")
 def _assert_same(got: Stats, want: Stats, rel: float = 1e-9, extremes: float = 0.0) -> None:
     """Counts and buckets are equal; moments to `rel` of the size of the numbers, extremes to `extremes`."""
     for name in EXACT:
-        tolerance = extremes * abs(getattr(want, name)) if name in ("min", "max") else 0.0
-        assert getattr(got, name) == pytest.approx(getattr(want, name), rel=0, abs=tolerance, nan_ok=True), (
-            name
-        )
+        wanted = getattr(want, name)
+        tolerance = extremes * abs(wanted) if name in ("min", "max") else 0.0
+        assert getattr(got, name) == pytest.approx(wanted, rel=0, abs=tolerance, nan_ok=True), name
     np.testing.assert_array_equal(got.hist, want.hist)
     # The mean of numbers that cancel is as good as the numbers, and so is a std that is small beside them.
     size = want.rms if want.rms > 0 else 0.0

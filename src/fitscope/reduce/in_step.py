@@ -1,13 +1,13 @@
 """The stats as part of a compiled training step, for accelerators.
 
-`pack` is traced into the step and turns a tensor on the device into two small ones; `unpack` makes `Stats` of them
-on the host. What leaves the device is 2 kB, whatever the size of the tensor. On a CPU `host` is many times
-cheaper: there the tensor itself leaves the step, without a copy.
+`pack` is traced into the step and turns a tensor on the device into two small ones; `unpack` makes `Stats` of
+them on the host. What leaves the device is 2 kB, whatever the size of the tensor. On a CPU `host` is many
+times cheaper: there the tensor itself leaves the step, without a copy.
 
-It works in `jax.jit`, in `tf.function` (with XLA or not, with unknown shapes or not) and in torch, changes nothing
-about the tensor and takes no part in gradients. Counts and buckets are exact up to 2³¹ elements: they are found
-from the bits, so a device that flushes subnormal numbers to zero counts them all the same. Moments and extremes
-are in float32, or in float64 if the tensor is. There a flushed number is zero.
+It works in `jax.jit`, in `tf.function` (with XLA or not, with unknown shapes or not) and in torch, changes
+nothing about the tensor and takes no part in gradients. Counts and buckets are exact up to 2³¹ elements: they
+are found from the bits, so a device that flushes subnormal numbers to zero counts them all the same. Moments
+and extremes are in float32, or in float64 if the tensor is; in these a flushed number is zero.
 
 Types other than float64 are taken as float32, which is exact for all but large integers.
 """
@@ -36,14 +36,22 @@ def pack(x: Tensor) -> tuple[Tensor, Tensor]:
 
     x = ops.stop_gradient(ops.convert_to_tensor(x))
     layout = _layout(x)
-    if 0 in tuple(x.shape):
-        return ops.zeros(4, layout.dtype), ops.zeros(_PLACES, "int32")
     x = ops.cast(ops.reshape(x, (-1,)), layout.dtype)
+    if x.shape[0] == 0:  # of nothing there is no minimum
+        return ops.zeros(4, layout.dtype), ops.zeros(_PLACES, "int32")
     device = _device()
     bits = device.bits(x)
     size = ops.bitwise_and(bits, layout.magnitude)
-    places = device.count(_places(ops, bits, size, layout), _PLACES)
-    return _moments(ops, x, size < layout.infinity), places
+    places = device.tally(_places(ops, bits, size, layout), _PLACES)
+    return _moments(ops, x, size < layout.infinity, layout), places
+
+
+def shape(x: Tensor) -> Tensor:
+    """The shape of the tensor as it is when the step runs, as a small tensor itself."""
+    from keras import ops
+
+    sizes = ops.shape(x)
+    return ops.stack([ops.cast(size, "int32") for size in sizes]) if sizes else ops.zeros(0, "int32")
 
 
 def unpack(arrays: Sequence[np.ndarray[Any, Any]]) -> Stats:
@@ -58,8 +66,8 @@ def unpack(arrays: Sequence[np.ndarray[Any, Any]]) -> Stats:
         count=finite + nans + infs,
         mean=mean,
         std=std,
-        min=low,
-        max=high,
+        min=low + 0.0,  # makes −0 a 0
+        max=high + 0.0,
         rms=math.hypot(mean, std),
         zeros=int(hist[ZERO_BUCKET]),
         negatives=int(hist[:ZERO_BUCKET].sum()),
@@ -79,27 +87,33 @@ def _places(ops: Any, bits: Tensor, size: Tensor, layout: _Layout) -> Tensor:
     return ops.cast(ops.where(size > layout.infinity, _NANS, place), "int32")
 
 
-def _moments(ops: Any, x: Tensor, finite: Tensor) -> Tensor:
+def _moments(ops: Any, x: Tensor, finite: Tensor, layout: _Layout) -> Tensor:
+    def number(value: float) -> Tensor:  # a bare one would be float32 on TensorFlow
+        return ops.convert_to_tensor(value, layout.dtype)
+
     count = ops.sum(ops.cast(finite, "int32"))
-    count = ops.cast(ops.maximum(count, 1), x.dtype)
-    low = ops.min(ops.where(finite, x, math.inf))
-    high = ops.max(ops.where(finite, x, -math.inf))
-    # The squares of small gradients vanish in float32, those of large ones overflow: the largest becomes 1.
-    x = ops.where(finite, x, 0.0)
-    scale = ops.max(ops.absolute(x))
-    scale = ops.where(scale > 0, scale, 1.0)
-    x = x / scale
+    count = ops.cast(ops.maximum(count, 1), layout.dtype)
+    low = ops.min(ops.where(finite, x, number(math.inf)))
+    high = ops.max(ops.where(finite, x, number(-math.inf)))
+    x = ops.where(finite, x, number(0))
+    # The squares of small gradients vanish in float32, those of large ones overflow. Powers of two change no
+    # digit. To divide by the largest would be simpler, but XLA multiplies by its reciprocal, and that may
+    # vanish. `where` for a maximum, because ops.maximum makes float32 of float64 on torch (Keras 3.15).
+    largest = ops.where(high > -low, high, -low)
+    small, large = largest < number(layout.small), largest > number(layout.large)
+    x = x * ops.where(small, number(layout.grow), ops.where(large, number(layout.shrink), number(1)))
     # Twice, because the first mean is as rough as a sum of many float32 is.
     mean = ops.sum(x) / count
-    deviation = ops.where(finite, x - mean, 0.0)
+    deviation = ops.where(finite, x - mean, number(0))
     rest = ops.sum(deviation) / count
     variance = ops.sum(deviation * deviation) / count - rest * rest
-    std = ops.sqrt(ops.maximum(variance, 0.0))
-    return ops.stack([(mean + rest) * scale, std * scale, low, high])
+    std = ops.sqrt(ops.where(variance > 0, variance, number(0)))
+    back = ops.where(small, number(1 / layout.grow), ops.where(large, number(1 / layout.shrink), number(1)))
+    return ops.stack([(mean + rest) * back, std * back, low, high])
 
 
 class _Layout(NamedTuple):
-    """How a float lies in its bits. In NumPy's types, as no framework takes 2⁶³ − 1 for an int64 by itself."""
+    """How a float lies in its bits. In NumPy's types: a bare 2⁶³ − 1 is too large for some frameworks."""
 
     dtype: str
     mantissa: np.signedinteger[Any]  #: number of bits
@@ -107,11 +121,36 @@ class _Layout(NamedTuple):
     infinity: np.signedinteger[Any]
     lowest: np.signedinteger[Any]  #: 2⁻¹²⁷; what is smaller falls into the lowest bucket
     offset: int  #: from the exponent, as stored, to the bucket
+    # Up to 2³¹ squares of numbers between these have a sum; other numbers are multiplied to come between.
+    small: float
+    large: float
+    grow: float
+    shrink: float
 
 
-_FLOAT32 = _Layout("float32", *map(np.int32, (23, 0x7FFF_FFFF, 0x7F80_0000, 0x0040_0000)), offset=129 - 127)
+_FLOAT32 = _Layout(
+    dtype="float32",
+    mantissa=np.int32(23),
+    magnitude=np.int32(0x7FFF_FFFF),
+    infinity=np.int32(0x7F80_0000),
+    lowest=np.int32(0x0040_0000),
+    offset=129 - 127,
+    small=2.0**-55,
+    large=2.0**45,
+    grow=2.0**100,
+    shrink=2.0**-83,
+)
 _FLOAT64 = _Layout(
-    "float64", *map(np.int64, (52, 0x7FFF_FFFF_FFFF_FFFF, 0x7FF << 52, 0x380 << 52)), offset=129 - 1023
+    dtype="float64",
+    mantissa=np.int64(52),
+    magnitude=np.int64(0x7FFF_FFFF_FFFF_FFFF),
+    infinity=np.int64(0x7FF0_0000_0000_0000),
+    lowest=np.int64(0x3800_0000_0000_0000),
+    offset=129 - 1023,
+    small=2.0**-450,
+    large=2.0**450,
+    grow=2.0**600,
+    shrink=2.0**-600,
 )
 
 
@@ -130,7 +169,7 @@ def _layout(x: Tensor) -> _Layout:
 
 class _Device(NamedTuple):
     bits: Callable[[Tensor], Tensor]  #: of floats, as integers of the same size
-    count: Callable[[Tensor, int], Tensor]  #: how often each of the first integers occurs, in int32
+    tally: Callable[[Tensor, int], Tensor]  #: how often each of the first integers occurs, in int32
 
 
 def _device() -> _Device:
@@ -145,7 +184,7 @@ def _tensorflow() -> _Device:
     return _Device(
         bits=lambda x: tf.bitcast(x, tf.int64 if x.dtype == tf.float64 else tf.int32),
         # Not tf.math.bincount: XLA cannot compile it (TensorFlow 2.21).
-        count=lambda places, size: tf.math.unsorted_segment_sum(tf.ones_like(places), places, size),
+        tally=lambda places, size: tf.math.unsorted_segment_sum(tf.ones_like(places), places, size),
     )
 
 
@@ -155,18 +194,18 @@ def _jax() -> _Device:
 
     return _Device(
         bits=lambda x: jax.lax.bitcast_convert_type(x, jnp.int64 if x.dtype == jnp.float64 else jnp.int32),
-        count=lambda places, size: jnp.bincount(places, length=size).astype(jnp.int32),
+        tally=lambda places, size: jnp.bincount(places, length=size).astype(jnp.int32),
     )
 
 
 def _torch() -> _Device:
     import torch
 
-    def count(places: Tensor, size: int) -> Tensor:
+    def tally(places: Tensor, size: int) -> Tensor:
         # Not torch.bincount: it makes the host wait for the device.
         ones = torch.ones((), dtype=torch.int32, device=places.device).expand(places.shape)
         return torch.zeros(size, dtype=torch.int32, device=places.device).index_add_(0, places, ones)
 
     return _Device(
-        bits=lambda x: x.view(torch.int64 if x.dtype == torch.float64 else torch.int32), count=count
+        bits=lambda x: x.view(torch.int64 if x.dtype == torch.float64 else torch.int32), tally=tally
     )

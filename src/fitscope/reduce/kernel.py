@@ -122,15 +122,27 @@ def _add_moments(values, totals):
 
 
 @compiled()
-def _count_each(words, ceiling, hist):
-    """Counts all elements but zeros whose exponent, as stored, is at most `ceiling`, one by one."""
+def _count_each(words, hist):
+    """Counts all elements but zeros, one by one."""
     layout = _layout(words)
     for i in range(words.size):
         size = words[i] & layout.magnitude
-        exponent = size >> layout.mantissa
-        bucket = 1 if size < layout.lowest else min(exponent + layout.offset, 256)
-        # To add 0 or 1 is cheaper than to guess which.
-        hist[ZERO_BUCKET + (bucket if words[i] >= 0 else -bucket)] += (size != 0) & (exponent <= ceiling)
+        bucket = 1 if size < layout.lowest else min((size >> layout.mantissa) + layout.offset, 256)
+        hist[ZERO_BUCKET + (bucket if words[i] >= 0 else -bucket)] += size != 0  # cheaper than to ask
+
+
+@compiled()
+def _below(words, base):
+    """The elements below the window, but for zeros."""
+    layout = _layout(words)
+    limit = (base + 1) << layout.mantissa
+    kept = np.empty_like(words)
+    count = 0
+    for i in range(words.size):
+        size = words[i] & layout.magnitude
+        kept[count] = words[i]
+        count += (size != 0) & (size < limit)
+    return kept[:count]
 
 
 @compiled()
@@ -168,8 +180,8 @@ def _count_pairs(codes, table):
 
 
 @compiled()
-def _empty_table(table, offset, hist):
-    """Moves what the table has counted to the histogram."""
+def _read_table(table, offset, hist):
+    """Adds what the table has counted to the histogram."""
     for pair in range(table.shape[1]):
         count = table[0, pair] + table[1, pair]
         if count:
@@ -178,7 +190,6 @@ def _empty_table(table, offset, hist):
                 bucket = min(max(place + offset, 1), 256)
                 if place:  # 0 was counted one by one
                     hist[ZERO_BUCKET + (bucket if code < _WINDOW else -bucket)] += count
-    table[:] = 0
 
 
 @compiled()
@@ -186,14 +197,15 @@ def _finite(values, words, totals):
     """Counts NaN and Inf and returns a copy of the rest."""
     layout = _layout(words)
     kept = np.empty_like(values)
-    size = 0
+    count = nans = 0
     for i in range(values.size):
-        distance = words[i] & layout.magnitude
-        kept[size] = values[i]
-        size += distance < layout.infinity
-        totals[NANS] += distance > layout.infinity
-        totals[INFS] += distance == layout.infinity
-    return kept[:size]
+        size = words[i] & layout.magnitude
+        kept[count] = values[i]
+        count += size < layout.infinity
+        nans += size > layout.infinity
+    totals[NANS] += nans
+    totals[INFS] += values.size - count - nans
+    return kept[:count]
 
 
 @compiled(forceinline=True)
@@ -211,7 +223,7 @@ def _add(values, words, hist, totals):
     table = np.zeros((2, _PAIRS if values.size >= _PAIRS_FROM else 0), np.int64)
     codes = np.empty(BLOCK // 2, np.uint32)
     ends = np.empty(2, words.dtype)  # bits of the block's smallest and largest element
-    base = 0  # the exponent, as stored, below the window
+    base = -_WINDOW  # the exponent, as stored, below the window; so far there is none
     for start in range(0, values.size, BLOCK):
         end = start + BLOCK
         block, bits = values[start:end], words[start:end]
@@ -234,16 +246,18 @@ def _add(values, words, hist, totals):
         if zeros == block.size:
             continue
         if block.size < BLOCK or table.size == 0:
-            _count_each(bits, layout.infinity, hist)
+            _count_each(bits, hist)
             continue
         exponent = max(ends[0] & layout.magnitude, ends[1] & layout.magnitude) >> layout.mantissa
         if exponent >= base + _WINDOW:
-            _empty_table(table, base + layout.offset, hist)
-            base = exponent + _SLACK - _WINDOW + 1
+            if base >= 0:
+                _read_table(table, base + layout.offset, hist)
+                table[:] = 0
+            base = max(exponent + _SLACK - _WINDOW + 1, 0)
         if _encode(bits, base, codes) != zeros:
-            _count_each(bits, base, hist)
+            _count_each(_below(bits, base), hist)
         _count_pairs(codes, table)
-    _empty_table(table, base + layout.offset, hist)
+    _read_table(table, base + layout.offset, hist)
     totals[ZEROS] = hist[ZERO_BUCKET]
     totals[NEGATIVES] = hist[:ZERO_BUCKET].sum()
 
