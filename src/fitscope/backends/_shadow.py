@@ -1,0 +1,78 @@
+"""Outputs of a TensorFlow graph that leave the rest of it as it was.
+
+Before a graph runs, TensorFlow rewrites it: a product, its bias and its activation become one fused operation, sums of sums one sum.
+It does so only while nobody else uses the values in between. Handing such a value out would be a use, the rewrite
+would not happen, and the step would round differently: training would no longer be bit-identical.
+
+So a value that has exactly one use is handed out from a *shadow*: the operation that made it, again, on the
+same inputs, marked so that TensorFlow does not merge the two. What already has several uses is never fused
+away, and is handed out as it is: most outputs of layers, because the backward pass needs them too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+#: Operations that a value may be handed to without ever being fused into them, or whose fusion moves bytes only.
+_HARMLESS = {
+    "AvgPool", "BatchMatMulV2", "Cast", "ConcatV2", "Conv1D", "Conv2D", "Conv2DBackpropInput", "Conv3D",
+    "DepthwiseConv2dNative", "Einsum", "ExpandDims", "Identity", "MatMul", "MaxPool", "Mean", "Pack", "Pad",
+    "PadV2", "Prod", "Reshape", "Slice", "Split", "Squeeze", "StridedSlice", "Sum", "Tile",
+    "Transpose", "Unpack",
+}  # fmt: skip
+
+#: Operations that sum: cheap to do again, and folded into one another wherever that is possible.
+_SUMS = {"Add", "AddV2", "AddN", "Sub"}
+
+#: Operations that look at a tensor's shape only. They do not count as a use: TensorFlow finds another way for them.
+_SHAPE_ONLY = {"Rank", "Shape", "ShapeN", "Size"}
+
+_MOST = 24  #: operations in one shadow
+
+
+def handed_out(tensor: Any, done: dict[Any, Any], *, forward: bool) -> Any:
+    """The tensor, or its shadow where handing it out would change how the graph is rewritten.
+
+    `done` holds the shadows made so far in this graph. Gradients are made by operations that are never fused with what
+    follows, except for sums.
+    """
+    if _settled(tensor) or not (forward or tensor.op.type in _SUMS):
+        return tensor
+    try:
+        return _shadow(tensor, done, [_MOST])
+    except _TooLarge:
+        return tensor
+
+
+class _TooLarge(Exception):  # noqa: N818 - a message within this file
+    pass
+
+
+def _settled(tensor: Any) -> bool:
+    """Whether one more use of the tensor changes nothing."""
+    users = _users(tensor)
+    return len(users) != 1 or users[0].type in _HARMLESS
+
+
+def _users(tensor: Any) -> list[Any]:
+    return [op for op in tensor.consumers() if op.type not in _SHAPE_ONLY]
+
+
+def _shadow(tensor: Any, done: dict[Any, Any], budget: list[int]) -> Any:
+    op = tensor.op
+    if op not in done:
+        if not op.inputs or op.op_def.is_stateful or op.control_inputs:
+            return tensor  # a source: nothing is fused into it
+        budget[0] -= 1
+        if budget[0] < 0:
+            raise _TooLarge
+        # An input with several uses is itself never fused away. One with a single use, this operation, may be.
+        inputs = [x if len(_users(x)) != 1 else _shadow(x, done, budget) for x in op.inputs]
+        attrs = {name: op.node_def.attr[name] for name in op.node_def.attr}
+        attrs["_fitscope_shadow"] = tf.compat.v1.AttrValue(b=True)
+        done[op] = op.graph.create_op(
+            op.type, inputs, [out.dtype for out in op.outputs], name=f"{op.name}/shadow", attrs=attrs
+        )
+    return done[op].outputs[tensor.value_index]
