@@ -21,6 +21,7 @@ class LayerPart:
     path: str
     layer: Any
     container: bool  #: a model inside the model; its output is that of one of its own layers
+    looped: str = ""  #: the layer that runs this one once per time step; of its calls none is a value of the step
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +51,15 @@ class Anatomy:
                 f"{model.name!r}, which has no weights yet",
                 "Call it on a batch or model.build(...) first; inside fit() this happens by itself",
             )
-        layers = tuple(_layers(model, "", seen={id(model)}))
+        layers = tuple(_layers(model, "", "", seen={id(model)}))
         return cls(model, layers, tuple(_weights(model, layers)))
+
+    def same(self, other: Anatomy) -> bool:
+        """Whether both are of one model that has not changed its parts in between."""
+        return self.model is other.model and self._identity() == other._identity()
+
+    def _identity(self) -> list[tuple[str, int]]:
+        return [(p.path, id(p.layer)) for p in self.layers] + [(w.path, id(w.variable)) for w in self.weights]
 
     def describe(self) -> dict[str, Any]:
         """The model in words and numbers, for the run."""
@@ -92,16 +100,22 @@ class Anatomy:
         }
 
 
-def _layers(parent: Any, prefix: str, seen: set[int]) -> Iterator[LayerPart]:
+#: Layers that run another one in a loop over time, by class, and the attribute that holds it.
+_LOOPS = {"RNN": "cell", "TimeDistributed": "layer"}
+
+
+def _layers(parent: Any, prefix: str, loop: str, seen: set[int]) -> Iterator[LayerPart]:
     used: set[str] = set()
+    in_loop = [getattr(parent, _LOOPS.get(kind.__name__, ""), None) for kind in type(parent).__mro__]
     for layer in parent._flatten_layers(include_self=False, recursive=False):
         if id(layer) in seen:
             continue  # shared: it keeps the path where it was met first
         seen.add(id(layer))
         path = _free(prefix + layer.name, used)
         # Anything that can be trained by itself is a model, and so only a frame around its own layers.
-        yield LayerPart(path, layer, container=hasattr(layer, "train_step"))
-        yield from _layers(layer, path + "/", seen)
+        looped = loop or (prefix[:-1] if any(layer is inner for inner in in_loop) else "")
+        yield LayerPart(path, layer, container=hasattr(layer, "train_step"), looped=looped)
+        yield from _layers(layer, path + "/", looped, seen)
 
 
 def _weights(model: Any, layers: tuple[LayerPart, ...]) -> Iterator[WeightPart]:
@@ -110,7 +124,7 @@ def _weights(model: Any, layers: tuple[LayerPart, ...]) -> Iterator[WeightPart]:
     for part in (LayerPart("", model, container=True), *layers):  # outer layers come before inner ones
         for variable in part.layer.weights:
             known = owner.get(id(variable))
-            if known is None or part.path.startswith(known[1].path):
+            if known is None or part.path.startswith(known[1].path and known[1].path + "/"):
                 owner[id(variable)] = (variable, part)
     used: set[str] = set()
     for variable, part in owner.values():

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fitscope.anatomy import Anatomy
-from fitscope.plan import Place, Want
+from fitscope.plan import LOSS_SCALE, Place, Want, scaled_dynamically
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +70,22 @@ def patched(owner: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]
             own[name] = before
 
 
-def show_batch(wants: Mapping[Place, Want], anatomy: Anatomy, collector: Collector, x: Any, y: Any) -> None:
-    """Reports what the step was given."""
+def show_batch(wants: Mapping[Place, Want], anatomy: Anatomy, collector: Collector, data: Any) -> None:
+    """Reports what the step was given. A custom step may be given anything: then all of it is its input."""
+    from keras.src.trainers.data_adapters.data_adapter_utils import unpack_x_y_sample_weight
+
     model = anatomy.model
+    try:
+        x, y, _ = unpack_x_y_sample_weight(data)
+    except ValueError:
+        x, y = data, None
     for kind, value, names in (
-        ("inputs", x, getattr(model, "input_names", None)),
+        ("inputs", x, [tensor.name for tensor in getattr(model, "inputs", None) or ()]),
         ("targets", y, getattr(model, "output_names", None)),
     ):
         if (kind, "") in wants:
             for suffix, tensor in leaves(value, names):
-                _guarded(collector, Site(kind + suffix, (kind, ""), True), tensor)
+                guarded(collector, Site(kind + suffix, (kind, ""), True), tensor)
 
 
 def leaves(structure: Any, names: list[str] | None = None) -> Iterator[tuple[str, Any]]:
@@ -111,7 +117,7 @@ def rebuilt(structure: Any, tensors: Iterator[Any]) -> Any:
     return None if structure is None else next(tensors)
 
 
-def _guarded(collector: Collector, site: Site, tensor: Any, *, gradient: bool = False) -> Any:
+def guarded(collector: Collector, site: Site, tensor: Any, *, gradient: bool = False) -> Any:
     """Shows a tensor to the collector; an error of ours never becomes an error of the step."""
     try:
         return (collector.see_gradient if gradient else collector.see)(site, tensor)
@@ -143,6 +149,8 @@ class _Taps:
             for optimizer in optimizers(model):
                 yield optimizer, "apply", self._apply(optimizer)
                 yield optimizer, "stateless_apply", self._stateless_apply(optimizer)
+        if LOSS_SCALE in self.wants and scaled_dynamically(model):
+            yield model.optimizer, "scale_loss", self._loss_scale(model.optimizer)
         if ("metrics", "") in self.wants:
             for prefix, metric in batch_metrics(model):
                 yield metric, "update_state", self._metric(prefix, metric)
@@ -159,16 +167,22 @@ class _Taps:
                 for suffix, tensor in leaves(outputs):
                     if value:
                         site = Site(f"activations/{name}{suffix}", ("activations", path), True)
-                        tensor = _guarded(self.collector, site, tensor)
+                        tensor = guarded(self.collector, site, tensor)
                     if gradient:
                         site = Site(f"gradients/{name}{suffix}", ("gradients", path), True)
-                        tensor = _guarded(self.collector, site, tensor, gradient=True)
+                        tensor = guarded(self.collector, site, tensor, gradient=True)
                     seen.append(tensor)
-                return rebuilt(outputs, iter(seen))
+                return self._with(outputs, seen)
 
             return tapped
 
         return make
+
+    def _with(self, outputs: Any, seen: list[Any]) -> Any:
+        """The outputs with the tensors the collector wants to go on with: mostly just what they were."""
+        if all(new is old for new, (_, old) in zip(seen, leaves(outputs), strict=True)):
+            return outputs
+        return rebuilt(outputs, iter(seen))
 
     def _predictions(self, call: Any) -> Any:
         place = ("predictions", "")
@@ -178,17 +192,32 @@ class _Taps:
             self.calls[""] += 1
             name = "predictions" if self.calls[""] == 1 else f"predictions#{self.calls['']}"
             names = getattr(self.anatomy.model, "output_names", None)
-            seen = [_guarded(self.collector, Site(name + s, place, True), t) for s, t in leaves(outputs, names)]
-            return rebuilt(outputs, iter(seen))
+            for suffix, tensor in leaves(outputs, names):
+                guarded(self.collector, Site(name + suffix, place, True), tensor)
+            return outputs
 
         return tapped
 
     def _loss(self, compute_loss: Any) -> Any:
         def tapped(*args: Any, **kwargs: Any) -> Any:
             loss = compute_loss(*args, **kwargs)
-            return loss if loss is None else _guarded(self.collector, Site("loss", ("loss", ""), False), loss)
+            if loss is not None:
+                guarded(self.collector, Site("loss", ("loss", ""), False), loss)
+            return loss
 
         return tapped
+
+    def _loss_scale(self, optimizer: Any) -> Callable[[Any], Any]:
+        def make(scale_loss: Any) -> Any:
+            def tapped(loss: Any) -> Any:
+                # Read where the step reads it: on JAX the variable has its value only here, in Keras's stateless scope.
+                scale = optimizer.dynamic_scale.value if optimizer.built else optimizer.initial_scale
+                guarded(self.collector, Site("loss_scale", LOSS_SCALE, False), scale)
+                return scale_loss(loss)
+
+            return tapped
+
+        return make
 
     def _apply(self, optimizer: Any) -> Callable[[Any], Any]:
         def make(apply: Any) -> Any:
@@ -224,7 +253,7 @@ class _Taps:
             path = paths.get(id(variable))
             if grad is not None and path is not None and ("weight_gradients", path) in self.wants:
                 site = Site(f"weight_gradients/{path}", ("weight_gradients", path), False)
-                _guarded(self.collector, site, grad)
+                guarded(self.collector, site, grad)
 
     def _metric(self, prefix: str, metric: Any) -> Callable[[Any], Any]:
         """The metric on this batch alone: Keras's stateless form of it, beside the stateful update."""
@@ -272,4 +301,4 @@ def batch_metrics(model: Any) -> list[tuple[str, Any]]:
     compiled = getattr(model, "_compile_metrics", None)
     inner = {id(m) for m in getattr(compiled, "metrics", ())} | {id(getattr(model, "_loss_tracker", None))}
     own = [(m.name, m) for m in model.metrics if id(m) not in inner and m is not compiled]
-    return ([(compiled.name, compiled)] if compiled is not None and compiled.built else []) + own
+    return ([(compiled.name, compiled)] if compiled is not None else []) + own

@@ -4,6 +4,9 @@ Before a step that is to be captured, `install` puts a stand-in where Keras keep
 the first thing it does is put the user's function back. Steps that are not captured are therefore run by
 Keras itself, through its own function, and no stand-in outlives the step it was made for, whatever is raised
 and wherever. Several scopes that want the same step share one stand-in, and one tapped step.
+
+A model that is built by its first step (TensorFlow's way) cannot be watched before it. `when_built` puts a stand-in of
+another kind there, which builds the model just before that step.
 """
 
 from __future__ import annotations
@@ -23,11 +26,16 @@ from fitscope.plan import Place, Want
 class Request:
     """One scope's wish for the next call: what it wants to see, and whom to give it to."""
 
+    who: object  #: whose wish it is
     key: object  #: equal keys want the same things of the same model
     wants: Mapping[Place, Want]
     deliver: Callable[[list[Harvest]], None]
     failed: Callable[[BaseException], None]  #: the step with taps could not be built
     raised: Callable[[BaseException], None]  #: the user's own step raised
+
+
+class NotBuilt(Exception):  # noqa: N818 - a message within this file
+    """The tapped step could not be made; its cause says why. Nothing was run."""
 
 
 @dataclass(slots=True)
@@ -40,18 +48,21 @@ class TappedSteps:
     built: dict[object, tuple[Any, TappedStep | None]] = field(default_factory=dict)
     first_calls: list[float] = field(default_factory=list)  #: seconds; tracing and compiling happen in them
 
-    def get(self, phase: str, plain: Any, requests: list[Request]) -> tuple[object, TappedStep | None]:
-        key = (phase, tuple(request.key for request in requests))
+    def get(self, phase: str, plain: Any, requests: list[Request]) -> TappedStep | None:
+        """The step that shows what is requested; None if it is known that it cannot be built."""
+        key = _key(phase, requests)
         made_for, step = self.built.get(key, (None, None))
         if made_for is not plain:  # not built yet, or the model was compiled anew
             wants: dict[Place, Want] = {}
             for request in requests:
                 for place, want in request.wants.items():
                     wants[place] = wants[place] | want if place in wants else want
-            step = self.adapter.tapped(Ask(self.anatomy, wants, phase, self.finish(wants)))
-            step = self._timed(step)
+            try:
+                step = self._timed(self.adapter.tapped(Ask(self.anatomy, wants, phase, self.finish(wants))))
+            except Exception as error:
+                raise NotBuilt from error
             self.built[key] = (plain, step)
-        return key, step
+        return step
 
     def _timed(self, step: TappedStep) -> TappedStep:
         called = False
@@ -69,9 +80,13 @@ class TappedSteps:
 
         return timed
 
-    def give_up(self, key: object) -> None:
+    def give_up(self, phase: str, plain: Any, requests: list[Request]) -> None:
         """This one cannot be built: do not try again."""
-        self.built[key] = (self.built[key][0], None)
+        self.built[_key(phase, requests)] = (plain, None)
+
+
+def _key(phase: str, requests: list[Request]) -> object:
+    return phase, tuple(request.key for request in requests)
 
 
 class StandIn:
@@ -88,29 +103,45 @@ class StandIn:
         if own.get(PHASES[self.phase][0]) is self:
             own[PHASES[self.phase][0]] = self.plain
 
+    def withdraw(self, who: object) -> None:
+        """Drops a wish that was not fulfilled, and with the last one the stand-in."""
+        self.requests[:] = [request for request in self.requests if request.who != who]
+        if not self.requests:
+            self.remove()
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self.remove()
-        key, step = self.steps.get(self.phase, self.plain, self.requests)
-        if step is None:
-            return self.plain(*args, **kwargs)
         try:
-            result, harvests = step(*args, **kwargs)
-        except TapFailed as failure:
-            self.steps.give_up(key)
-            for request in self.requests:
-                request.failed(failure.error)
-            harvests = failure.harvests
-            result = self.plain(*failure.rest)
+            result, harvests, failure = self._run(*args, **kwargs)
         except BaseException as error:
             for request in self.requests:
                 request.raised(error)
             raise
         for request in self.requests:
+            if failure is not None:
+                request.failed(failure)
             request.deliver(harvests)
         return result
 
+    def _run(self, *args: Any, **kwargs: Any) -> tuple[Any, list[Harvest], BaseException | None]:
+        """Runs the step with taps, or, if it turns out that it has none, the user's own on the same batch."""
+        failure: BaseException | None = None
+        harvests: list[Harvest] = []
+        try:
+            step = self.steps.get(self.phase, self.plain, self.requests)
+            if step is not None:
+                return *step(*args, **kwargs), None
+        except TapFailed as failed:
+            failure, args, harvests = failed.error, failed.rest, failed.harvests
+        except NotBuilt as failed:
+            failure = failed.__cause__
+        if failure is not None:
+            self.steps.give_up(self.phase, self.plain, self.requests)
+        # Outside of the handlers: what the user's own step raises bears no trace of our failure.
+        return self.plain(*args, **kwargs), harvests, failure
 
-def install(steps: TappedSteps, phase: str, request: Request) -> None:
+
+def install(steps: TappedSteps, phase: str, request: Request) -> StandIn:
     """Has the next call of the model's compiled function show what the request wants."""
     own = vars(steps.anatomy.model)
     attribute = PHASES[phase][0]
@@ -118,4 +149,56 @@ def install(steps: TappedSteps, phase: str, request: Request) -> None:
     if not isinstance(current, StandIn):
         current = own[attribute] = StandIn(steps, phase, current)
     # A stand-in that was never called (something raised in between) may still hold an older wish of this scope.
-    current.requests[:] = [other for other in current.requests if other.key != request.key] + [request]
+    current.requests[:] = [other for other in current.requests if other.who != request.who] + [request]
+    return current
+
+
+class FirstCall:
+    """Stands in for the compiled function of a model that is not built yet, for one call."""
+
+    def __init__(self, adapter: Adapter, model: Any, phase: str, plain: Any) -> None:
+        self.adapter = adapter
+        self.model = model
+        self.phase = phase
+        self.plain = plain
+        self.waiting: list[Callable[[Exception | None], None]] = []
+
+    def remove(self) -> None:
+        own = vars(self.model)
+        if own.get(PHASES[self.phase][0]) is self:
+            own[PHASES[self.phase][0]] = self.plain
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.remove()
+        try:
+            self.adapter.build(self.model, self.phase, *args, **kwargs)
+        except Exception as error:  # the first step builds it, as it would have anyway, but is not seen
+            failure = error
+        else:
+            for begin in self.waiting:
+                begin(None)
+            return vars(self.model)[PHASES[self.phase][0]](*args, **kwargs)
+        result = self.plain(*args, **kwargs)
+        for begin in self.waiting:
+            begin(failure)
+        return result
+
+
+def when_built(adapter: Adapter, model: Any, phase: str, begin: Callable[[Exception | None], None]) -> Callable[[], None]:
+    """Calls `begin` when the model was built, before its first step or, with the reason why, after it.
+
+    Returns what takes it all back.
+    """
+    own = vars(model)
+    attribute = PHASES[phase][0]
+    if not isinstance(own[attribute], FirstCall):
+        own[attribute] = FirstCall(adapter, model, phase, own[attribute])
+    current: FirstCall = own[attribute]
+    current.waiting.append(begin)
+
+    def cancel() -> None:
+        current.waiting[:] = [other for other in current.waiting if other is not begin]
+        if not current.waiting:
+            current.remove()
+
+    return cancel

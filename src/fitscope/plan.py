@@ -36,6 +36,12 @@ class Want:
         )
 
 
+_ITS_VALUE = Want(stats=True, tensor=False, samples=None)
+
+#: Under loss scaling gradients are multiples of what they mean; the factor is recorded with them.
+LOSS_SCALE: Place = ("loss_scale", "")
+
+
 @dataclass(frozen=True, eq=False)
 class Plan:
     """Watches resolved against a model."""
@@ -44,6 +50,14 @@ class Plan:
     watches: tuple[Watch, ...]
     schedules: tuple[Schedule, ...]  #: one per watch
     places: tuple[frozenset[Place], ...]  #: one set per watch
+
+    def same(self, other: Plan) -> bool:
+        """Whether both want the same of one model. When they want it does not matter."""
+        return (
+            self.anatomy.same(other.anatomy)
+            and self.places == other.places
+            and [(w.stats, w.tensor, w.samples) for w in self.watches] == [(w.stats, w.tensor, w.samples) for w in other.watches]
+        )
 
     def due(self, turn: Turn) -> tuple[Due, Due]:
         """The watches due at this turn, and those due only if it turns out to be the last of its epoch."""
@@ -60,7 +74,8 @@ class Plan:
             watch = self.watches[i]
             want = Want(watch.stats, watch.tensor, watch.samples)
             for place in self.places[i]:
-                found[place] = found[place] | want if place in found else want
+                here = _ITS_VALUE if place == LOSS_SCALE else want
+                found[place] = found[place] | here if place in found else here
         return found
 
     def describe(self) -> list[dict[str, Any]]:
@@ -92,8 +107,20 @@ def resolve(watches: Iterable[Watch], anatomy: Anatomy, every: Schedule) -> Plan
         anatomy,
         watches,
         tuple(watch.every or every for watch in watches),
-        tuple(frozenset((watch.kind, path) for path in _paths(watch, anatomy)) for watch in watches),
+        tuple(frozenset(_places(watch, anatomy)) for watch in watches),
     )
+
+
+def _places(watch: Watch, anatomy: Anatomy) -> list[Place]:
+    places = [(watch.kind, path) for path in _paths(watch, anatomy)]
+    if places and watch.kind in ("gradients", "weight_gradients") and scaled_dynamically(anatomy.model):
+        places.append(LOSS_SCALE)
+    return places
+
+
+def scaled_dynamically(model: Any) -> bool:
+    """Whether the model's optimizer chooses a loss scale as it goes (`mixed_float16`)."""
+    return hasattr(getattr(model, "optimizer", None), "initial_scale")
 
 
 def _paths(watch: Watch, anatomy: Anatomy) -> list[str]:
@@ -101,7 +128,7 @@ def _paths(watch: Watch, anatomy: Anatomy) -> list[str]:
         return [""]
     if watch.kind in ("activations", "gradients"):
         layers = [part for part in anatomy.layers if not _is_input(part)]
-        return _select(watch, layers, by_default=[part for part in layers if not part.container])
+        return _select(watch, layers, by_default=[part for part in layers if not part.container and not part.looped])
     weights = [w for w in anatomy.weights if watch.kind != "weight_gradients" or w.variable.trainable]
     return _select(watch, weights, by_default=weights)
 
@@ -113,9 +140,16 @@ def _select(
         return [part.path for part in by_default]
     found: list[str] = []
     for selector in watch.layers:
-        matching = [part.path for part in parts if _matches(selector, part)]
+        matching = [part.path for part in parts if _matches(selector, part) and not _looped(part)]
         if not matching:
-            names = [part.path for part in parts]
+            names = [part.path for part in parts if not _looped(part)]
+            inside = next((part for part in parts if _matches(selector, part)), None)
+            if inside is not None:
+                raise WatchError(
+                    f"fs.{watch.kind}(...) to name a layer that runs once in a step",
+                    f"{_shown(selector)}, which {_looped(inside)!r} runs once per time step",
+                    f"Watch {_looped(inside)!r}: with return_sequences=True its output holds all time steps",
+                )
             raise WatchError(
                 f"fs.{watch.kind}(...) to name a layer of the model",
                 _shown(selector),
@@ -133,6 +167,10 @@ def _matches(selector: Any, part: LayerPart | WeightPart) -> bool:
     if isinstance(selector, type):
         return isinstance(owner.layer, selector)
     return owner.layer is selector
+
+
+def _looped(part: LayerPart | WeightPart) -> str:
+    return part.looped if isinstance(part, LayerPart) else ""  # a weight is one, however often it is used
 
 
 def _is_input(part: LayerPart) -> bool:

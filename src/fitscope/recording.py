@@ -20,13 +20,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from fitscope import reducing
-from fitscope.anatomy import Anatomy
 from fitscope.attach import Site
 from fitscope.backends import Adapter, Harvest
 from fitscope.batch import Batch
-from fitscope.dispatch import Request, TappedSteps, install
+from fitscope.dispatch import Request, StandIn, TappedSteps, install
 from fitscope.errors import FitscopeWarning
-from fitscope.plan import Due, Plan, Want
+from fitscope.plan import LOSS_SCALE, Due, Plan, Want
 from fitscope.record import Moment
 from fitscope.reduce import host
 from fitscope.store import RunWriter, interval
@@ -70,6 +69,7 @@ class Recording:
         memory: int,
         when_full: str,
         in_step: bool,
+        after: Recording | None = None,
     ) -> None:
         self.plan = plan
         self.adapter = adapter
@@ -78,10 +78,19 @@ class Recording:
         self.writer: RunWriter | None = None
         self.finished = False
         self.next_step: int | None = None  #: the step after the last one announced
+        self.seen_step: int | None = None  #: the last one that was captured
+        self._optimizer = getattr(self.model, "optimizer", None)
         self._open_run = open_run  # start step -> RunWriter
         self._memory, self._when_full = memory, when_full
         finish = reducing.finish_in_step if in_step else reducing.finish_on_host
         self._steps = TappedSteps(adapter, plan.anatomy, finish)
+        self._counted: int | None = None  # by the optimizer, when the newest epoch began
+        if after is not None and after.plan.same(plan):  # nothing to compile again
+            self._steps = after._steps
+        if after is not None and after._optimizer is self._optimizer:
+            self.next_step, self._counted = after.next_step, after._counted
+        self._first_calls = len(self._steps.first_calls)  # of those before us
+        self._stand_in: StandIn | None = None
         self._transport: Transport[Capture] | None = None
         self._epoch, self._epoch_start = 0, 0
         self._batches: int | None = None
@@ -91,10 +100,12 @@ class Recording:
         self._errors: list[str] = []  # not told yet
         self._told: Counter[str] = Counter()
         self._unseen: dict[str, str] = {}
+        self._looked: set[Due] = set()
         self._dropped: Counter[str] = Counter()
         self._began = time.perf_counter(), time.process_time()
         self._steps_begun, self._captured, self._thread_seconds = 0, 0, 0.0
-        self._lock = threading.Lock()
+        self._ending: tuple[str, BaseException | None] = "interrupted", None
+        self._lock = threading.RLock()  # a finalizer may run anywhere, also inside itself
         _open.add(self)
 
     # ---- told by the training ----------------------------------------------------------------------------
@@ -122,11 +133,12 @@ class Recording:
         due = [self.plan.due(turn) for turn in turns]
         wanted: Due = frozenset().union(*(now | later for now, later in due))
         if wanted and self._ready(step):
-            install(
+            self._stand_in = install(
                 self._steps,
                 "train",
                 Request(
-                    key=(id(self), wanted),
+                    who=id(self),
+                    key=(id(self._steps), wanted),
                     wants=self.plan.wants(wanted),
                     deliver=lambda harvests: self._deliver(turns, due, harvests),
                     failed=self._failed,
@@ -142,27 +154,34 @@ class Recording:
             self._hand_over(self._pending)
             self._pending = None
 
-    def abandon(self, error: BaseException | None = None) -> None:
+    def abandon(self, error: BaseException | None = None, *, wait: bool = True) -> None:
         """The training ended and nobody told us; the exception says how, where it is known."""
         error = self._raise or error
-        self.finish("interrupted" if error is None or isinstance(error, KeyboardInterrupt | SystemExit) else "failed", error)
+        lost = error is not None and not isinstance(error, KeyboardInterrupt | SystemExit)
+        self.finish("failed" if lost else "interrupted", error, wait=wait)
 
-    def finish(self, status: str, error: BaseException | None = None) -> None:
-        """Works off what is queued, closes the run and says what went wrong. Only the first call counts."""
+    def finish(self, status: str, error: BaseException | None = None, *, wait: bool = True) -> None:
+        """Has the run closed when all that is queued is written. Only the first call says how the training ended.
+
+        With `wait`, returns when that is done, and says what went wrong.
+        """
         with self._lock:
-            if self.finished:
-                return
-            self.finished = True
-        _open.discard(self)
-        self._close(status, error)
-        self._tell(last=True)
+            first, self.finished = not self.finished, True
+        if first:
+            self._ending = status, error
+            _open.discard(self)
+            if self._stand_in is not None:
+                self._stand_in.withdraw(id(self))
+            self._pending = None  # its epoch never ended
+        if self._transport is not None:
+            self._transport.close(wait=wait)
+        if wait:
+            self._tell(last=first)
 
-    @_kept
-    def _close(self, status: str, error: BaseException | None) -> None:
-        if self._transport is None or self.writer is None:
-            return
-        self.epoch_end()
-        self._transport.close()
+    def _end(self) -> None:
+        """On the writer's thread, when everything is written."""
+        assert self.writer is not None
+        status, error = self._ending
         if self.writer.full:
             lost = sum(self.writer.lost.values())
             self._failed(f"the run reached its limit at step {self.writer.full_at}; {lost} records were not kept")
@@ -176,12 +195,15 @@ class Recording:
     def _count(self, batch: int) -> int:
         """The step at which this epoch's batch 0 stands (or stood, when told in the middle of an epoch).
 
-        The optimizer's own count, so that a resumed training goes on where it was; never backwards, because a custom step
-        may not use that optimizer, and loss scaling skips its count on overflow.
+        The optimizer's own count, so that a resumed training goes on where it was. Where that does not move, because a
+        custom step has no use for it, it is ours: the steps announced. Ours alone would be too high, as a generator that
+        ends, or the last of several steps in one execution, is announced too. Never a step that was captured before:
+        loss scaling does not count a batch that overflowed.
         """
-        optimizer = getattr(self.model, "optimizer", None)
-        known = self.adapter.iterations(optimizer) if optimizer is not None else 0
-        return max(known - batch, self.next_step if self.next_step is not None and batch == 0 else 0)
+        known = self.adapter.iterations(self._optimizer) if self._optimizer is not None else 0
+        moved, self._counted = known != self._counted, known
+        ours = 0 if moved or self.next_step is None else self.next_step
+        return max(known - batch, ours, 0 if self.seen_step is None else self.seen_step + 1)
 
     # ---- on the training thread ----------------------------------------------------------------------------
 
@@ -195,8 +217,10 @@ class Recording:
                 self._stopped = True
                 self._tell()
                 return False
+            for text in [*self._told.elements(), *self._errors]:  # from before there was a run
+                self.writer.note(error=text)
             self._transport = Transport(
-                self._work, self._idle, self._on_error, limit=self._memory, when_full=self._when_full, start=host.warm_up
+                self._work, self._idle, self._on_error, limit=self._memory, when_full=self._when_full, start=host.warm_up, end=self._end
             )
         self._stopped = self.writer.full
         return not self._stopped
@@ -206,13 +230,26 @@ class Recording:
         began = time.thread_time()
         for turn, (now, later), harvest in zip(turns, due, harvests, strict=False):
             self._unseen.update(harvest.failed)
+            if harvest.broken is not None:
+                self._failed(harvest.broken)
             at = Moment(turn.step, turn.epoch, turn.batch, time.time())
+            self.seen_step = turn.step
+            self._miss(now | later, harvest)
             if now | later:
                 self.batch = Batch(at, harvest.tensors, self.adapter)
             if now:
                 self._hand_over(self._capture(at, now, harvest))
             self._pending = self._capture(at, later - now, harvest) if later - now else None
         self._thread_seconds += time.thread_time() - began
+
+    def _miss(self, due: Due, harvest: Harvest) -> None:
+        """Names what is wanted and was not passed by the step, once for each set of watches."""
+        if due in self._looked:
+            return
+        self._looked.add(due)
+        passed = {site.place for site in harvest.sites.values()}
+        for kind, path in self.plan.wants(due).keys() - passed - {("metrics", ""), LOSS_SCALE}:
+            self._unseen.setdefault(f"{kind}/{path}" if path else kind, "the step does not pass it")
 
     def _capture(self, at: Moment, due: Due, harvest: Harvest) -> Capture:
         wants = self.plan.wants(due)
@@ -229,6 +266,10 @@ class Recording:
             self._captured += 1
         else:
             self._dropped.update(site.name for site, _, _ in capture.items)
+
+    def note(self, error: BaseException | str) -> None:
+        """Keeps and tells what went wrong."""
+        self._failed(error)
 
     def _raised(self, error: BaseException) -> None:
         self._raise = error
@@ -279,7 +320,7 @@ class Recording:
         self._failed(error)
 
     def _note(self) -> None:
-        assert self.writer is not None and self._transport is not None
+        assert self.writer is not None  # the transport may be: its thread runs before we have it
         self.writer.note(overhead=self.overhead(), dropped=dict(self._dropped), unseen=dict(self._unseen))
 
     def overhead(self) -> dict[str, Any]:
@@ -294,7 +335,7 @@ class Recording:
             "training_thread_seconds": self._thread_seconds,
             "writer_seconds": transport.cpu if transport else 0.0,
             "waited_seconds": transport.waited if transport else 0.0,
-            "first_call_seconds": list(self._steps.first_calls),
+            "first_call_seconds": self._steps.first_calls[self._first_calls :],
             "queue_peak_bytes": transport.peak if transport else 0,
             "cpu_share": (self._thread_seconds + (transport.cpu if transport else 0.0)) / cpu if cpu else 0.0,
         }
@@ -312,11 +353,14 @@ def _abandon_all() -> None:
 
 
 def finish_with(owner: object, recording: Recording) -> None:
-    """Finishes the recording when `owner` goes away: the training ended and nobody told us."""
+    """Finishes the recording when `owner` goes away: the training ended and nobody told us.
+
+    The garbage collector may call this anywhere, so it only leaves word for the writer's thread.
+    """
     weakref.finalize(owner, _owner_gone, weakref.ref(recording))
 
 
 def _owner_gone(reference: weakref.ref[Recording]) -> None:
     recording = reference()
-    if recording is not None:
-        recording.abandon(sys.exc_info()[1])
+    if recording is not None and not recording.finished:
+        recording.abandon(sys.exc_info()[1], wait=False)

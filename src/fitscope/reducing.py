@@ -27,13 +27,16 @@ def finish_on_host(wants: Mapping[Place, Want]) -> Finish:  # noqa: ARG001
 
 def finish_in_step(wants: Mapping[Place, Want]) -> Finish:
     """The step hands out stats, and of the tensor only what is kept."""
-    from fitscope.reduce import in_step  # brings in Keras
+    from keras import ops
+
+    from fitscope.reduce import in_step
 
     def finish(tensors: dict[str, Any], sites: Mapping[str, Site]) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for name, tensor in tensors.items():
             want = wants[sites[name].place]
-            found[name] = {"shape": in_step.shape(tensor), "like": tensor[:0] if tensor.ndim else tensor}
+            shape = ops.convert_to_tensor(ops.shape(tensor), "int32")  # in a graph it may be known only there
+            found[name] = {"shape": shape, "like": tensor[:0] if len(tensor.shape) else tensor}
             if want.stats:
                 found[name]["stats"] = in_step.pack(tensor)
             if want.tensor:
@@ -79,4 +82,4 @@ def tensor_of(value: Any, adapter: Adapter) -> np.ndarray[Any, Any] | None:
 
 
 def _first(tensor: Any, want: Want, site: Site) -> Any:
-    return tensor[: want.samples] if want.samples is not None and site.batched and tensor.ndim else tensor
+    return tensor[: want.samples] if want.samples is not None and site.batched and len(tensor.shape) else tensor

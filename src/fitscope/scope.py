@@ -10,14 +10,16 @@ import secrets
 import sys
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Iterable
 from os import PathLike
 from typing import Any, Literal
 
 from fitscope import sizes
 from fitscope.anatomy import Anatomy
-from fitscope.backends import adapter
+from fitscope.backends import Adapter, adapter
 from fitscope.batch import Batch
+from fitscope.dispatch import when_built
 from fitscope.errors import FitscopeWarning, WatchError, one_of
 from fitscope.hooks import Hooks
 from fitscope.plan import resolve
@@ -71,6 +73,8 @@ class Scope(Hooks):
         self._reduce = _choice("reduce", reduce, ("auto", "host", "step"))
         self._notes = notes
         self._model: Any = None
+        self._epoch, self._batch = 0, 0
+        self._wait_no_more: Callable[[], None] = lambda: None
         self._batches: int | None = None
         self._recording: Recording | None = None
         self._run: tuple[Any, str] | None = None  # where the runs are, and the id of the newest
@@ -116,16 +120,25 @@ class Scope(Hooks):
         self._model = model
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
-        self._recording = self._begin(self._recording)
-        if self._recording is not None:
-            # Keras does not tell callbacks of an exception. Its callback list lives just as long as `fit` does.
-            finish_with(sys._getframe(1).f_locals.get("self", self._recording), self._recording)
+        # Keras does not tell callbacks of an exception. Its callback list lives just as long as `fit` does.
+        fit = sys._getframe(1).f_locals.get("self")
+        before, self._recording = self._recording, None
+        self._wait_no_more()
+        if before is not None:
+            before.abandon()
+        border = _border()
+        if border.unbuilt(self._model):
+            self._wait(border, fit, before)
+        else:
+            self._begin(border, fit, before)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
+        self._epoch = epoch
         if self._recording is not None:
             self._recording.epoch(epoch, self._batches)
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
+        self._batch = batch
         if self._recording is not None:
             self._recording.before_step(batch)
 
@@ -139,23 +152,37 @@ class Scope(Hooks):
 
     # ---- life cycle --------------------------------------------------------------------------------------
 
-    def _begin(self, before: Recording | None) -> Recording | None:
-        """A recording of the training that begins now. What does not fit the model is an error, before the first step."""
-        if before is not None:
-            before.abandon()
-        import keras  # at this point the user has
+    def _wait(self, border: Adapter, fit: Any, before: Recording | None) -> None:
+        """Begins in the first step, which is what builds this model."""
+        fit_alive = weakref.ref(fit) if fit is not None else lambda: None
 
-        border = adapter(keras.backend.backend())
+        def begin(failure: Exception | None) -> None:
+            recording = self._begin(border, fit_alive(), before)
+            if recording is not None:
+                recording.epoch(self._epoch, self._batches)
+                if failure is None:
+                    recording.before_step(self._batch)
+                else:
+                    recording.note(f"the first step was not captured, as the model could not be built before it: {failure}")
+
+        self._wait_no_more = when_built(border, self._model, "train", begin)
+        if fit is not None:
+            weakref.finalize(fit, self._wait_no_more)
+
+    def _begin(self, border: Adapter, fit: Any, before: Recording | None) -> Recording | None:
+        """A recording of the training that begins now. What does not fit the model is an error, before the first step."""
         anatomy = Anatomy.of(self._model)
         plan = resolve(self._watches, anatomy, self._every)
         why_not = border.why_not(self._model)
         if why_not is not None:
             warnings.warn(f"fitscope records nothing of this training: {why_not}", FitscopeWarning, stacklevel=2)
             return None
+        after = before if before is not None and before.model is anatomy.model else None
+        last = after.seen_step if after is not None else None
         info = {"model": anatomy.describe(), "plan": plan.describe(), "notes": self._notes, "backend": border.name}
 
         def open_run(step: int) -> RunWriter:
-            goes_on = before is not None and before.model is anatomy.model and (before.next_step or 0) <= step
+            goes_on = last is not None and last < step
             self._run = (self._run if goes_on else None) or existing(self._to)
             if self._run is not None:
                 return RunWriter.attempt(*self._run, info, start_step=step, limit=self._limit)
@@ -163,9 +190,18 @@ class Scope(Hooks):
             return RunWriter.create(*self._run, info, start_step=step, limit=self._limit)
 
         in_step = self._reduce == "step" or (self._reduce == "auto" and border.on_accelerator())
-        return Recording(
-            plan, border, open_run, memory=self._memory, when_full=self._when_full, in_step=in_step
+        self._recording = Recording(
+            plan, border, open_run, memory=self._memory, when_full=self._when_full, in_step=in_step, after=after
         )
+        if fit is not None:
+            finish_with(fit, self._recording)
+        return self._recording
+
+
+def _border() -> Adapter:
+    import keras  # at this point the user has
+
+    return adapter(keras.backend.backend())
 
 
 def _choice(name: str, value: str, known: tuple[str, ...]) -> str:

@@ -31,6 +31,7 @@ class Transport(Generic[Item]):
         limit: int,
         when_full: str = "block",
         start: Callable[[], None] = lambda: None,
+        end: Callable[[], None] = lambda: None,
     ) -> None:
         self._work = work
         self._idle = idle  # called between items; says after how many seconds it wants to be called again
@@ -44,7 +45,7 @@ class Transport(Generic[Item]):
         self.peak = 0
         self.waited = 0.0  #: seconds the training thread stood in `put`
         self.cpu = 0.0  #: seconds of CPU the writer used
-        self._thread = threading.Thread(target=self._run, args=(start,), name="fitscope-writer", daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(start, end), name="fitscope-writer", daemon=True)
         self._thread.start()
 
     def put(self, item: Item, nbytes: int) -> bool:
@@ -66,15 +67,19 @@ class Transport(Generic[Item]):
     def _fits(self, nbytes: int) -> bool:
         return self.queued == 0 or self.queued + nbytes <= self._limit
 
-    def close(self) -> None:
-        """Works off what is queued and ends the thread."""
+    def close(self, *, wait: bool = True) -> None:
+        """Has the thread work off what is queued, call `end`, and end. Without `wait` it does so by itself."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-        if threading.current_thread() is not self._thread:
+        if wait and threading.current_thread() is not self._thread:
             self._thread.join()
 
-    def _run(self, start: Callable[[], None]) -> None:
+    def _run(self, start: Callable[[], None], end: Callable[[], None]) -> None:
+        self._work_off(start)
+        self._safely(end)
+
+    def _work_off(self, start: Callable[[], None]) -> None:
         self._safely(start)
         again = time.monotonic()
         while True:

@@ -41,10 +41,14 @@ class Harvest:
     tensors: dict[str, Any] = field(default_factory=dict)
     sites: dict[str, Site] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)  #: site → why it could not be seen
+    broken: Exception | None = None  #: why nothing of it could be handed out, after a step that did run
 
 
 class TapFailed(Exception):  # noqa: N818 - a message between adapter and dispatch, never seen by a user
-    """The tapped step could not be built or run. `rest` are the arguments with which the plain step goes on."""
+    """The tapped step could not be built. `rest` are the arguments with which the plain step goes on.
+
+    Only for a step that has changed nothing yet, neither state nor batch. Once it runs, what it raises is the user's.
+    """
 
     def __init__(self, error: BaseException, rest: tuple[Any, ...], harvests: list[Harvest]) -> None:
         super().__init__(str(error))
@@ -55,6 +59,15 @@ class TapFailed(Exception):  # noqa: N818 - a message between adapter and dispat
 
 #: Applied to the harvested tensors inside the step; on an accelerator this is where they are reduced.
 Finish = Callable[[dict[str, Any], Mapping[str, Site]], dict[str, Any]]
+
+
+def finished(harvest: Harvest, finish: Finish) -> Harvest:
+    """The harvest of a step that has run, or was traced, to its end: an error of ours must not undo that."""
+    try:
+        harvest.tensors = finish(harvest.tensors, harvest.sites)
+    except Exception as error:
+        harvest.tensors, harvest.broken = {}, error
+    return harvest
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +84,13 @@ class Ask:
 TappedStep = Callable[..., tuple[Any, list[Harvest]]]
 
 
+def steps_of(optimizer: Any) -> Any:
+    """The variable that counts the batches an optimizer has seen."""
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)  # of loss scaling
+    # `iterations` leaves out the batches whose gradients are only added up for a later one.
+    return getattr(optimizer, "_iterations", optimizer.iterations)
+
+
 class Adapter(ABC):
     """The border to one framework."""
 
@@ -79,6 +99,13 @@ class Adapter(ABC):
     @abstractmethod
     def why_not(self, model: Any) -> str | None:
         """Why this model cannot be tapped as it is, or None."""
+
+    def unbuilt(self, model: Any) -> bool:  # noqa: ARG002
+        """Whether the first step will build parts of the model. Most backends build it before."""
+        return False
+
+    def build(self, model: Any, phase: str, *args: Any) -> None:
+        """Builds what the first step would build, given its arguments, and uses none of them up."""
 
     @abstractmethod
     def tapped(self, ask: Ask) -> TappedStep:
@@ -94,7 +121,7 @@ class Adapter(ABC):
 
     @abstractmethod
     def iterations(self, optimizer: Any) -> int:
-        """The optimizer's iteration count."""
+        """How many batches the optimizer has seen."""
 
     @abstractmethod
     def on_accelerator(self) -> bool:

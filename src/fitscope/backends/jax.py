@@ -11,11 +11,11 @@ with respect to it, the output passes through an identity whose backward pass ta
 
 from __future__ import annotations
 
+import functools
 import itertools
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import cache
 from typing import Any
 
 import jax
@@ -25,8 +25,8 @@ import numpy as np
 from jax.interpreters import ad, batching, mlir
 
 from fitscope._compat import jax_bind
-from fitscope.attach import Site, attached, patched, show_batch
-from fitscope.backends._base import PHASES, Adapter, Ask, Harvest, TapFailed, TappedStep
+from fitscope.attach import Site, attached, guarded, patched, show_batch
+from fitscope.backends._base import PHASES, Adapter, Ask, Harvest, TapFailed, TappedStep, finished, steps_of
 
 _tap_p = jex.Primitive("fitscope_tap")
 _running = threading.local()  # .collector: of the eager step that runs in this thread
@@ -57,7 +57,7 @@ def _jvp(primals: Any, tangents: Any, *, name: str) -> Any:
 ad.primitive_jvps[_tap_p] = _jvp
 
 
-@cache
+@functools.cache
 def _gradient_tap(name: str) -> Any:
     """An identity whose backward pass taps what flows back through it."""
 
@@ -86,7 +86,7 @@ class _Collector:
         return tensor
 
     def see_gradient(self, site: Site, tensor: Any) -> Any:
-        if not jnp.issubdtype(tensor.dtype, jnp.floating):
+        if not isinstance(tensor, jax.Array) or not jnp.issubdtype(tensor.dtype, jnp.floating):
             return tensor
         self.harvest.sites[site.name] = site
         out = _gradient_tap(site.name)(tensor)
@@ -132,7 +132,7 @@ _ZERO = np.uint32(0)
 
 def _own_copy(x: Any, zero: Any) -> Any:
     """The same bits, by an operation the compiler can fuse."""
-    if x.dtype == jnp.bool_:
+    if not (jnp.issubdtype(x.dtype, jnp.floating) or jnp.issubdtype(x.dtype, jnp.integer)):
         return x
     bits = jnp.dtype(f"uint{8 * x.dtype.itemsize}")
     return jax.lax.bitcast_convert_type(jax.lax.bitcast_convert_type(x, bits) ^ zero.astype(bits), x.dtype)
@@ -183,11 +183,11 @@ def _with_loss(collector: _Collector) -> Any:
 
     def make(transform: Any) -> Any:
         def wrapped(fun: Any, *args: Any, **kwargs: Any) -> Any:
+            @functools.wraps(fun)  # its signature tells JAX which arguments have names
             def seen(*fun_args: Any, **fun_kwargs: Any) -> Any:
                 out = fun(*fun_args, **fun_kwargs)
                 if "loss" not in collector.harvest.sites:
-                    loss = out[0] if kwargs.get("has_aux") else out
-                    collector.see(Site("loss", ("loss", ""), False), loss)
+                    guarded(collector, Site("loss", ("loss", ""), False), out[0] if isinstance(out, tuple) else out)
                 return out
 
             return transform(seen, *args, **kwargs)
@@ -199,12 +199,9 @@ def _with_loss(collector: _Collector) -> Any:
 
 def _single_step(ask: Ask, collector: _Collector, state: Any, data: Any) -> Any:
     """The user's own step with taps, and the taps on what it was given and what it did to the weights."""
-    from keras.src.trainers.data_adapters.data_adapter_utils import unpack_x_y_sample_weight
-
     model, wants = ask.anatomy.model, ask.wants
     with _tagging(ask, collector):
-        x, y, _ = unpack_x_y_sample_weight(data)
-        show_batch(wants, ask.anatomy, collector, x, y)
+        show_batch(wants, ask.anatomy, collector, data)
         before = _weights(model, state)
         _show(collector, ask, "weights", before)
         logs, after_state = getattr(model, PHASES[ask.phase][1])(state, data)
@@ -219,8 +216,8 @@ def _show(collector: _Collector, ask: Ask, kind: str, values: dict[int, Any]) ->
         if (kind, weight.path) in ask.wants:
             value = values[id(weight.variable)]
             if kind == "updates":
-                value = value[0] - value[1]
-            collector.see(Site(f"{kind}/{weight.path}", (kind, weight.path), False), value)
+                value = value[0] ^ value[1] if value[0].dtype == jnp.bool_ else value[0] - value[1]
+            guarded(collector, Site(f"{kind}/{weight.path}", (kind, weight.path), False), value)
 
 
 def _weights(model: Any, state: Any) -> dict[int, Any]:
@@ -256,6 +253,8 @@ class JaxAdapter(Adapter):
                 try:
                     logs, state, harvest = single(state, data)
                 except Exception as error:
+                    if any(leaf.is_deleted() for leaf in jax.tree.leaves(state) if isinstance(leaf, jax.Array)):
+                        raise  # it ran, and has used up its state
                     rest = itertools.islice(itertools.chain([data], iterator), model.steps_per_execution - done)
                     raise TapFailed(error, (state, rest), harvests) from error
                 harvests.append(harvest)
@@ -271,9 +270,7 @@ class JaxAdapter(Adapter):
                 logs, state = _single_step(ask, collector, state, data)
             finally:
                 _running.collector = None
-            harvest = collector.harvest
-            harvest.tensors = ask.finish(harvest.tensors, harvest.sites)
-            return logs, state, harvest
+            return logs, state, finished(collector.harvest, ask.finish)
 
         return single
 
@@ -314,7 +311,7 @@ class JaxAdapter(Adapter):
         return int(tensor.size * tensor.dtype.itemsize)
 
     def iterations(self, optimizer: Any) -> int:
-        return int(optimizer.iterations)
+        return int(steps_of(optimizer))
 
     def on_accelerator(self) -> bool:
         return jax.default_backend() != "cpu"

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from fitscope.attach import Site, attached, show_batch
-from fitscope.backends._base import PHASES, Adapter, Ask, Harvest, TapFailed, TappedStep
+from fitscope.attach import Site, attached, guarded, show_batch
+from fitscope.backends._base import PHASES, Adapter, Ask, Harvest, TapFailed, TappedStep, finished, steps_of
 
 
 class _Collector:
@@ -41,7 +41,7 @@ class _Collector:
         return tensor
 
     def see_gradient(self, site: Site, tensor: Any) -> Any:
-        if self._reachable(site, tensor) and tensor.dtype.is_floating:
+        if isinstance(tensor, tf.Tensor) and tensor.dtype.is_floating and self._reachable(site, tensor):
             self.harvest.sites[site.name] = site
             self.ungraded[site.name] = tensor
         return tensor
@@ -68,7 +68,7 @@ def _asking_tapes(collector: _Collector, wants_loss: bool) -> Iterator[None]:
         if threading.get_ident() != thread or _graph() is not collector.graph:
             return original(tape, target, sources, *args, **kwargs)
         if wants_loss and "loss" not in collector.harvest.sites:  # a custom step that never calls compute_loss
-            collector.see(Site("loss", ("loss", ""), False), target)
+            guarded(collector, Site("loss", ("loss", ""), False), target)
         names = list(collector.ungraded)
         answer, grads = original(tape, target, [sources, [collector.ungraded[n] for n in names]], *args, **kwargs)
         for name, grad in zip(names, grads, strict=True):
@@ -86,20 +86,18 @@ def _asking_tapes(collector: _Collector, wants_loss: bool) -> Iterator[None]:
 
 def _single_step(ask: Ask, collector: _Collector, data: Any) -> Any:
     """The user's own step with taps, and the taps on what it was given and what it did to the weights."""
-    from keras.src.trainers.data_adapters.data_adapter_utils import unpack_x_y_sample_weight
-
     weights = [w for w in ask.anatomy.weights if {("weights", w.path), ("updates", w.path)} & ask.wants.keys()]
     with attached(ask.anatomy, ask.wants, collector), _asking_tapes(collector, ("loss", "") in ask.wants):
-        x, y, _ = unpack_x_y_sample_weight(data)
-        show_batch(ask.wants, ask.anatomy, collector, x, y)
+        show_batch(ask.wants, ask.anatomy, collector, data)
         before = [tf.convert_to_tensor(w.variable.value) for w in weights]
         logs = getattr(ask.anatomy.model, PHASES[ask.phase][1])(data)
         for weight, old in zip(weights, before, strict=True):
             if ("weights", weight.path) in ask.wants:
-                collector.see(Site(f"weights/{weight.path}", ("weights", weight.path), False), old)
+                guarded(collector, Site(f"weights/{weight.path}", ("weights", weight.path), False), old)
             if ("updates", weight.path) in ask.wants:
-                moved = tf.convert_to_tensor(weight.variable.value) - old
-                collector.see(Site(f"updates/{weight.path}", ("updates", weight.path), False), moved)
+                new = tf.convert_to_tensor(weight.variable.value)
+                moved = new - old if new.dtype != tf.bool else tf.not_equal(new, old)
+                guarded(collector, Site(f"updates/{weight.path}", ("updates", weight.path), False), moved)
     for name in collector.ungraded:
         collector.failed[name] = "no gradient of the loss reaches it"
     return logs
@@ -113,20 +111,41 @@ class TensorFlowAdapter(Adapter):
             return "the model trains under tf.distribute with several replicas, which is not supported yet"
         return None
 
+    def unbuilt(self, model: Any) -> bool:
+        # Outside of tf.distribute Keras leaves building to the trace of the first step. The loss makes the metrics of
+        # single outputs then.
+        loss = getattr(model, "_compile_loss", None)
+        several = len(getattr(model, "output_names", None) or ()) > 1
+        return not all(layer.built for layer in model._flatten_layers()) or (several and loss is not None and not loss.built)
+
+    def build(self, model: Any, phase: str, *args: Any) -> None:
+        @tf.autograph.experimental.do_not_convert
+        def on_iterator(iterator: Any) -> Any:
+            return getattr(model, PHASES[phase][1])(_without_optionals(iterator.get_next()))
+
+        tf.function(on_iterator).get_concrete_function(*args)  # traces, as Keras would, and runs nothing
+
     def tapped(self, ask: Ask) -> TappedStep:
         model = ask.anatomy.model
         zero = tf.Variable(0, trainable=False, dtype=tf.int64)
         seen = Harvest()  # sites and failures, as tracing found them
+        traced = False  # the step in the making has been traced to its end
 
         def one_step(data: Any) -> Any:
+            nonlocal traced
+            traced = False
             collector = _Collector()
             logs = _single_step(ask, collector, data)
             seen.sites.update(collector.harvest.sites)
             seen.failed.update(collector.failed)
-            tensors = collector.harvest.tensors
             if model.jit_compile and not model.run_eagerly:
-                tensors = {name: _own_copy(tensor, zero) for name, tensor in tensors.items()}
-            return logs, ask.finish(tensors, collector.harvest.sites)
+                for name, tensor in collector.harvest.tensors.items():
+                    collector.harvest.tensors[name] = _own_copy(tensor, zero)
+            # An error of ours must not end the trace: what the trace of the step has made would be left half made.
+            tensors = finished(collector.harvest, ask.finish).tensors
+            seen.broken = collector.harvest.broken
+            traced = True
+            return logs, tensors
 
         @tf.autograph.experimental.do_not_convert
         def on_data(data: Any) -> Any:
@@ -139,20 +158,34 @@ class TensorFlowAdapter(Adapter):
         def on_iterator(iterator: Any) -> Any:
             return on_data(_without_optionals(iterator.get_next()))
 
+        @tf.autograph.experimental.do_not_convert
+        def on_optional(optional: Any) -> Any:
+            return on_data(_without_optionals(optional.get_value()))
+
         if not model.run_eagerly:
             # The batch is drawn inside the graph, as Keras does it: drawn outside, its size would be a constant of the
             # program, which then rounds differently.
             on_iterator = tf.function(on_iterator, reduce_retracing=True)
+            on_optional = tf.function(on_optional, reduce_retracing=True)
 
         def step(iterator: Any) -> tuple[Any, list[Harvest]]:
             logs: Any = None
             harvests: list[Harvest] = []
+            drawn: list[Any] = []
+            of_tf = isinstance(iterator, tf.data.Iterator | tf.distribute.DistributedIterator)
             # Keras runs several steps in one call as a loop in the graph, which shows the last of them only. Here each is
             # a step of its own.
             for done in range(model.steps_per_execution):
                 try:
-                    if isinstance(iterator, tf.data.Iterator):
+                    if of_tf and model.steps_per_execution == 1:
                         logs, tensors = on_iterator(iterator)
+                    elif of_tf:
+                        # Asked for, as Keras does here: a graph that finds no batch counts the step all the same.
+                        optional = iterator.get_next_as_optional()
+                        if not optional.has_value():
+                            raise StopIteration
+                        drawn = [optional]
+                        logs, tensors = on_optional(optional)
                     else:
                         logs, tensors = on_data(_without_optionals(next(iterator)))
                 except (StopIteration, tf.errors.OutOfRangeError):
@@ -160,9 +193,13 @@ class TensorFlowAdapter(Adapter):
                         raise
                     break
                 except Exception as error:
-                    rest = itertools.islice(iterator, model.steps_per_execution - done) if done else iterator
+                    if traced or model.run_eagerly:  # then it ran
+                        raise
+                    rest = itertools.chain((optional.get_value() for optional in drawn), iterator) if drawn else iterator
+                    if drawn:
+                        rest = itertools.islice(rest, model.steps_per_execution - done)
                     raise TapFailed(error, (rest,), harvests) from error
-                harvests.append(Harvest(tensors, seen.sites, dict(seen.failed)))
+                harvests.append(Harvest(tensors, seen.sites, dict(seen.failed), seen.broken))
             return logs, harvests
 
         return step
@@ -174,7 +211,7 @@ class TensorFlowAdapter(Adapter):
         return int(np.prod(tensor.shape.as_list(), dtype=np.int64)) * int(tensor.dtype.size)
 
     def iterations(self, optimizer: Any) -> int:
-        return int(optimizer.iterations.numpy())
+        return int(steps_of(optimizer).numpy())
 
     def on_accelerator(self) -> bool:
         return bool(tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("TPU"))
@@ -187,7 +224,7 @@ _BITS = {1: tf.uint8, 2: tf.uint16, 4: tf.uint32, 8: tf.uint64}
 def _own_copy(x: Any, zero: Any) -> Any:
     """The same bits, by an operation that XLA can fuse: see the JAX adapter for why."""
     bits = _BITS.get(x.dtype.size)
-    if bits is None or x.dtype is tf.bool:
+    if bits is None or not (x.dtype.is_floating or x.dtype.is_integer):
         return x
     return tf.bitcast(tf.bitwise.bitwise_xor(tf.bitcast(x, bits), tf.cast(zero, bits)), x.dtype)
 

@@ -16,8 +16,8 @@ import ml_dtypes
 import numpy as np
 import torch
 
-from fitscope.attach import Site, attached, show_batch
-from fitscope.backends._base import PHASES, Adapter, Ask, Harvest, TappedStep
+from fitscope.attach import Site, attached, guarded, show_batch
+from fitscope.backends._base import PHASES, Adapter, Ask, Harvest, TappedStep, finished, steps_of
 
 
 class _Collector:
@@ -32,7 +32,7 @@ class _Collector:
         if isinstance(tensor, torch.Tensor) and tensor.is_meta:
             return tensor  # Keras is only asking for a shape
         kept = torch.as_tensor(tensor).detach()
-        if site.place[0] == "weight_gradients":
+        if site.place[0] in ("weight_gradients", "loss_scale"):
             kept = kept.clone()
         self.harvest.sites[site.name] = site
         self.harvest.tensors[site.name] = kept
@@ -40,7 +40,7 @@ class _Collector:
         return tensor
 
     def see_gradient(self, site: Site, tensor: Any) -> Any:
-        if tensor.is_meta or not tensor.is_floating_point():
+        if not isinstance(tensor, torch.Tensor) or tensor.is_meta or not tensor.is_floating_point():
             return tensor
         self.harvest.sites[site.name] = site
         if not tensor.requires_grad:
@@ -64,8 +64,7 @@ class _Collector:
             if versions_tell and harvest.tensors[name]._version != version:
                 del harvest.tensors[name]
                 self.failed[name] = "a later operation of the step changed it in place"
-        harvest.tensors = ask.finish(harvest.tensors, harvest.sites)
-        return harvest
+        return finished(harvest, ask.finish)
 
 
 @contextmanager
@@ -78,7 +77,7 @@ def _watching_backward(collector: _Collector, wanted: bool) -> Iterator[None]:
 
     def backward(tensor: Any, *args: Any, **kwargs: Any) -> Any:
         if "loss" not in collector.harvest.sites:
-            collector.see(Site("loss", ("loss", ""), False), tensor)
+            guarded(collector, Site("loss", ("loss", ""), False), tensor)
         return original(tensor, *args, **kwargs)
 
     torch.Tensor.backward = backward
@@ -90,20 +89,18 @@ def _watching_backward(collector: _Collector, wanted: bool) -> Iterator[None]:
 
 def _single_step(ask: Ask, collector: _Collector, run: Any, data: Any) -> Any:
     """The user's own step with taps, and the taps on what it was given and what it did to the weights."""
-    from keras.src.trainers.data_adapters.data_adapter_utils import unpack_x_y_sample_weight
-
     weights = [w for w in ask.anatomy.weights if {("weights", w.path), ("updates", w.path)} & ask.wants.keys()]
     with attached(ask.anatomy, ask.wants, collector), _watching_backward(collector, ("loss", "") in ask.wants):
-        x, y, _ = unpack_x_y_sample_weight(data)
-        show_batch(ask.wants, ask.anatomy, collector, x, y)
+        show_batch(ask.wants, ask.anatomy, collector, data)
         before = [w.variable.value.detach().clone() for w in weights]
         logs = run(data)
         for weight, old in zip(weights, before, strict=True):
             if ("weights", weight.path) in ask.wants:
-                collector.see(Site(f"weights/{weight.path}", ("weights", weight.path), False), old)
+                guarded(collector, Site(f"weights/{weight.path}", ("weights", weight.path), False), old)
             if ("updates", weight.path) in ask.wants:
-                moved = weight.variable.value.detach() - old
-                collector.see(Site(f"updates/{weight.path}", ("updates", weight.path), False), moved)
+                new = weight.variable.value.detach()
+                moved = new - old if new.dtype is not torch.bool else new ^ old
+                guarded(collector, Site(f"updates/{weight.path}", ("updates", weight.path), False), moved)
     return logs
 
 
@@ -141,7 +138,7 @@ class TorchAdapter(Adapter):
         return int(tensor.numel()) * int(tensor.element_size())
 
     def iterations(self, optimizer: Any) -> int:
-        return int(optimizer.iterations.value if hasattr(optimizer.iterations, "value") else optimizer.iterations)
+        return int(steps_of(optimizer).value)
 
     def on_accelerator(self) -> bool:
         return torch.cuda.is_available() or torch.backends.mps.is_available()

@@ -1,0 +1,93 @@
+"""`fitscope demo`: trains a small network under a scope and shows the run.
+
+The training is `fitscope.demo`, in a process of its own: a Keras backend is chosen once per process, and
+nothing of the reading side imports a framework.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+#: The backends, the lightest first.
+BACKENDS = ("jax", "torch", "tensorflow")
+
+
+def demo(
+    to: Annotated[str, typer.Option(metavar="DIR", help="Where to put the run.")] = "runs",
+    backend: Annotated[
+        str | None, typer.Option(help="jax, tensorflow or torch; the first that is installed.")
+    ] = None,
+) -> None:
+    """Train a small network under a scope, in about a minute, and look at it."""
+    from fitscope.cli.show import show
+
+    environment = {**os.environ, "KERAS_BACKEND": _backend(backend), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    done = subprocess.run([sys.executable, "-m", "fitscope.demo", "--to", to], env=environment, check=False)
+    if done.returncode:
+        raise typer.Exit(done.returncode if done.returncode > 0 else 1)
+    show(to)
+    where = {"where": escape(shlex.quote(to)), "to": escape(to)}
+    text = SEEN + NEXT.format(command=escape(_command()), python=escape(_python()), **where)
+    Console(highlight=False, soft_wrap=True).print(text)
+
+
+SEEN = """
+Two faults are built in, and the loss tells of neither:
+  [bold]side[/] gives almost nothing but zeros, because it began with a large negative bias;
+  [bold]conv1[/] jumps once in every epoch, because one batch was never scaled to 0…1.
+"""
+
+NEXT = """[dim]Go on with[/]
+  {command} show {where} --layers 'conv*'
+  {command} ls {where}
+  {python} -c 'import fitscope as fs; print(fs.open("{to}").frame("activations/conv1"))'
+"""
+
+
+def _backend(wanted: str | None) -> str:
+    from fitscope.errors import ModelError, one_of
+
+    wanted = wanted or os.environ.get("KERAS_BACKEND") or None
+    installed = [name for name in BACKENDS if importlib.util.find_spec(name) is not None]
+    if wanted is not None and wanted not in BACKENDS:
+        raise ModelError("--backend to name a backend", repr(wanted), one_of(BACKENDS, wanted))
+    if wanted in installed:
+        return wanted
+    if wanted is not None or not installed:
+        missing = wanted or "jax"
+        raise ModelError(
+            "an installed backend",
+            f"{missing!r}, which is not" if wanted else "none",
+            f"Install it: pip install 'fitscope[{missing}]'",
+        )
+    return installed[0]
+
+
+def _command() -> str:
+    """How to call `fitscope` from the directory we are in."""
+    beside = Path(sys.executable).with_name("fitscope")
+    found = shutil.which("fitscope")
+    if found is not None and Path(found).exists() and beside.exists() and Path(found).samefile(beside):
+        return "fitscope"
+    return _shown(beside) if beside.exists() else f"{_python()} -m fitscope"
+
+
+def _python() -> str:
+    found = shutil.which("python")
+    return "python" if found is not None and found == sys.executable else _shown(Path(sys.executable))
+
+
+def _shown(path: Path) -> str:
+    here = Path.cwd()
+    return shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))

@@ -1,0 +1,56 @@
+"""`fitscope ls [DIR]`: the runs there are, oldest first."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+
+def ls(
+    directory: Annotated[
+        str, typer.Argument(metavar="DIR", help="Where the runs are: a directory or a URL.")
+    ] = "runs",
+) -> None:
+    """List the runs in a directory."""
+    from fitscope import sizes
+    from fitscope.errors import RunError
+    from fitscope.read import runs
+    from fitscope.show.summary import STATUS
+    from fitscope.show.text import clean
+
+    found = runs(directory)
+    if not found:
+        raise RunError(
+            "a directory with runs in it",
+            f"{directory!r}, where there is none",
+            "Train with fs.Scope(directory), or try: fitscope demo",
+        )
+    table = Table(box=None, padding=(0, 3, 0, 0), pad_edge=False, header_style="dim")
+    for title, justify in (
+        ("run", "left"), ("status", "left"), ("model", "left"), ("step", "right"), ("size", "right"),
+        ("created", "left"),
+    ):  # fmt: skip
+        table.add_column(title, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    for run in found:
+        sign, style = STATUS.get(run.status, ("✖", "bold red"))
+        table.add_row(
+            Text(clean(run.id)),
+            Text(f"{sign} {clean(run.status)}", style),
+            Text(clean(run.model or "")),
+            f"{run.step:,}" if run.step is not None else "–",
+            sizes.show(run.bytes),
+            run.created.astimezone().strftime("%Y-%m-%d %H:%M") if run.created else "",
+        )
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = 1000  # nothing is cut off on its way to a file or another program
+    console.print(table)
+    for run in found:
+        if run.problem:
+            console.print(
+                Text.assemble(("✖ ", "red"), f"{clean(run.id)}: {clean(run.problem)}"), soft_wrap=True
+            )

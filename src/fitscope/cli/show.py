@@ -1,0 +1,34 @@
+"""`fitscope show RUN`: one run on one screen."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+
+def show(
+    run: Annotated[
+        str, typer.Argument(metavar="RUN", help="A run, or a directory: the newest run in it.")
+    ] = "runs",
+    layers: Annotated[
+        str | None, typer.Option(metavar="GLOB", help="Only the layers whose names match.")
+    ] = None,
+    rows: Annotated[int, typer.Option(min=0, help="The most lines of the table; 0: all.")] = 40,
+    width: Annotated[
+        int | None, typer.Option(min=40, help="Columns to draw in, if not those of the window.")
+    ] = None,
+) -> None:
+    """Show a run: how it went, its loss, and every layer over the steps."""
+    from fitscope.errors import FitscopeWarning
+    from fitscope.read import open as open_run
+    from fitscope.show.summary import summary
+    from fitscope.show.text import Pen
+
+    console = Console(highlight=False, width=width)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FitscopeWarning)  # what is damaged is part of the picture
+        drawn = summary(open_run(run), console.width, Pen.of(console), layers=layers, rows=rows)
+    console.print(drawn)

@@ -1,0 +1,207 @@
+"""The tables that the databases hold, the same in DuckDB and SQLite; and the one way to fill them.
+
+    runs         one row per run: facts about it, as of the export
+    stats        one row per run, site and moment: as in `store/schema.py`, without the histogram
+    histograms   one row per run, site, moment and non-empty bucket: lower, upper, count
+
+Bounds are those of the values, so for negative ones `lower` is the one farther from zero; bucket 0 is 0 … 0.
+The buckets next to zero begin there, and the outermost have no end (infinity), because `reduce/stats.py`
+puts into them all that is smaller or larger.
+
+A `Database` is a file with these tables; a run is added to it whole or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import pyarrow as pa
+
+from fitscope.errors import StoreError
+from fitscope.export.rows import HISTOGRAM, columns, rows
+from fitscope.reduce.stats import ZERO_BUCKET, edges
+from fitscope.store.schema import STATS_SCHEMA
+
+if TYPE_CHECKING:
+    from fitscope.export import Progress
+    from fitscope.read import Run
+
+_RUN = pa.field("run", pa.string())  # the run's id, in every table
+
+TABLES = {
+    "runs": pa.schema(
+        [
+            _RUN,
+            ("path", pa.string()),
+            ("created", pa.string()),  # ISO 8601, UTC; so is `exported`
+            ("exported", pa.string()),
+            ("status", pa.string()),  # running, complete, interrupted or failed
+            ("step", pa.int64()),  # the last one recorded
+            ("bytes", pa.int64()),
+            ("model", pa.string()),  # its name
+            ("parameters", pa.int64()),
+            ("errors", pa.int64()),  # how many there were while recording
+            ("dropped", pa.string()),  # {site: records}, JSON; so are those below
+            ("lost", pa.string()),
+            ("software", pa.string()),  # versions
+            ("plan", pa.string()),  # what was watched
+        ]
+    ),
+    "stats": pa.schema([_RUN, *(field for field in STATS_SCHEMA if field.name not in HISTOGRAM)]),
+    "histograms": pa.schema(
+        [
+            _RUN,
+            *(STATS_SCHEMA.field(name) for name in ("site", "step", "epoch", "batch", "rank")),
+            ("bucket", pa.int16()),  # −256…256
+            ("lower", pa.float64()),
+            ("upper", pa.float64()),
+            ("count", pa.int64()),
+        ]
+    ),
+}
+
+
+class Database(ABC):
+    """An open file with the three tables. Used as a context: what was added is there only if all went well."""
+
+    Error: type[Exception]  #: of the database itself
+
+    @abstractmethod
+    def __init__(self, out: Path) -> None: ...
+
+    @abstractmethod
+    def __enter__(self) -> Self: ...
+
+    @abstractmethod
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    @abstractmethod
+    def runs(self) -> list[str]:
+        """The ids of the runs in it."""
+
+    @abstractmethod
+    def insert(self, name: str, table: pa.Table) -> None:
+        """Adds rows to one of the `TABLES`; columns that are not in `table` stay null."""
+
+    @abstractmethod
+    def remove(self, run: str) -> None:
+        """Takes a run out of all tables."""
+
+
+def fill(
+    database: type[Database], run: Run, out: Path, sites: Sequence[str], stats: Sequence[str], force: bool,
+    progress: Progress,
+) -> list[Path]:  # fmt: skip
+    """Adds a run to the database at `out`, which is made if there is none."""
+    if out.is_dir():
+        raise StoreError("the name of a file", f"the directory {str(out)!r}", "Name a file in it")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    new = not out.exists()
+    try:
+        with database(out) as tables:
+            _fill(tables, run, sites, stats, force, progress, out)
+    except BaseException as problem:
+        if new:
+            for leftover in (out, out.with_name(f"{out.name}.wal"), out.with_name(f"{out.name}-journal")):
+                leftover.unlink(missing_ok=True)
+        if isinstance(problem, database.Error):
+            raise StoreError(
+                "a database that takes the run",
+                f"{str(out)!r} ({problem})",
+                "Make room there, or choose another",
+            ) from problem
+        raise
+    return [out]
+
+
+def _fill(
+    tables: Database, run: Run, sites: Sequence[str], stats: Sequence[str], force: bool, progress: Progress,
+    out: Path,
+) -> None:  # fmt: skip
+    if run.id in tables.runs():
+        if not force:
+            raise StoreError(
+                "a database without this run",
+                f"{str(out)!r}, which has run {run.id!r}",
+                "Choose another, or force=True (--force) to replace the run in it",
+            )
+        tables.remove(run.id)
+    tables.insert("runs", facts(run))
+    for table in rows(run, sites, columns(stats), progress):
+        tables.insert(
+            "stats", _of(run, table.drop_columns([n for n in HISTOGRAM if n in table.column_names]))
+        )
+        if "buckets" in table.column_names:
+            tables.insert("histograms", _of(run, histograms(table)))
+
+
+def not_ours(out: Path, why: object) -> StoreError:
+    """The file is something else."""
+    return StoreError(
+        "a database made by `fitscope export`, or a new file", f"{str(out)!r} ({why})", "Choose another name"
+    )
+
+
+def _of(run: Run, table: pa.Table) -> pa.Table:
+    return table.add_column(0, _RUN, pa.array([run.id] * table.num_rows, pa.string()))
+
+
+def facts(run: Run) -> pa.Table:
+    """The one row about a run."""
+    model = run.model if isinstance(run.model, dict) else {}
+    parameters = model.get("parameters")
+    row: dict[str, Any] = {
+        "run": run.id,
+        "path": run.path,
+        "created": run.created.isoformat(timespec="seconds"),
+        "exported": datetime.now(UTC).isoformat(timespec="seconds"),
+        "status": run.status,
+        "step": run.step,
+        "bytes": run.bytes,
+        "model": None if model.get("name") is None else str(model["name"]),
+        "parameters": parameters if isinstance(parameters, int) else None,
+        "errors": run.errors_total,
+        "dropped": json.dumps(run.dropped),
+        "lost": json.dumps(run.lost),
+        "software": json.dumps(run.info.get("software")),
+        "plan": json.dumps(run.plan),
+    }
+    return pa.Table.from_pylist([row], schema=TABLES["runs"])
+
+
+def bounds() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """The lower and upper bound of the values in each bucket, −256…256."""
+    near = edges()
+    far = near * 2
+    for sign in (-1, 1):
+        near[ZERO_BUCKET + sign] = 0.0
+        far[ZERO_BUCKET + sign * ZERO_BUCKET] = sign * np.inf
+    return np.minimum(near, far), np.maximum(near, far)
+
+
+def histograms(table: pa.Table) -> pa.Table:
+    """The long form of the histograms in rows of the stats table."""
+    lists = table["buckets"].combine_chunks()
+    lengths = np.diff(lists.offsets.to_numpy())
+    row = pa.array(np.repeat(np.arange(table.num_rows), lengths))
+    about = table.select(["site", "step", "epoch", "batch", "rank"]).take(row)
+    bucket = lists.flatten()
+    lower, upper = bounds()
+    place = bucket.to_numpy(zero_copy_only=False).astype(np.intp) + ZERO_BUCKET
+    for name, column in (
+        ("bucket", bucket),
+        ("lower", pa.array(lower[place], pa.float64())),
+        ("upper", pa.array(upper[place], pa.float64())),
+        ("count", table["counts"].combine_chunks().flatten()),
+    ):
+        about = about.append_column(name, column)
+    return about

@@ -1,0 +1,88 @@
+"""The kept tensors of a run, capture by capture, and how they go into a `.npy` stream of any length."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+
+from fitscope.store.schema import STORED_AS
+
+if TYPE_CHECKING:
+    from fitscope.read import Run
+    from fitscope.read.tensors import Captures
+
+Array = np.ndarray[Any, Any]
+DType = np.dtype[Any]
+
+BLOCK_BYTES = 64 << 20  #: read at once of many small captures; a single one may be larger
+
+
+def sites(run: Run) -> list[str]:
+    """The sites of which tensors were kept."""
+    run._now.look()
+    found = {site for rank in run._now.ranks for site, _ in rank.arrays()}
+    run._now.damaged.warn(4)
+    return sorted(found)
+
+
+def captures(run: Run, site: str) -> Captures:
+    """All captures at a site, as committed by now."""
+    return run._captures(site)
+
+
+def capture(captures: Captures, place: int) -> Array:
+    """One capture, the `place`-th, as it was: no padding."""
+    found = [
+        piece.array.capture(int(row)) for piece in captures.pieces for row in piece.row[piece.place == place]
+    ]
+    return found[0] if len(found) == 1 else np.concatenate(found)
+
+
+def shape(captures: Captures, place: int) -> tuple[int, ...]:
+    """The shape `capture` will have, without reading it."""
+    found = [
+        piece.array.shapes[int(row)] for piece in captures.pieces for row in piece.row[piece.place == place]
+    ]
+    inner = tuple(int(extent) for extent in found[0])
+    return inner if len(found) == 1 else (sum(int(one[0]) for one in found), *inner[1:])
+
+
+def dtype(captures: Captures, places: Sequence[int]) -> DType:
+    """The type that holds all these captures."""
+    chosen = set(places)
+    return np.result_type(*(p.array.dtype for p in captures.pieces if chosen.intersection(p.place.tolist())))
+
+
+def stored(dtype: DType) -> DType:
+    """A type that every NumPy can load: bfloat16 and its like become the wider one the store uses."""
+    return np.dtype(STORED_AS.get(dtype.name, dtype)).newbyteorder("=")
+
+
+def padding(dtype: DType) -> float:
+    """What lies beyond the end of a capture that is shorter than others, as in `run.tensor`."""
+    return np.nan if dtype.kind in "fc" else 0
+
+
+def blocks(captures: Captures) -> tuple[tuple[int, ...], DType, Iterator[Array]]:
+    """All captures as one array (step, …): its shape, its type and its blocks along the steps."""
+    lazy = captures.lazy()
+    kind = stored(lazy.dtype)
+    count = lazy.shape[0]
+    each = int(np.prod(lazy.shape[1:], dtype=np.int64)) * max(lazy.dtype.itemsize, kind.itemsize)
+    length = max(1, BLOCK_BYTES // max(1, each))
+    pieces = (np.asarray(lazy[start : start + length].values, kind) for start in range(0, count, length))
+    return lazy.shape, kind, pieces
+
+
+def write_npy(file: IO[bytes], shape: Sequence[int], dtype: DType, blocks: Iterable[Array]) -> None:
+    """A `.npy` of this shape, out of blocks that follow one another along its first axis."""
+    header = {
+        "descr": np.lib.format.dtype_to_descr(dtype),
+        "fortran_order": False,
+        "shape": tuple(int(extent) for extent in shape),
+    }
+    np.lib.format.write_array_header_1_0(file, header)
+    for block in blocks:
+        file.write(np.ascontiguousarray(block, dtype).data.cast("B") if block.size else b"")

@@ -1,0 +1,60 @@
+"""All kept tensors in one NumPy archive.
+
+For each site the array under its name, (step, sample, …) as `run.tensor` gives it, and beside it
+`NAME@step`, `@epoch`, `@batch`, and where there are samples `@size` (the rows that are real, the others are
+padding) and `@batch_size`. `@index.json` says which key belongs to which site and what type it had: odd
+characters are percent-encoded in keys, and bfloat16 and its like are stored as float32.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fitscope.export import kept
+from fitscope.export.place import new_file
+from fitscope.store.schema import site_path
+
+if TYPE_CHECKING:
+    from fitscope.export import Progress
+    from fitscope.read import Run
+
+
+def export(
+    run: Run, out: Path, *, sites: Sequence[str], stats: Sequence[str], force: bool, progress: Progress
+) -> list[Path]:
+    del stats  # there are none of a tensor
+    index: list[dict[str, Any]] = []
+    found = {site: kept.captures(run, site) for site in sites}
+    done, total = 0, sum(len(captures.step) for captures in found.values())
+    with new_file(out, force) as path, zipfile.ZipFile(path, "w", allowZip64=True) as archive:
+
+        def put(key: str, shape: Sequence[int], dtype: kept.DType, blocks: Iterable[kept.Array]) -> None:
+            with archive.open(f"{key}.npy", "w", force_zip64=True) as file:
+                kept.write_npy(file, shape, dtype, blocks)
+
+        def counted(blocks: Iterable[kept.Array]) -> Iterable[kept.Array]:
+            nonlocal done
+            for block in blocks:
+                yield block
+                done += len(block)
+                progress(done, total)
+
+        for site, captures in found.items():
+            key = site_path(site)
+            shape, dtype, blocks = kept.blocks(captures)
+            put(key, shape, dtype, counted(blocks))
+            beside = {"step": captures.step, "epoch": captures.epoch, "batch": captures.batch}
+            if captures.pieces[0].array.batched:
+                beside |= {"size": captures.size, "batch_size": captures.batch_size}
+            for name, values in beside.items():
+                put(f"{key}@{name}", values.shape, np.dtype(np.int64), [values])
+            original = kept.dtype(captures, range(len(captures.step))).name
+            index.append({"key": key, "site": site, "dtype": original, "beside": list(beside)})
+        archive.writestr("@index.json", json.dumps({"run": run.id, "arrays": index}, indent=1))
+    return [out]

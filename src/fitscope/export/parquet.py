@@ -1,0 +1,42 @@
+"""The stats table as one Parquet file, columns as in `store/schema.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fitscope.export.place import new_file
+from fitscope.export.rows import columns, rows
+from fitscope.store.schema import STATS_SCHEMA
+
+if TYPE_CHECKING:
+    from fitscope.export import Progress
+    from fitscope.read import Run
+
+GROUP_ROWS = 50_000  #: rows gathered before they are written: parts may be small, row groups should not
+
+
+def export(
+    run: Run, out: Path, *, sites: Sequence[str], stats: Sequence[str], force: bool, progress: Progress
+) -> list[Path]:
+    names = columns(stats)
+    form = pa.schema([STATS_SCHEMA.field(name) for name in names], metadata={"fitscope.run": run.id})
+    with new_file(out, force) as path, pq.ParquetWriter(path, form, compression="zstd") as writer:
+        for group in _groups(rows(run, sites, names, progress)):
+            writer.write_table(group.cast(form), row_group_size=GROUP_ROWS)
+    return [out]
+
+
+def _groups(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    gathered: list[pa.Table] = []
+    for table in tables:
+        gathered.append(table)
+        if sum(one.num_rows for one in gathered) >= GROUP_ROWS:
+            yield pa.concat_tables(gathered)
+            gathered = []
+    if gathered:
+        yield pa.concat_tables(gathered)

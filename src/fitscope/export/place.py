@@ -1,0 +1,64 @@
+"""Where an export goes: a file that appears whole or not at all, or a directory.
+
+Nothing that exists is overwritten without `force`; and with it only regular files are, never a directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from fitscope.errors import StoreError
+from fitscope.store.schema import site_path
+
+_LONGEST = 120  # a name gets a number and an ending yet, and most file systems allow 255 bytes
+
+
+@contextlib.contextmanager
+def new_file(out: Path, force: bool) -> Iterator[Path]:
+    """A path to write to; what is there at the end becomes `out`, unless an error comes first."""
+    out = out.resolve()
+    if out.is_dir():
+        raise StoreError("the name of a file", f"the directory {str(out)!r}", "Name a file in it")
+    if out.exists() and not out.is_file():
+        raise StoreError("the name of a file", f"{str(out)!r}, a device", "Name a file")
+    if out.exists() and out.stat().st_size and not force:
+        raise _exists(f"{str(out)!r}, which exists")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = out.with_name(f".fitscope-{uuid.uuid4().hex}")
+    try:
+        yield unfinished
+        unfinished.replace(out)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def folder(out: Path, force: bool) -> Path:
+    """A directory to write in, created if there is none."""
+    if out.exists() and not out.is_dir():
+        raise StoreError("a directory", f"{str(out)!r}, a file", "Choose another name")
+    if out.exists() and any(out.iterdir()) and not force:
+        raise _exists(f"{str(out)!r}, which is not empty")
+    out.mkdir(parents=True, exist_ok=True)
+    return out
+
+
+def flat(name: str) -> str:
+    """A name as one part of a file name: ``/`` becomes ``~``, odd characters are percent-encoded.
+
+    No two names share one, but for those too long to be written out, which are cut and get a hash.
+    """
+    text = site_path(name).replace("/", "~")
+    if len(text) > _LONGEST:
+        digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:24]
+        text = f"{text[:60]}+{digest}"
+    return text
+
+
+def _exists(what: str) -> StoreError:
+    return StoreError(
+        "a place for something new", what, "Choose another, or force=True (--force) to replace it"
+    )

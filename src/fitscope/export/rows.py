@@ -1,0 +1,117 @@
+"""The rows of a run's stats table as a stream, ordered by step, whatever the number of parts and ranks.
+
+At any time there is about one part per rank in memory. The parts of one rank follow one another in time;
+those of several ranks are merged by always reading on where the steps are lowest. A damaged part is reported
+(`run.damaged`, one warning) and left out, as everywhere in the reading side.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fitscope.read.frames import plain
+from fitscope.store import schema
+
+if TYPE_CHECKING:
+    from fitscope.export import Progress
+    from fitscope.read import Run
+    from fitscope.read.tables import Part
+
+#: What is in a row beside its stats.
+ABOUT = ("step", "epoch", "batch", "time", "attempt", "rank", "site", "dtype", "shape", "batched", "value")
+#: The columns the histogram is made of.
+HISTOGRAM = ("buckets", "counts")
+
+
+def sites(run: Run) -> list[str]:
+    """The sites there are statistics of."""
+    run._now.look()
+    found = run._now.stats.sites()
+    run._now.damaged.warn(4)
+    return sorted(found)
+
+
+def columns(stats: Sequence[str]) -> list[str]:
+    """The columns of an export limited to these stats; all of them if there are none."""
+    if not stats:
+        return list(schema.STATS_SCHEMA.names)
+    wanted = {*ABOUT, *stats, *(HISTOGRAM if "histogram" in stats else ())}
+    return [name for name in schema.STATS_SCHEMA.names if name in wanted]
+
+
+def rows(run: Run, sites: Sequence[str], columns: Sequence[str], progress: Progress) -> Iterator[pa.Table]:
+    """The rows of these sites, by step and site. What is flushed while this goes on is not part of it."""
+    parts = run._now.stats.parts
+    form = pa.schema([schema.STATS_SCHEMA.field(name) for name in columns])
+    wanted = pa.array(sites, pa.string())
+    done = 0
+
+    def read(part: Part) -> pa.Table:
+        nonlocal done
+        done += 1
+        progress(done, len(parts))
+        try:
+            table = part.read(sorted({"step", "site", *columns}))
+        except (pa.ArrowException, OSError) as problem:
+            run._now.damaged.add(part.key, problem)
+            return form.empty_table()
+        part.let_go()  # of one in an object store the bytes would be kept
+        if part.end is not None:
+            table = table.filter(pc.less(table["step"], part.end))
+        table = plain(table.filter(pc.is_in(table["site"].cast(pa.string()), wanted)))
+        return _formed(table, form)
+
+    # An attempt ends where the next one starts, so their steps follow one another.
+    for document in run.attempts:
+        folders = [
+            schema.rank_folder(int(document["attempt"]), rank)
+            for rank in range(int(document.get("world") or 1))
+        ]
+        lanes = [deque(p for p in parts if p.key.startswith(f"{folder}/")) for folder in folders]
+        yield from _merged(lanes, read)
+    run._now.damaged.warn(4)
+
+
+def _merged(lanes: list[deque[Part]], read: Any) -> Iterator[pa.Table]:
+    """The rows of several ranks in one stream."""
+    reached = [-math.inf if lane else math.inf for lane in lanes]  # the step up to which each has been read
+    waiting: list[pa.Table] = []
+    while any(lanes):
+        behind = reached.index(min(reached))
+        table = read(lanes[behind].popleft())
+        if table.num_rows:
+            waiting.append(table)
+            reached[behind] = max(reached[behind], pc.max(table["step"]).as_py())
+        if not lanes[behind]:
+            reached[behind] = math.inf
+        if not waiting:
+            continue
+        ready, waiting = _split(pa.concat_tables(waiting), min(reached))
+        if ready.num_rows:
+            yield ready.sort_by([(name, "ascending") for name in ("step", "site", "rank")])
+
+
+def _split(table: pa.Table, reached: float) -> tuple[pa.Table, list[pa.Table]]:
+    """The rows that no rank can have anything before, and the others."""
+    if math.isinf(reached):
+        return (table, []) if reached > 0 else (table.slice(0, 0), [table])
+    early = pc.less_equal(table["step"], int(reached))
+    late = table.filter(pc.invert(early))
+    return table.filter(early), [late] if late.num_rows else []
+
+
+def _formed(table: pa.Table, form: pa.Schema) -> pa.Table:
+    """With exactly the columns of `form`: those an older run does not have are null."""
+    arrays = [
+        table[field.name].cast(field.type)
+        if field.name in table.column_names
+        else pa.nulls(table.num_rows, field.type)
+        for field in form
+    ]
+    return pa.table(arrays, schema=form)

@@ -1,0 +1,99 @@
+"""The statistics in an SQLite file, tables as in `database`. Further runs can be added to it.
+
+Shapes are JSON. SQLite has no NaN and makes NULL of it: of a scalar that is not a number `value` is NULL and
+`nans` is 1.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import pyarrow as pa
+
+from fitscope.export.csv import with_texts
+from fitscope.export.database import TABLES, Database, fill, not_ours
+
+if TYPE_CHECKING:
+    from fitscope.export import Progress
+    from fitscope.read import Run
+
+BATCH_ROWS = 5_000  #: rows turned into Python objects at once
+
+
+def export(
+    run: Run, out: Path, *, sites: Sequence[str], stats: Sequence[str], force: bool, progress: Progress
+) -> list[Path]:
+    return fill(SQLite, run, out, sites, stats, force, progress)
+
+
+class SQLite(Database):
+    """An SQLite file."""
+
+    Error = sqlite3.Error
+
+    def __init__(self, out: Path) -> None:
+        self._out = out
+        self._connection: sqlite3.Connection
+
+    def __enter__(self) -> Self:
+        self._connection = sqlite3.connect(self._out, isolation_level=None)
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            for name, form in TABLES.items():
+                self._prepare(name, form)
+            for name in ("stats", "histograms"):
+                self._connection.execute(
+                    f"CREATE INDEX IF NOT EXISTS {name}_by_site ON {name} (run, site, step)"
+                )
+        except sqlite3.Error as problem:  # locked, read-only, or something else
+            self._connection.close()
+            raise not_ours(self._out, problem) from problem
+        except BaseException:
+            self._connection.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                self._connection.execute("COMMIT")
+        finally:
+            self._connection.close()  # what is not committed by then is gone
+
+    def runs(self) -> list[str]:
+        return [run for (run,) in self._connection.execute("SELECT run FROM runs")]
+
+    def insert(self, name: str, table: pa.Table) -> None:
+        names = ", ".join(f'"{column}"' for column in table.column_names)
+        places = ", ".join("?" * table.num_columns)
+        for start in range(0, table.num_rows, BATCH_ROWS):
+            batch = with_texts(table.slice(start, BATCH_ROWS))
+            rows = zip(*(column.to_pylist() for column in batch.columns), strict=True)
+            self._connection.executemany(f"INSERT INTO {name} ({names}) VALUES ({places})", rows)
+
+    def remove(self, run: str) -> None:
+        for name in TABLES:
+            self._connection.execute(f"DELETE FROM {name} WHERE run = ?", [run])
+
+    def _prepare(self, name: str, form: pa.Schema) -> None:
+        """Makes the table, or adds the columns that an older version of it does not have."""
+        wanted = {field.name: _type(field.type) for field in form}
+        columns = ", ".join(f'"{column}" {kind}' for column, kind in wanted.items())
+        self._connection.execute(f"CREATE TABLE IF NOT EXISTS {name} ({columns})")
+        there = {row[1] for row in self._connection.execute(f"PRAGMA table_info({name})")}
+        if "run" not in there:
+            raise not_ours(self._out, f"its table {name} has no column run")
+        for column in wanted.keys() - there:
+            self._connection.execute(f'ALTER TABLE {name} ADD COLUMN "{column}" {wanted[column]}')
+
+
+def _type(kind: pa.DataType) -> str:
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+        return "INTEGER"
+    return "REAL" if pa.types.is_floating(kind) else "TEXT"

@@ -1,0 +1,216 @@
+"""Scalars and histograms as a TensorBoard event file, in a directory of the run's name.
+
+Tags are `activations/conv1/mean` and `activations/conv1/histogram`; of a scalar the site is the tag: `loss`,
+`metrics/accuracy`. Wall times are those of the training. TensorBoard keeps one value per tag and step, so what
+was seen several times at one step (by several ranks, or in the batches of a validation) is merged into one, a
+scalar to the mean. Values are float32 there.
+
+Written with the `tensorboard` package alone. Its own `EventFileWriter` is not used: it imports TensorFlow where
+that is installed (tensorboard 2.21), and its queue and thread serve nobody here.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import IO, TYPE_CHECKING, Any, Self
+
+import numpy as np
+import pyarrow as pa
+
+from fitscope.errors import StoreError
+from fitscope.export.database import bounds
+from fitscope.export.place import flat, folder, new_file
+from fitscope.export.rows import HISTOGRAM, columns, rows
+from fitscope.reduce.stats import BUCKETS, NAMES, ZERO_BUCKET, Stats
+
+if TYPE_CHECKING:
+    from fitscope.export import Progress
+    from fitscope.read import Run
+
+#: What of a tensor is shown unless told otherwise.
+SHOWN = ("mean", "std", "min", "max", "rms", "zeros", "nans", "infs", "histogram")
+
+BATCH_ROWS = 1_000  #: rows turned into Python objects at once
+DT_FLOAT, DT_DOUBLE = 1, 2  #: in TensorFlow's types.proto
+ENDING = ".fitscope"  #: of our event files; TensorBoard looks only for "tfevents" in a name
+
+
+def export(
+    run: Run, out: Path, *, sites: Sequence[str], stats: Sequence[str], force: bool, progress: Progress
+) -> list[Path]:
+    _package()  # before anything is made
+    where = folder(out / flat(run.id), force)
+    path = where / f"events.out.tfevents.{int(run.created.timestamp()):010d}{ENDING}"
+    began = run.created.timestamp()
+    with new_file(path, force=True) as unfinished, Events(unfinished, began, stats or SHOWN) as events:
+        for seen in _by_step(rows(run, sites, columns(()), progress)):
+            events.add(seen.site, seen.step, seen.time, seen.stats, seen.value)
+    for earlier in where.glob(f"events.out.tfevents.*{ENDING}"):
+        if earlier.name != path.name:
+            earlier.unlink()
+    return [path]
+
+
+class Events:
+    """An event file that is being written. TensorBoard can read it at any time after a `flush`."""
+
+    def __init__(self, path: Path, began: float, shown: Sequence[str] = SHOWN) -> None:
+        """`began`: seconds since 1970; TensorBoard shows times relative to it."""
+        self._tb = _package()
+        self._shown = tuple(shown)
+        self._known: set[str] = set()  # tags whose plugin has been named
+        self._file: IO[bytes] = path.open("wb")
+        self._records = self._tb.RecordWriter(self._file)
+        self._write(wall_time=began, file_version="brain.Event:2")
+
+    def add(self, site: str, step: int, time: float, stats: Stats, value: float | None = None) -> None:
+        """What is known about one site at one step; `value` if it is a scalar. Steps of a site must grow."""
+        summary = self._tb.Summary()
+        if value is not None:
+            self._scalar(summary, site, value)
+        else:
+            for name in self._shown:
+                if name != "histogram":
+                    self._scalar(summary, f"{site}/{name}", getattr(stats, name))
+                elif stats.finite:
+                    self._histogram(summary, f"{site}/histogram", triples(stats))
+        self._write(wall_time=time, step=step, summary=summary)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _scalar(self, summary: Any, tag: str, value: float) -> None:
+        with np.errstate(over="ignore"):
+            tensor = self._tb.Tensor(dtype=DT_FLOAT, float_val=[np.float32(value)], tensor_shape={})
+        self._value(summary, tag, "scalar", tensor)
+
+    def _histogram(self, summary: Any, tag: str, rows: np.ndarray[Any, Any]) -> None:
+        shape = {"dim": [{"size": extent} for extent in rows.shape]}
+        content = rows.astype("<f8").tobytes()
+        tensor = self._tb.Tensor(dtype=DT_DOUBLE, tensor_content=content, tensor_shape=shape)
+        self._value(summary, tag, "histogram", tensor)
+
+    def _value(self, summary: Any, tag: str, plugin: str, tensor: Any) -> None:
+        metadata = None
+        if tag not in self._known:  # said once per tag
+            self._known.add(tag)
+            metadata = self._tb.metadata[plugin]
+        summary.value.add(tag=tag, tensor=tensor, metadata=metadata)
+
+    def _write(self, **event: Any) -> None:
+        self._records.write(self._tb.Event(**event).SerializeToString())
+
+
+def triples(stats: Stats) -> np.ndarray[Any, Any]:
+    """The histogram as TensorBoard has it: rows of left edge, right edge, count.
+
+    Ordered and without gaps, as the distributions view expects; empty stretches are one row. The ends are the
+    smallest and largest value, not the edges of their buckets, because the views take their range from there.
+    """
+    lower, upper = bounds()
+    used = np.flatnonzero(stats.hist)
+    left = np.clip(lower[used], stats.min, stats.max)
+    right = np.clip(upper[used], stats.min, stats.max)
+    found = [[left[0], right[0], stats.hist[used[0]]]]
+    for here in range(1, len(used)):
+        if left[here] > found[-1][1]:
+            found.append([found[-1][1], left[here], 0])
+        found.append([left[here], right[here], stats.hist[used[here]]])
+    return np.array(found, np.float64)
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What was seen at one site at one step, by whoever and in however many batches."""
+
+    site: str
+    step: int
+    time: float
+    rank: int  #: of the first row
+    stats: Stats = field(default_factory=Stats)
+    values: list[float] = field(default_factory=list)
+
+    @property
+    def value(self) -> float | None:
+        return float(np.mean(self.values)) if self.values else None
+
+    def take(self, row: dict[str, Any]) -> None:
+        if not row["batched"] and row["rank"] != self.rank:
+            return  # the same tensor in every rank: the first speaks for it
+        self.time = max(self.time, row["time"])
+        if row["value"] is not None:
+            self.values.append(row["value"])
+        hist = np.zeros(BUCKETS, np.int64)
+        if row["buckets"]:
+            hist[np.array(row["buckets"]) + ZERO_BUCKET] = row["counts"]
+        self.stats = self.stats.merge(Stats(**{name: row[name] for name in NAMES}, hist=hist))
+
+
+def _by_step(tables: Iterator[pa.Table]) -> Iterator[_Seen]:
+    """One for each site and step. Holds one step at a time."""
+    seen: dict[str, _Seen] = {}
+    step = None
+    needed = ["site", "step", "time", "rank", "batched", "value", *NAMES, *HISTOGRAM]
+    for table in tables:
+        for batch in table.select(needed).to_batches(max_chunksize=BATCH_ROWS):
+            for row in batch.to_pylist():
+                if row["step"] != step:
+                    yield from seen.values()
+                    seen, step = {}, row["step"]
+                site = row["site"]
+                if site not in seen:
+                    seen[site] = _Seen(site, row["step"], row["time"], row["rank"])
+                seen[site].take(row)
+    yield from seen.values()
+
+
+@dataclass(frozen=True, slots=True)
+class _Package:
+    """What we use of tensorboard."""
+
+    Event: Any
+    Summary: Any
+    RecordWriter: Any
+    Tensor: Any
+    metadata: dict[str, Any]
+
+
+def _package() -> _Package:
+    try:
+        event, summary, record_writer, tensor, scalar, histogram = (
+            importlib.import_module(f"tensorboard.{name}")
+            for name in (
+                "compat.proto.event_pb2", "compat.proto.summary_pb2", "summary.writer.record_writer",
+                "compat.proto.tensor_pb2", "plugins.scalar.metadata", "plugins.histogram.metadata",
+            )
+        )  # fmt: skip
+    except ImportError as problem:
+        raise StoreError(
+            "the package tensorboard", f"an environment without it ({problem})",
+            "Install it: pip install 'fitscope[tensorboard]'",
+        ) from problem  # fmt: skip
+    return _Package(
+        event.Event,
+        summary.Summary,
+        record_writer.RecordWriter,
+        tensor.TensorProto,
+        {
+            name: module.create_summary_metadata(display_name=None, description=None)
+            for name, module in (("scalar", scalar), ("histogram", histogram))
+        },
+    )

@@ -1,0 +1,259 @@
+"""A run on one screen of a terminal: how it went, the loss, the spectrogram, and a table of layers.
+
+What does not fit into the width is left out by rank, the least telling column first; what is damaged,
+missing or dropped is always said. Reads a run, draws with `text`, prints nothing itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from rich.cells import cell_len
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from fitscope.read import Run
+from fitscope.show.overview import Layer, Overview
+from fitscope.show.squeeze import INF, MISSING, NAN, VALUE, Array, Grid, log10
+from fitscope.show.text import Pen, clean, curve, legend, number, percent, span, spectrogram, trend
+
+#: Status → sign and style. Severity has a symbol as well as a colour.
+STATUS = {
+    "running": ("●", "bold cyan"),
+    "complete": ("✓", "bold green"),
+    "interrupted": ("▲", "bold yellow"),
+    "failed": ("✖", "bold red"),
+}
+MANY_ZEROS = 0.9  #: a share that is printed in bold; what it means is for the rules to say
+TREND = 10  #: characters
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of the table, and how soon it is left out (0: never) when there is no room."""
+
+    title: str
+    cells: list[Text]
+    leave_out: int
+    left: bool = False
+
+    @property
+    def width(self) -> int:
+        return max([len(self.title), *(cell.cell_len for cell in self.cells)])
+
+
+def summary(run: Run, width: int, pen: Pen, *, layers: str | None = None, rows: int = 40) -> RenderableType:
+    """The whole picture. `layers` is a glob on the names of layers, `rows` the most lines of the table."""
+    overview = Overview(run)
+    chosen = overview.chosen(layers)
+    inside = width - 4
+    parts: list[RenderableType] = [headline(run, overview, pen)]
+    loss = overview.loss()
+    if loss is not None and len(loss):
+        parts += [Text(), *_loss(loss.to_numpy(float), inside, pen)]
+    if chosen and overview.kinds():
+        parts += [Text(), *_spectrograms(overview, chosen, inside, pen)]
+    if chosen:
+        told = _foremost(overview, chosen, rows)
+        parts += [Text(), layer_table(overview, told, inside, pen)]
+        if len(told) < len(chosen):
+            more = f"… and {len(chosen) - len(told)} more layers: --rows 0 shows all, --layers 'conv*' some"
+            parts.append(Text(more, "dim"))
+        parts.append(
+            Text(f"rms as of step {overview.steps[-1]:,}; each trend on a log scale of its own", "dim")
+        )
+    if not overview.layers:
+        parts.append(Text("Nothing was recorded of any layer.", "dim"))
+    troubles = problems(run)
+    parts += [Text(), *troubles] if troubles else []
+    model = run.model if isinstance(run.model, dict) else {}
+    title = Text(clean(model.get("name") or run.id), "bold")
+    return Panel(Group(*parts), title=title, width=width, padding=(0, 1), border_style="dim")
+
+
+def headline(run: Run, overview: Overview, pen: Pen) -> Text:
+    """How it went, and what watching cost."""
+    sign, style = STATUS.get(run.status, ("?", "bold"))
+    sign = sign if pen.unicode else "*"
+    model = run.model if isinstance(run.model, dict) else {}
+    line = Text.assemble((f"{sign} {clean(run.status)}", style))
+    facts = [clean(run.info.get("backend") or "")]
+    if model.get("parameters"):
+        facts.append(f"{model['parameters']:,} parameters")
+    if run.step is not None:
+        facts.append(f"step {run.step:,}")
+    if overview.epoch is not None:
+        facts.append(f"epoch {overview.epoch + 1}")
+    cost = run.overhead
+    if cost.get("steps") and cost.get("wall_seconds"):
+        facts.append(f"{cost['steps'] / cost['wall_seconds']:.3g} steps/s")
+    if "cpu_share" in cost:
+        facts.append(f"capture costs {percent(cost['cpu_share'])}")
+    for fact in facts:
+        if fact:
+            line.append(" · ", "dim").append(fact)
+    return line
+
+
+def problems(run: Run) -> list[Text]:
+    """What went wrong or is missing, a line each; none if all is well."""
+    lines = [("✖", "red", f"error while recording: {error}") for error in run.errors[:5]]
+    if run.errors_total > 5:
+        lines.append(("✖", "red", f"and {run.errors_total - 5} more errors"))
+    if run.full_at is not None:
+        lines.append(("▲", "yellow", f"recording stopped at step {run.full_at:,}: the run reached its limit"))
+    for word, counts in (("dropped, because the queue was full", run.dropped), ("lost", run.lost)):
+        if counts:
+            most = max(counts, key=lambda site: counts[site])
+            lines.append(("▲", "yellow", f"{sum(counts.values()):,} records {word}; most at {most}"))
+    unseen = getattr(run, "unseen", {})
+    lines += [("▲", "yellow", f"could not be seen: {site}: {why}") for site, why in list(unseen.items())[:5]]
+    lines += [("▲", "yellow", f"damaged, left out: {d.name}: {d.reason}") for d in run.damaged[:5]]
+    if len(run.damaged) > 5:
+        lines.append(("▲", "yellow", f"and {len(run.damaged) - 5} more damaged objects"))
+    return [Text.assemble((sign, style), " ", clean(said)) for sign, style, said in lines]
+
+
+def layer_table(overview: Overview, layers: Sequence[Layer], width: int, pen: Pen) -> Table:
+    """Layers × key stats at the newest step, with their way there."""
+    columns = _fitting(_columns(overview, layers, pen), width)
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    for column in columns:
+        table.add_column(
+            column.title, justify="left" if column.left else "right", no_wrap=True, overflow="ellipsis",
+            min_width=None if column.leave_out == 0 else column.width,
+        )  # fmt: skip
+    for cells in zip(*(column.cells for column in columns), strict=True):
+        table.add_row(*cells)
+    return table
+
+
+def _foremost(overview: Overview, layers: list[Layer], most: int) -> list[Layer]:
+    """All of them, or as many as are wanted: those first in which NaN or Inf came up first."""
+    if not most or len(layers) <= most:
+        return layers
+
+    def trouble(layer: Layer) -> float:
+        found = [overview.first(layer, stat) for stat in ("nans", "infs")]
+        return min((first[0] for first in found if first is not None), default=math.inf)
+
+    return sorted(layers, key=trouble)[:most]
+
+
+def _columns(overview: Overview, layers: Sequence[Layer], pen: Pen) -> list[Column]:
+    activations = [overview.grid([f"activations/{layer.name}"], "rms") for layer in layers]
+    gradients = [overview.grid([f"gradients/{layer.name}"], "rms") for layer in layers]
+    ratios = [overview.update_ratio(layer) for layer in layers]
+    means = [overview.grid([f"activations/{layer.name}"], "mean") for layer in layers]
+    zeros = [overview.zeros(layer) for layer in layers]
+    columns = [
+        Column("layer", [Text(clean(layer.name)) for layer in layers], 0, left=True),
+        Column("type", [Text(clean(layer.type), "dim") for layer in layers], 3, left=True),
+        Column("mean", [_last(grid, pen) for grid in means], 2),
+        Column("activations", [_last(grid, pen) for grid in activations], 7),
+        Column("", [_trend(grid, pen) for grid in activations], 5, left=True),
+        Column("gradients", [_last(grid, pen) for grid in gradients], 9),
+        Column("", [_trend(grid, pen) for grid in gradients], 6, left=True),
+        Column("update/weight", [_last(grid, pen) for grid in ratios], 8),
+        Column("", [_trend(grid, pen) for grid in ratios], 4, left=True),
+        Column("zeros", [_share(share) for share in zeros], 10),
+        Column("", [_marks(overview, layer, pen) for layer in layers], 11, left=True),
+    ]
+    return [column for column in columns if any(cell.plain.strip() for cell in column.cells)]
+
+
+def _fitting(columns: list[Column], width: int) -> list[Column]:
+    """Without the columns for which there is no room. Names of layers may be cut to sixteen characters."""
+    columns = list(columns)
+
+    def needed() -> int:
+        return sum(min(c.width, 16) if c.leave_out == 0 else c.width for c in columns) + 2 * len(columns)
+
+    while needed() > width and len(columns) > 1:
+        columns.remove(min((c for c in columns if c.leave_out), key=lambda c: c.leave_out))
+    return columns
+
+
+def _last(grid: Grid, pen: Pen) -> Text:
+    """The newest value that there is."""
+    seen = (grid.marks[0] != MISSING).nonzero()[0]
+    if not len(seen):
+        return Text()
+    mark = int(grid.marks[0, seen[-1]])
+    return Text(number(float(grid.values[0, seen[-1]]))) if mark == VALUE else pen.mark(mark)
+
+
+def _trend(grid: Grid, pen: Pen) -> Text:
+    return trend(grid, TREND, pen) if (grid.marks != MISSING).any() else Text()
+
+
+def _share(shares: Array) -> Text:
+    known = shares[~np.isnan(shares)]
+    if not len(known):
+        return Text()
+    return Text(percent(float(known[-1])), "bold yellow" if known[-1] >= MANY_ZEROS else "")
+
+
+def _marks(overview: Overview, layer: Layer, pen: Pen) -> Text:
+    """Where NaN and Inf began, in words."""
+    text = Text()
+    for stat, mark, word in (("nans", NAN, "NaN"), ("infs", INF, "Inf")):
+        found = overview.first(layer, stat)
+        if found is not None:
+            text.append("  " if text else "").append_text(pen.mark(mark))
+            text.append(f" {word} in {found[1]} since step {found[0]:,}", "bold red")
+    return text
+
+
+def _loss(numbers: Array, width: int, pen: Pen) -> list[RenderableType]:
+    real = numbers[np.isfinite(numbers)]
+    high, low = (number(float(real.max())), number(float(real.min()))) if len(real) else ("", "")
+    label = max(len(high), len(low), 4)
+    lines, log = curve(numbers, max(width - label - 2, 10), 4, pen)
+    names = [high, "loss", "(log)" if log else "", low] if len(lines) > 1 else ["loss"]
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(justify="right", style="dim", no_wrap=True)
+    grid.add_column(no_wrap=True)
+    for name, line in zip(names, lines, strict=True):
+        grid.add_row(name, line)
+    return [grid]
+
+
+def _spectrograms(overview: Overview, layers: Sequence[Layer], width: int, pen: Pen) -> list[RenderableType]:
+    """The spectrograms of activations and gradients: beside each other where there is room for both."""
+    kinds = overview.kinds()
+    labels = [clean(layer.name) for layer in layers]
+    longest = min(max(map(cell_len, labels)), max(width // 5, 8))
+    across = len(kinds) if width >= 90 else 1
+    wide = max((width - longest - 2 * across) // across, 10)
+    parts: list[RenderableType] = []
+    used: set[int] = set()
+    for i in range(0, len(kinds), across):
+        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+        table.add_column("", style="dim", no_wrap=True, overflow="ellipsis", width=longest)
+        drawn = []
+        for kind in kinds[i : i + across]:
+            grid = log10(overview.grid([f"{kind}/{layer.name}" for layer in layers], "rms"))
+            used |= set(grid.marks.flat)
+            table.add_column(_title(kind, grid, pen), no_wrap=True, width=wide)
+            drawn.append(spectrogram(grid, labels, wide, pen, 26 if across > 1 else 16))
+        for lines in zip(*drawn, strict=True):
+            table.add_row(Text(lines[0][0]), *(line for _, line in lines))
+        parts.append(table)
+    caption = legend(pen, [mark for mark in (NAN, INF, MISSING) if mark in used])
+    caption.append("   " if caption else "")
+    steps = f"steps {overview.steps[0]:,} to {overview.steps[-1]:,}, {len(overview.steps):,} of them recorded"
+    return [*parts, caption.append(steps, "dim")]
+
+
+def _title(kind: str, grid: Grid, pen: Pen) -> str:
+    """What a spectrogram shows; the ends of its scale, where it has not the fixed one of the colours."""
+    if pen.colour:
+        return f"{kind}, rms"
+    low, high = (number(10**end) for end in span(grid))
+    return f"{kind}, rms  {low} {pen.ramp} {high}"

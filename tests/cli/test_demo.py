@@ -1,0 +1,71 @@
+"""`fitscope demo`: what its training leaves behind, in small, and what the command makes of it."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+import fitscope as fs
+from fitscope import demo
+
+
+@pytest.mark.per_backend
+def test_both_faults_are_in_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "EVERY", 4)
+    monkeypatch.setattr(demo, "BATCHES", 8)
+    monkeypatch.setattr(demo, "EPOCHS", 2)
+    monkeypatch.setattr(demo, "UNSCALED", 4)
+    said = Console(file=io.StringIO())
+    run = fs.open(demo.train(str(tmp_path), said))
+    assert run.status == "complete"
+    assert run.errors == []
+    side = run.frame("activations/side").eval("zeros / count")
+    assert (side > 0.95).all()
+    conv1 = run.series("activations/conv1", "rms")
+    assert list(conv1.index) == [0, 4, 8, 12]
+    assert (conv1[[4, 12]] > 50 * conv1[[0, 8]].to_numpy()).all()
+
+
+def test_the_pictures_are_the_same_every_time_and_all_digits_differ() -> None:
+    (images, labels), (again, _) = demo.digits(200), demo.digits(200)
+    assert np.array_equal(images, again)
+    assert images.shape == (200, 16, 16, 1)
+    assert images.min() >= 0
+    assert images.max() <= 1
+    assert set(labels) == set(range(10))
+    assert len(set(demo.LIT)) == 10
+
+
+def test_the_command_shows_the_run_and_what_to_type_next(
+    call: Callable[..., Any], write: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def run(command: list[str], env: dict[str, str], check: bool) -> Any:
+        asked.append((command[1:], env["KERAS_BACKEND"]))
+        write()
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr("subprocess.run", run)
+    result = call("demo", "--backend", "jax")
+    assert result.exit_code == 0
+    assert asked == [(["-m", "fitscope.demo", "--to", "runs"], "jax")]
+    assert "✓ complete" in result.stdout
+    assert " show runs --layers 'conv*'" in result.stdout
+    assert " ls runs" in result.stdout
+
+
+def test_a_training_that_fails_is_not_shown(
+    call: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("subprocess.run", lambda *_, **__: SimpleNamespace(returncode=3))
+    result = call("demo", "--backend", "jax")
+    assert result.exit_code == 3
+    assert not result.stdout

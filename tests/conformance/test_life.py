@@ -1,0 +1,185 @@
+"""The life of a scope: trainings one after the other, models one after the other, callbacks beside it, the newest batch."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+
+import fitscope as fs
+
+WATCH = [fs.activations("first", keep="both"), fs.loss(), fs.updates("last")]
+FIT = {"batch_size": 8, "verbose": 0, "shuffle": False}
+
+
+def loss_steps(path):
+    return list(fs.open(path).series("loss").index)
+
+
+def test_fit_again_goes_on_in_the_same_run_and_compiles_nothing_again(small, xy, tmp_path, tools):
+    x, y = xy
+    scope = fs.Scope(tmp_path, WATCH, every=2)
+    twin = small("adam")
+    for _ in range(3):
+        twin.fit(x, y, **FIT)
+    model = small("adam")
+    for n in range(3):
+        model.fit(x, y, callbacks=[scope], **FIT)
+        assert len(fs.runs(tmp_path)) == 1
+        assert fs.open(tmp_path).overhead["first_call_seconds"] == [] or n == 0
+    tools.same(twin, model)
+    run = fs.open(tmp_path)
+    assert [attempt["start_step"] for attempt in run.attempts] == [0, 4, 6]
+    assert list(run.series("loss").index) == [0, 2, 4, 6, 8]
+    assert run.status == "complete"
+    # Compiled anew the optimizer begins again, and so does the run.
+    model.compile("adam", "mse")
+    model.fit(x, y, callbacks=[scope], **FIT)
+    assert len(fs.runs(tmp_path)) == 2
+    assert loss_steps(tmp_path) == [0, 2]
+
+
+def test_two_models_are_two_runs(small, xy, tmp_path):
+    x, y = xy
+    scope = fs.Scope(tmp_path, WATCH, every=1)
+    for _ in range(2):
+        small().fit(x, y, callbacks=[scope], **FIT)
+    assert len(fs.runs(tmp_path)) == 2
+    assert loss_steps(scope.path) == [0, 1, 2]
+
+
+def test_training_goes_on_in_a_run_that_was_left(small, xy, tmp_path):
+    """As after a crash: another scope, another model, the weights and the optimizer restored."""
+    x, y = xy
+    model = small("adam")
+    model.fit(x, y, callbacks=[fs.Scope(tmp_path, WATCH, every=1)], **FIT)
+    model.save(tmp_path / "model.keras")
+    (found,) = fs.runs(tmp_path)
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    scope = fs.Scope(found.path, WATCH, every=1)
+    again.fit(x, y, callbacks=[scope], **FIT)
+    assert len(fs.runs(tmp_path)) == 1
+    assert loss_steps(found.path) == [0, 1, 2, 3, 4, 5]
+    assert scope.path == fs.open(found.path).path
+
+
+class Reads(keras.callbacks.Callback):
+    """Another callback that reads the batch of the step that has just run."""
+
+    def __init__(self, scope):
+        super().__init__()
+        self.scope, self.seen = scope, {}
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.seen[self.scope.batch.step] = self.scope.batch["activations/first"].copy()
+
+
+def test_the_newest_batch(small, xy, tmp_path):
+    x, y = xy
+    scope = fs.Scope(tmp_path, WATCH, every=2)
+    with pytest.raises(fs.WatchError, match="none so far"):
+        _ = scope.batch
+    assert scope.path is None
+    reads = Reads(scope)
+    small().fit(x, y, callbacks=[scope, reads], **FIT)
+    run = fs.open(scope.path)
+    assert sorted(reads.seen) == [0, 2]
+    for step, value in reads.seen.items():
+        assert np.array_equal(value, run.array("activations/first", step))
+    batch = scope.batch
+    assert (batch.step, batch.epoch, batch.batch) == (2, 0, 2)
+    assert np.array_equal(batch["activations/first"], run.array("activations/first", 2))
+    assert sorted(batch) == ["activations/first", "loss", "updates/last/bias", "updates/last/kernel"]
+    assert float(batch["loss"]) == run.series("loss").loc[2]
+    assert "activations/first" in repr(batch)
+    with pytest.raises(fs.WatchError, match="Did you mean 'activations/first'"):
+        batch["activations/frist"]
+
+
+def test_the_newest_batch_of_several_in_one_execution(small, xy, tmp_path, backend):
+    if backend == "torch":
+        pytest.skip("Keras runs one step per execution on torch")
+    x, y = xy
+    scope = fs.Scope(tmp_path, WATCH, every=2)
+    small(steps_per_execution=2).fit(x, y, callbacks=[scope], **FIT)
+    assert scope.batch.step == 2
+
+
+def test_other_callbacks_beside_it(watch_fit, small, xy, tmp_path):
+    x, y = xy
+    folder = iter(["plain", "watched"])
+
+    def callbacks():
+        here = tmp_path / next(folder)
+        here.mkdir()
+        return [
+            keras.callbacks.BackupAndRestore(here / "backup", delete_checkpoint=False),
+            keras.callbacks.ModelCheckpoint(here / "model.keras", save_freq=2),
+            keras.callbacks.EarlyStopping("loss", patience=0, min_delta=1e6, restore_best_weights=True),
+            keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.5),
+            keras.callbacks.CSVLogger(here / "log.csv"),
+            keras.callbacks.TerminateOnNaN(),
+        ]
+
+    seen = watch_fit(lambda: small("adam"), x, y, callbacks=callbacks, epochs=5, watch=WATCH, validation_data=xy)
+    assert list(seen.run.frame("loss").epoch) == [0, 0, 0, 1, 1, 1]  # stopped early
+    assert (tmp_path / "plain/log.csv").read_text() == (tmp_path / "watched/log.csv").read_text()
+
+
+def test_a_training_restored_from_its_backup_goes_on_counting(small, xy, tmp_path):
+    x, y = xy
+
+    class Stop(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == 1:
+                raise RuntimeError("the machine went down")
+
+    def callbacks(scope):
+        return [scope, keras.callbacks.BackupAndRestore(tmp_path / "backup", delete_checkpoint=False)]
+
+    scope = fs.Scope(tmp_path / "runs", WATCH, every=1)
+    with pytest.raises(RuntimeError, match="went down"), scope:
+        small("adam").fit(x, y, epochs=3, callbacks=[*callbacks(scope), Stop()], **FIT)
+    run = fs.open(tmp_path / "runs")
+    assert run.status == "failed"
+    small("adam").fit(x, y, epochs=3, callbacks=callbacks(fs.Scope(run.path, WATCH, every=1)), **FIT)
+    assert list(run.series("loss").index) == list(range(9))
+    assert list(run.frame("loss").epoch) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert run.status == "complete"
+
+
+def test_callbacks_stay_asynchronous(small, xy, tmp_path, backend):
+    """A scope must not be the reason that Keras waits for each batch."""
+    x, y = xy
+    found = []
+
+    class Asks(keras.callbacks.Callback):
+        async_safe = True
+
+        def on_train_batch_begin(self, batch, logs=None):
+            import sys
+
+            frame = sys._getframe(1)
+            found.append(frame.f_locals["self"]._async_train)
+
+    small().fit(x, y, callbacks=[Asks()], **FIT)
+    without = found[-1]
+    small().fit(x, y, callbacks=[fs.Scope(tmp_path, WATCH, every=1), Asks()], **FIT)
+    assert found[-1] == without
+    if backend == "jax":  # the one on which Keras does so
+        assert without
+
+
+def test_validation_and_predictions_in_between_are_not_recorded(watch_fit, small, xy):
+    x, y = xy
+
+    class Predicts(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            self.model.predict(x, verbose=0)
+            self.model.evaluate(x, y, verbose=0)
+
+    seen = watch_fit(
+        small, x, y, watch=WATCH, callbacks=lambda: [Predicts()], validation_data=(x, y), epochs=2
+    )
+    assert list(seen.run.series("loss").index) == [0, 1, 2, 3, 4, 5]
+    assert seen.at("activations/first").shape == (8, 4)

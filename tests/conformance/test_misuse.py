@@ -1,0 +1,95 @@
+"""What does not fit the model is an error before the first step, in three clauses; what cannot be watched is said."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import keras
+import numpy as np
+import pytest
+
+import fitscope as fs
+
+FIT = {"batch_size": 8, "verbose": 0}
+
+
+@pytest.mark.parametrize(
+    ("watch", "message"),
+    [
+        (fs.activations("frist"), r"Received: 'frist'. Did you mean 'first'\? There are: 'first', 'norm', 'drop', 'last'"),
+        (fs.activations(keras.layers.Conv2D), "Received: Conv2D"),
+        (fs.gradients(keras.layers.Dense(1, name="elsewhere")), "Received: elsewhere"),
+        (fs.weights("first/krenel"), "Did you mean 'first/kernel'"),
+        (["activations"], "fs.activations"),
+    ],
+)
+def test_what_the_model_has_not(small, xy, tmp_path, watch, message):
+    model = small()
+    before = model.get_weights()
+    with pytest.raises(fs.WatchError, match=message):
+        model.fit(*xy, callbacks=[fs.Scope(tmp_path, watch)], **FIT)
+    assert all(np.array_equal(a, b) for a, b in zip(model.get_weights(), before, strict=True))
+    assert fs.runs(tmp_path) == []
+    model.fit(*xy, callbacks=[fs.Scope(tmp_path, fs.activations("first"))], **FIT)  # right after, without any ado
+
+
+def test_what_an_unbuilt_model_has_not(xy, tmp_path):
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.layers.Dense(3, name="a"), keras.layers.Dense(2, name="b")])
+    model.compile("sgd", "mse")
+    with pytest.raises(fs.WatchError, match="There are: 'a', 'b'"):
+        model.fit(*xy, callbacks=[fs.Scope(tmp_path, fs.activations("c"))], **FIT)
+    assert type(model.train_function).__module__ != "fitscope.dispatch"
+    model.fit(*xy, **FIT)
+
+
+def test_nothing_to_watch(small, xy, tmp_path):
+    """An empty list records nothing and says nothing."""
+    small().fit(*xy, callbacks=[fs.Scope(tmp_path, [], every=1)], **FIT)
+    assert fs.runs(tmp_path) == []
+
+
+def test_layers_by_class_object_and_glob(watch_fit, small, xy):
+    model = small()
+    seen = watch_fit(
+        small, *xy, watch=[fs.activations(keras.layers.Dense), fs.gradients("dr*"), fs.weights("*/kernel"), fs.updates("norm")]
+    )
+    assert [s for s in seen.run.sites if s.startswith("activations")] == ["activations/first", "activations/last"]
+    assert [s for s in seen.run.sites if s.startswith("gradients")] == ["gradients/drop"]
+    assert [s for s in seen.run.sites if s.startswith("weights")] == ["weights/first/kernel", "weights/last/kernel"]
+    assert [s for s in seen.run.sites if s.startswith("updates")] == [
+        f"updates/norm/{name}" for name in ("beta", "gamma", "moving_mean", "moving_variance")
+    ]
+    scope = fs.Scope(seen.run.path + "-object", fs.activations(model.get_layer("norm")), every=1)
+    model.fit(*xy, callbacks=[scope], **FIT)
+    assert sorted(scope.batch) == ["activations/norm"]
+
+
+def test_a_strategy_with_several_replicas(tmp_path, backend):
+    """Devices are set up once in a process, so this has its own."""
+    if backend != "tensorflow":
+        pytest.skip("tf.distribute")
+    code = f"""
+        import tensorflow as tf, numpy as np, warnings
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+        import keras, fitscope as fs
+        x, y = np.zeros((8, 3), "float32"), np.zeros((8, 2), "float32")
+        def train(devices, scope):
+            with tf.distribute.MirroredStrategy(devices).scope():
+                model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(2, name="d")])
+                model.compile("sgd", "mse")
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                model.fit(x, y, batch_size=4, verbose=0, callbacks=[scope])
+            return [str(w.message) for w in caught if w.category is fs.FitscopeWarning]
+        said = train(["CPU:0", "CPU:1"], fs.Scope({str(tmp_path / "two")!r}, every=1))
+        assert len(said) == 1 and "several replicas" in said[0], said
+        assert fs.runs({str(tmp_path / "two")!r}) == []
+        assert train(["CPU:0"], fs.Scope({str(tmp_path / "one")!r}, every=1)) == []
+        assert list(fs.open({str(tmp_path / "one")!r}).series("loss").index) == [0, 1]
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]

@@ -1,0 +1,53 @@
+"""What all tests share. One process tests one Keras backend: the one in KERAS_BACKEND.
+
+`make test` runs one process per backend, the first with every test in it, the others with `--not-once`: without
+those that no backend can change.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+# Before anything imports Keras.
+os.environ.setdefault("KERAS_BACKEND", "jax")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import pytest
+
+#: Folders and files whose tests no backend can change. Whatever is not listed runs on every backend, and so
+#: does a test marked `per_backend`.
+ONCE = (
+    "cli",  # prints runs, written without a backend
+    "docs",  # but for the examples and the README, which are marked
+    "export",  # rewrites runs
+    "faults",  # the store, under kill and full disks
+    "reduce/test_compiled.py",  # numba
+    "reduce/test_host.py",  # numba
+    "reduce/test_stats.py",  # arithmetic
+    "show",  # draws numbers
+    "store",  # files
+    "test_transport.py",  # a queue
+    "test_watch.py",  # plain data
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "slow_compile: waits for torch.compile, in a process of its own")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--not-once", action="store_true", help="leave out the tests that need no backend")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        place = item.path.relative_to(here) if item.path.is_relative_to(here) else item.path
+        listed = any(place.is_relative_to(name) for name in ONCE)
+        if listed and item.get_closest_marker("per_backend") is None:
+            item.add_marker(pytest.mark.once)
+    if config.getoption("--not-once"):
+        gone = [item for item in items if item.get_closest_marker("once")]
+        config.hook.pytest_deselected(items=gone)
+        items[:] = [item for item in items if not item.get_closest_marker("once")]

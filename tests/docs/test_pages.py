@@ -1,0 +1,127 @@
+"""The docs are true: every block of Python in them runs, in order, page by page; every link leads somewhere;
+and every public name and every command is described.
+
+A block that cannot be run has a comment right above it that says why: `<!-- not run: reason -->`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from markdown_it import MarkdownIt
+
+import fitscope as fs
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+NOT_RUN = "<!-- not run: "
+
+#: Where any link to the outside may lead.
+OUTSIDE = ("https://", "mailto:")
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def blocks(page: Path) -> list[tuple[int, str]]:
+    """The blocks of Python that are to be run, each with the line that it begins at."""
+    found, before = [], ""
+    for token in MarkdownIt().parse(page.read_text(encoding="utf-8")):
+        if token.type == "fence" and token.info.split()[:1] == ["python"] and not before.startswith(NOT_RUN):
+            assert token.map is not None
+            found.append((token.map[0] + 1, token.content))
+        before = token.content.strip() if token.type == "html_block" else ""
+    return found
+
+
+def links(page: Path) -> list[str]:
+    """Where a page points to: links and pictures."""
+    tokens = MarkdownIt().enable("table").parse(page.read_text(encoding="utf-8"))
+    inner = [child for token in tokens for child in token.children or ()]
+    return [str(child.attrs[name]) for child in inner for name in ("href", "src") if name in child.attrs]
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as the usual hosts make them."""
+    tokens = MarkdownIt().parse(page.read_text(encoding="utf-8"))
+    heads = [tokens[i + 1].content for i, token in enumerate(tokens) if token.type == "heading_open"]
+    kept = ("".join(c for c in head.lower() if c.isalnum() or c in " -_") for head in heads)
+    return {head.replace(" ", "-") for head in kept}
+
+
+def run_page(page: Path, names: dict[str, Any]) -> None:
+    for line, code in blocks(page):
+        # Blank lines in front, so that a traceback names the line of the page.
+        exec(compile("\n" * line + code, str(page), "exec"), names)
+
+
+with_code = [page for page in PAGES if blocks(page)]
+
+
+@pytest.mark.parametrize("page", [p for p in with_code if p.name != "README.md"], ids=name_of)
+def test_every_block_runs(
+    page: Path, names: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_page(page, names)
+
+
+@pytest.mark.per_backend
+def test_the_readme_runs_on_every_backend(
+    names: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_page(ROOT / "README.md", names)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for link in links(page):
+        if link.startswith(OUTSIDE):
+            continue
+        target, _, anchor = link.partition("#")
+        to = (page.parent / target).resolve() if target else page
+        assert to.is_relative_to(ROOT), f"{link} leads out of the repository"
+        assert to.exists(), f"{link} leads nowhere"
+        if anchor:
+            assert anchor in anchors(to), f"{link}: no such heading"
+
+
+def test_every_public_name_is_described() -> None:
+    api = (ROOT / "docs/api.md").read_text(encoding="utf-8")
+    assert [name for name in fs.__all__ if f"fs.{name}" not in api] == []
+
+
+def test_every_public_part_of_a_run_and_a_scope_is_described() -> None:
+    api = (ROOT / "docs/api.md").read_text(encoding="utf-8")
+    of_run = [name for name in vars(fs.Run) if not name.startswith("_")]
+    assert [name for name in of_run if f".{name}" not in api] == []
+    of_scope = [name for name in vars(fs.Scope) if not name.startswith(("_", "on_", "set_"))]
+    assert [name for name in of_scope if f"scope.{name}" not in api and name != "async_safe"] == []
+
+
+def test_every_command_has_a_heading() -> None:
+    from fitscope.cli import COMMANDS
+
+    headings = anchors(ROOT / "docs/cli.md")
+    assert [c.__name__ for c in COMMANDS if f"fitscope-{c.__name__}" not in headings] == []
+
+
+def test_every_page_is_reachable_from_the_readme() -> None:
+    seen, todo = set(), [ROOT / "README.md"]
+    while todo:
+        page = todo.pop()
+        if page in seen or page.suffix != ".md":
+            continue
+        seen.add(page)
+        inside = (link.partition("#")[0] for link in links(page) if not link.startswith(OUTSIDE))
+        todo += [(page.parent / link).resolve() for link in inside if link]
+    assert [name_of(page) for page in PAGES if page not in seen] == []
+
+
+def test_every_example_is_short() -> None:
+    for example in (ROOT / "examples").glob("*.py"):
+        assert len(example.read_text(encoding="utf-8").splitlines()) < 40, example.name

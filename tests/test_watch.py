@@ -1,0 +1,95 @@
+"""Watches and schedules: what the user may ask for, and the errors for what may not be asked."""
+
+from __future__ import annotations
+
+import pytest
+
+import fitscope as fs
+from fitscope import sizes
+from fitscope.watch import KINDS, Turn, defaults, schedule
+
+
+def due(every, turns):
+    return [turn.step for turn in turns if schedule(every).due(turn) is True]
+
+
+TURNS = [Turn(step, step // 4, step % 4, 4) for step in range(12)]
+
+
+@pytest.mark.parametrize(
+    ("every", "steps"),
+    [
+        (1, list(range(12))),
+        (5, [0, 5, 10]),
+        (fs.steps(3, 1, range(8, 10)), [1, 3, 8, 9]),
+        (fs.epochs(), [3, 7, 11]),
+        (fs.epochs(1), [7]),
+        (fs.epochs([0, 2], batch="first"), [0, 8]),
+        (fs.epochs(1, batch="all"), [4, 5, 6, 7]),
+        (fs.epochs(batch=2), [2, 6, 10]),
+        (lambda step: step > 9, [10, 11]),
+    ],
+)
+def test_due(every, steps):
+    assert due(every, TURNS) == steps
+
+
+def test_the_last_of_an_epoch_of_unknown_length_is_known_later():
+    assert fs.epochs(0).due(Turn(2, 0, 2, None)) == "last"
+    assert fs.epochs(0).due(Turn(6, 1, 2, None)) is False
+
+
+@pytest.mark.parametrize("every", [0, -1, True, 1.5, "often", None])
+def test_every_that_makes_no_sense(every):
+    with pytest.raises(fs.WatchError, match=r"Expected `every`.*Received.*every=1"):
+        schedule(every)
+
+
+@pytest.mark.parametrize("make", [lambda: fs.steps(), lambda: fs.steps(-1), lambda: fs.epochs(batch="middle"), lambda: fs.epochs(batch=-1)])
+def test_schedules_that_make_no_sense(make):
+    with pytest.raises(fs.WatchError, match=r"Expected .* Received: .* Write"):
+        make()
+
+
+def test_what_is_kept():
+    def kept(watch):
+        return watch.stats, watch.tensor, watch.samples
+
+    assert kept(fs.activations()) == (True, False, None)
+    assert kept(fs.activations(keep="tensor")) == (False, True, None)
+    assert kept(fs.activations(keep="both", samples=3)) == (True, True, 3)
+    assert kept(fs.activations(keep=["stats", "tensor"])) == (True, True, None)
+    assert kept(fs.gradients(samples=3)) == (True, True, 3)
+    assert kept(fs.targets()) == kept(fs.predictions()) == (True, True, None)
+    assert {watch.kind for watch in defaults()} <= KINDS.keys()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: fs.activations(keep="tensors"), "Did you mean 'tensor'"),
+        (lambda: fs.activations(keep=()), "'stats', 'tensor' or 'both'"),
+        (lambda: fs.activations(keep="stats", samples=3), "keep='tensor' or keep='both'"),
+        (lambda: fs.activations(samples=0), "Leave it out to keep all"),
+        (lambda: fs.activations(every="x"), "every=1"),
+        (lambda: fs.Scope("memory", limit="10 apples"), '"10 GB"'),
+        (lambda: fs.Scope("memory", memory=-1), "`memory` to be a number of bytes"),
+        (lambda: fs.Scope("memory", when_full="wait"), "when_full"),
+        (lambda: fs.Scope("memory", reduce="gpu"), "reduce"),
+        (lambda: fs.Scope("memory", every=0), "every"),
+    ],
+)
+def test_misuse(make, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(fs.WatchError, match=message) as error:
+        make()
+    assert error.value.expected
+    assert error.value.received
+    assert error.value.fix
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("10 GB", 10**10), ("512MiB", 2**29), (1000, 1000), ("1.5 kb", 1500), (None, None)]
+)
+def test_sizes(text, size):
+    assert sizes.parse(text, "limit") == size
