@@ -41,7 +41,12 @@ def cnn() -> keras.Model:
             layers.Conv2D(width, 3, padding="same"), layers.BatchNormalization(), layers.ReLU(),
             layers.Conv2D(width, 3, padding="same"), layers.MaxPooling2D(),
         ]  # fmt: skip
-    stack += [layers.Flatten(), layers.Dropout(0.3), layers.Dense(64, activation="relu"), layers.Dense(10, activation="softmax")]
+    stack += [
+        layers.Flatten(),
+        layers.Dropout(0.3),
+        layers.Dense(64, activation="relu"),
+        layers.Dense(10, activation="softmax"),
+    ]
     return keras.Sequential(stack)
 
 
@@ -69,14 +74,18 @@ class SecondModel(keras.callbacks.Callback):
 
 
 def whole(every: Any) -> dict[str, Any]:
-    return {"watch": [fs.activations(keep="tensor"), fs.gradients(keep="tensor")], "every": every, "limit": None}
+    return {
+        "watch": [fs.activations(keep="tensor"), fs.gradients(keep="tensor")],
+        "every": every,
+        "limit": None,
+    }
 
 
 def variants(batch: np.ndarray, to: Path) -> dict[str, Callable[[], list[Any]]]:
     """Name of the row → the callbacks it adds to `fit`. The first is what the others are compared with."""
     return {
-        "plain": lambda: [],
-        "plain again": lambda: [],
+        "plain": list,
+        "plain again": list,
         "nothing captured this step": lambda: [fs.Scope(to, every=fs.steps(10**12))],
         "default watches, every 10th step": lambda: [fs.Scope(to, every=10)],
         "default watches, every step": lambda: [fs.Scope(to, every=1)],
@@ -114,7 +123,9 @@ def main() -> None:
         for turn in range(options.rounds + 1):  # the first is for compiling
             for name, (model, callbacks) in trainings.items():
                 began = time.process_time(), time.perf_counter()
-                model.fit(x, y, batch_size=options.batch, epochs=1, shuffle=False, verbose=0, callbacks=callbacks)
+                model.fit(
+                    x, y, batch_size=options.batch, epochs=1, shuffle=False, verbose=0, callbacks=callbacks
+                )
                 if turn:
                     cpu[name].append((time.process_time() - began[0]) / options.steps)
                     wall[name].append((time.perf_counter() - began[1]) / options.steps)

@@ -53,19 +53,31 @@ def test_selectors(anatomy):
     assert places(anatomy, fs.activations("encoder/*")) == [("activations", "encoder/dense")]
     assert [p for _, p in places(anatomy, fs.activations("dense*"))] == ["dense_1", "encoder/dense"]
     assert [p for _, p in places(anatomy, fs.activations("lstm*"))] == ["lstm"]
-    assert [p for _, p in places(anatomy, fs.weights("*/kernel"))] == ["dense_1/kernel", "encoder/dense/kernel", "lstm/lstm_cell/kernel"]
+    assert [p for _, p in places(anatomy, fs.weights("*/kernel"))] == [
+        "dense_1/kernel",
+        "encoder/dense/kernel",
+        "lstm/lstm_cell/kernel",
+    ]
     assert [p for _, p in places(anatomy, fs.weights(layers.Dense))] == [
         "dense_1/bias", "dense_1/kernel", "encoder/dense/bias", "encoder/dense/kernel",
     ]  # fmt: skip
-    with pytest.raises(fs.WatchError, match=r"runs once in a step.*'lstm' runs once per time step.*Watch 'lstm'"):
+    with pytest.raises(
+        fs.WatchError, match=r"runs once in a step.*'lstm' runs once per time step.*Watch 'lstm'"
+    ):
         places(anatomy, fs.activations("lstm/lstm_cell"))
-    with pytest.raises(fs.WatchError, match="There are: 'lstm', 'encoder', 'encoder/dense', 'norm', 'dense_1'"):
+    with pytest.raises(
+        fs.WatchError, match="There are: 'lstm', 'encoder', 'encoder/dense', 'norm', 'dense_1'"
+    ):
         places(anatomy, fs.gradients("x"))
 
 
 def test_wants_of_several_watches_are_one(anatomy):
     plan = resolve(
-        [fs.activations("norm"), fs.activations("norm", keep="tensor", samples=4), fs.activations("norm", keep="both", samples=9)],
+        [
+            fs.activations("norm"),
+            fs.activations("norm", keep="tensor", samples=4),
+            fs.activations("norm", keep="both", samples=9),
+        ],
         anatomy,
         schedule(2),
     )

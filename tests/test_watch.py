@@ -45,7 +45,15 @@ def test_every_that_makes_no_sense(every):
         schedule(every)
 
 
-@pytest.mark.parametrize("make", [lambda: fs.steps(), lambda: fs.steps(-1), lambda: fs.epochs(batch="middle"), lambda: fs.epochs(batch=-1)])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: fs.steps(),
+        lambda: fs.steps(-1),
+        lambda: fs.epochs(batch="middle"),
+        lambda: fs.epochs(batch=-1),
+    ],
+)
 def test_schedules_that_make_no_sense(make):
     with pytest.raises(fs.WatchError, match=r"Expected .* Received: .* Write"):
         make()

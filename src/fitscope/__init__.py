@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         StoreError,
         WatchError,
     )
+    from fitscope.export import export_run
     from fitscope.read import Run, open, runs  # noqa: A004
     from fitscope.scope import Scope
     from fitscope.watch import (
@@ -47,6 +48,7 @@ _NAMES = {
     "open": "fitscope.read",
     "runs": "fitscope.read",
     "Run": "fitscope.read",
+    "export_run": "fitscope.export",
     **dict.fromkeys(
         (
             "activations", "gradients", "weights", "weight_gradients", "updates", "loss", "metrics",
@@ -84,6 +86,7 @@ __all__ = [
     "__version__",
     "activations",
     "epochs",
+    "export_run",
     "gradients",
     "inputs",
     "loss",

@@ -21,7 +21,9 @@ class LayerPart:
     path: str
     layer: Any
     container: bool  #: a model inside the model; its output is that of one of its own layers
-    looped: str = ""  #: the layer that runs this one once per time step; of its calls none is a value of the step
+    looped: str = (
+        ""  #: the layer that runs this one once per time step; of its calls none is a value of the step
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,7 +109,8 @@ def leaves(structure: Any, names: list[str] | None = None) -> Iterator[tuple[str
 def rebuilt(structure: Any, tensors: Iterator[Any]) -> Any:
     """The same structure with its leaves replaced, in the order of `leaves`."""
     if isinstance(structure, Mapping):
-        return type(structure)((key, rebuilt(structure[key], tensors)) for key in structure)
+        same_type: Any = type(structure)
+        return same_type((key, rebuilt(structure[key], tensors)) for key in structure)
     if isinstance(structure, tuple) and hasattr(structure, "_fields"):
         return type(structure)(*(rebuilt(item, tensors) for item in structure))
     if isinstance(structure, list | tuple):

@@ -184,7 +184,9 @@ class FirstCall:
         return result
 
 
-def when_built(adapter: Adapter, model: Any, phase: str, begin: Callable[[Exception | None], None]) -> Callable[[], None]:
+def when_built(
+    adapter: Adapter, model: Any, phase: str, begin: Callable[[Exception | None], None]
+) -> Callable[[], None]:
     """Calls `begin` when the model was built, before its first step or, with the reason why, after it.
 
     Returns what takes it all back.

@@ -56,7 +56,8 @@ class Plan:
         return (
             self.anatomy.same(other.anatomy)
             and self.places == other.places
-            and [(w.stats, w.tensor, w.samples) for w in self.watches] == [(w.stats, w.tensor, w.samples) for w in other.watches]
+            and [(w.stats, w.tensor, w.samples) for w in self.watches]
+            == [(w.stats, w.tensor, w.samples) for w in other.watches]
         )
 
     def due(self, turn: Turn) -> tuple[Due, Due]:
@@ -128,7 +129,9 @@ def _paths(watch: Watch, anatomy: Anatomy) -> list[str]:
         return [""]
     if watch.kind in ("activations", "gradients"):
         layers = [part for part in anatomy.layers if not _is_input(part)]
-        return _select(watch, layers, by_default=[part for part in layers if not part.container and not part.looped])
+        return _select(
+            watch, layers, by_default=[part for part in layers if not part.container and not part.looped]
+        )
     weights = [w for w in anatomy.weights if watch.kind != "weight_gradients" or w.variable.trainable]
     return _select(watch, weights, by_default=weights)
 

@@ -184,7 +184,9 @@ class Recording:
         status, error = self._ending
         if self.writer.full:
             lost = sum(self.writer.lost.values())
-            self._failed(f"the run reached its limit at step {self.writer.full_at}; {lost} records were not kept")
+            self._failed(
+                f"the run reached its limit at step {self.writer.full_at}; {lost} records were not kept"
+            )
         self._note()
         if error is not None:
             self.writer.note(ended_by=f"{type(error).__name__}: {error}")
@@ -220,7 +222,13 @@ class Recording:
             for text in [*self._told.elements(), *self._errors]:  # from before there was a run
                 self.writer.note(error=text)
             self._transport = Transport(
-                self._work, self._idle, self._on_error, limit=self._memory, when_full=self._when_full, start=host.warm_up, end=self._end
+                self._work,
+                self._idle,
+                self._on_error,
+                limit=self._memory,
+                when_full=self._when_full,
+                start=host.warm_up,
+                end=self._end,
             )
         self._stopped = self.writer.full
         return not self._stopped
@@ -286,10 +294,18 @@ class Recording:
         fresh = [text for text in dict.fromkeys(new) if text not in self._told]
         self._told.update(new)
         for text in fresh:
-            warnings.warn(f"fitscope could not observe everything, training goes on. {text}", FitscopeWarning, stacklevel=2)
+            warnings.warn(
+                f"fitscope could not observe everything, training goes on. {text}",
+                FitscopeWarning,
+                stacklevel=2,
+            )
         if last and self._told.total() > len(fresh):
             worst = "; ".join(f"{text} ({n}×)" if n > 1 else text for text, n in self._told.most_common(3))
-            warnings.warn(f"fitscope met {self._told.total()} errors in this training: {worst}", FitscopeWarning, stacklevel=2)
+            warnings.warn(
+                f"fitscope met {self._told.total()} errors in this training: {worst}",
+                FitscopeWarning,
+                stacklevel=2,
+            )
         if last and self._dropped:
             warnings.warn(
                 f"fitscope dropped {self._dropped.total()} records because its queue was full; "
@@ -325,7 +341,10 @@ class Recording:
 
     def overhead(self) -> dict[str, Any]:
         """What observing has cost so far. Shares are of the CPU time of the whole process since the training began."""
-        wall, cpu = (now() - then for now, then in zip((time.perf_counter, time.process_time), self._began, strict=True))
+        wall, cpu = (
+            now() - then
+            for now, then in zip((time.perf_counter, time.process_time), self._began, strict=True)
+        )
         transport = self._transport
         return {
             "steps": self._steps_begun,

@@ -82,4 +82,6 @@ def tensor_of(value: Any, adapter: Adapter) -> np.ndarray[Any, Any] | None:
 
 
 def _first(tensor: Any, want: Want, site: Site) -> Any:
-    return tensor[: want.samples] if want.samples is not None and site.batched and len(tensor.shape) else tensor
+    return (
+        tensor[: want.samples] if want.samples is not None and site.batched and len(tensor.shape) else tensor
+    )

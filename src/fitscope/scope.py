@@ -65,7 +65,9 @@ class Scope(Hooks):
     ) -> None:
         place(to)  # an unusable place is an error now, not in the first step
         self._to = to
-        self._watches = defaults() if watch is None else (watch,) if isinstance(watch, Watch) else tuple(watch)
+        self._watches = (
+            defaults() if watch is None else (watch,) if isinstance(watch, Watch) else tuple(watch)
+        )
         self._every = schedule(every)
         self._limit = sizes.parse(limit, "limit")
         self._memory = sizes.parse(memory, "memory") or sys.maxsize
@@ -163,7 +165,9 @@ class Scope(Hooks):
                 if failure is None:
                     recording.before_step(self._batch)
                 else:
-                    recording.note(f"the first step was not captured, as the model could not be built before it: {failure}")
+                    recording.note(
+                        f"the first step was not captured, as the model could not be built before it: {failure}"
+                    )
 
         self._wait_no_more = when_built(border, self._model, "train", begin)
         if fit is not None:
@@ -175,23 +179,37 @@ class Scope(Hooks):
         plan = resolve(self._watches, anatomy, self._every)
         why_not = border.why_not(self._model)
         if why_not is not None:
-            warnings.warn(f"fitscope records nothing of this training: {why_not}", FitscopeWarning, stacklevel=2)
+            warnings.warn(
+                f"fitscope records nothing of this training: {why_not}", FitscopeWarning, stacklevel=2
+            )
             return None
         after = before if before is not None and before.model is anatomy.model else None
         last = after.seen_step if after is not None else None
-        info = {"model": anatomy.describe(), "plan": plan.describe(), "notes": self._notes, "backend": border.name}
+        info = {
+            "model": anatomy.describe(),
+            "plan": plan.describe(),
+            "notes": self._notes,
+            "backend": border.name,
+        }
 
         def open_run(step: int) -> RunWriter:
             goes_on = last is not None and last < step
             self._run = (self._run if goes_on else None) or existing(self._to)
-            if self._run is not None:
-                return RunWriter.attempt(*self._run, info, start_step=step, limit=self._limit)
-            self._run = (self._to, time.strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(2))
-            return RunWriter.create(*self._run, info, start_step=step, limit=self._limit)
+            begin = RunWriter.create if self._run is None else RunWriter.attempt
+            runs, name = self._run or (self._to, time.strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(2))
+            writer = begin(runs, name, info, start_step=step, limit=self._limit)
+            self._run = runs, name
+            return writer
 
         in_step = self._reduce == "step" or (self._reduce == "auto" and border.on_accelerator())
         self._recording = Recording(
-            plan, border, open_run, memory=self._memory, when_full=self._when_full, in_step=in_step, after=after
+            plan,
+            border,
+            open_run,
+            memory=self._memory,
+            when_full=self._when_full,
+            in_step=in_step,
+            after=after,
         )
         if fit is not None:
             finish_with(fit, self._recording)

@@ -19,7 +19,9 @@ def parse(size: int | float | str | None, name: str) -> int | None:
     match = re.fullmatch(r"\s*([\d.]+)\s*([A-Za-z]+)\s*", size) if isinstance(size, str) else None
     unit = _UNITS.get(match.group(2).lower()) if match else None
     if match is None or unit is None:
-        raise WatchError(f"`{name}` to be a number of bytes", repr(size), 'Write it like "10 GB" or 512_000_000')
+        raise WatchError(
+            f"`{name}` to be a number of bytes", repr(size), 'Write it like "10 GB" or 512_000_000'
+        )
     return int(float(match.group(1)) * unit)
 
 

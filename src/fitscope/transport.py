@@ -45,7 +45,9 @@ class Transport(Generic[Item]):
         self.peak = 0
         self.waited = 0.0  #: seconds the training thread stood in `put`
         self.cpu = 0.0  #: seconds of CPU the writer used
-        self._thread = threading.Thread(target=self._run, args=(start, end), name="fitscope-writer", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, args=(start, end), name="fitscope-writer", daemon=True
+        )
         self._thread.start()
 
     def put(self, item: Item, nbytes: int) -> bool:

@@ -121,7 +121,9 @@ def _watch(
     unknown = [part for part in parts if part not in ("stats", "tensor")]
     if unknown or not parts:
         raise WatchError(
-            "`keep` to be 'stats', 'tensor' or 'both'", repr(keep), one_of(("stats", "tensor", "both"), str(keep))
+            "`keep` to be 'stats', 'tensor' or 'both'",
+            repr(keep),
+            one_of(("stats", "tensor", "both"), str(keep)),
         )
     if samples is not None and not (isinstance(samples, int) and samples > 0):
         raise WatchError("`samples` to be a positive whole number", repr(samples), "Leave it out to keep all")

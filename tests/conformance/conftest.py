@@ -80,13 +80,19 @@ def watch_fit(tmp_path) -> Callable[..., SimpleNamespace]:
         callbacks: Callable[[], list[Any]] = list,
         **settings: Any,
     ) -> SimpleNamespace:
-        of_arrays = {} if callable(x) else {"batch_size": 8, "shuffle": False}  # a function makes data anew for each
+        of_arrays = (
+            {} if callable(x) else {"batch_size": 8, "shuffle": False}
+        )  # a function makes data anew for each
         settings = {"verbose": 0, **of_arrays, **settings}
         plain = make()
         plain_history = plain.fit(x() if callable(x) else x, y, callbacks=callbacks(), **settings).history
         model = make()
-        recorder = fs.Scope(tmp_path / "runs", everything() if watch is None else watch, every, **(scope or {}))
-        history = model.fit(x() if callable(x) else x, y, callbacks=[recorder, *callbacks()], **settings).history
+        recorder = fs.Scope(
+            tmp_path / "runs", everything() if watch is None else watch, every, **(scope or {})
+        )
+        history = model.fit(
+            x() if callable(x) else x, y, callbacks=[recorder, *callbacks()], **settings
+        ).history
         same(plain, model)
         np.testing.assert_equal(history, plain_history)
         run = fs.open(tmp_path / "runs")

@@ -91,7 +91,7 @@ def trained(request, tmp_path_factory):
         def on_train_batch_end(self, batch, logs=None, seen=logs):
             seen.append(logs["loss"])
 
-    keep = dict(keep="both")
+    keep = {"keep": "both"}
     scope = fs.Scope(
         to,
         every=1,
@@ -106,7 +106,9 @@ def trained(request, tmp_path_factory):
     return fs.open(to), logs, seeds[0]
 
 
-def by_hand(w: dict[str, np.ndarray], x: np.ndarray, y: np.ndarray, mask: np.ndarray) -> dict[str, np.ndarray]:
+def by_hand(
+    w: dict[str, np.ndarray], x: np.ndarray, y: np.ndarray, mask: np.ndarray
+) -> dict[str, np.ndarray]:
     """One training step in NumPy, in float64."""
     n = len(x)
     seen: dict[str, np.ndarray] = {}
@@ -168,7 +170,9 @@ def test_every_value_is_that_of_a_step_written_by_hand(trained):
                 recorded = run.series(site)[step]
             # An update is the difference of two weights near 1: it has lost digits, the weights have not.
             slack = 3e-7 if site.startswith("updates/") else 2e-6
-            np.testing.assert_allclose(recorded, value, rtol=2e-4, atol=slack, err_msg=f"{site} at step {step}")
+            np.testing.assert_allclose(
+                recorded, value, rtol=2e-4, atol=slack, err_msg=f"{site} at step {step}"
+            )
 
 
 def test_weights_are_those_before_the_step_and_updates_lead_to_the_next(trained):
@@ -261,7 +265,9 @@ def twin_step(model: keras.Model, x: np.ndarray, y: np.ndarray, *, xla: bool) ->
                 return loss_of(y, value), outputs
 
         trainable = [v.value for v in model.trainable_variables]
-        (loss, outputs), (of, at) = jax.value_and_grad(loss_with, argnums=(0, 1), has_aux=True)(trainable, zeros)
+        (loss, outputs), (of, at) = jax.value_and_grad(loss_with, argnums=(0, 1), has_aux=True)(
+            trainable, zeros
+        )
     to_numpy = keras.ops.convert_to_numpy
     seen["loss"] = to_numpy(loss)
     for name in LAYERS:

@@ -18,7 +18,15 @@ import fitscope as fs
 BACKEND = keras.backend.backend()
 FIT = {"batch_size": 8, "verbose": 0, "shuffle": False}
 #: All kinds of taps at once.
-WATCH = [fs.activations(), fs.gradients(), fs.weights(), fs.weight_gradients(), fs.updates(), fs.loss(), fs.metrics()]
+WATCH = [
+    fs.activations(),
+    fs.gradients(),
+    fs.weights(),
+    fs.weight_gradients(),
+    fs.updates(),
+    fs.loss(),
+    fs.metrics(),
+]
 
 
 class Trap(layers.Layer):
@@ -42,7 +50,9 @@ class Sets(keras.callbacks.Callback):
         self.batch, self.begin, self.end = batch, begin, end
 
     def on_train_batch_begin(self, batch, logs=None):
-        if batch == self.batch and self.begin and self.model:  # asking for it brings its variables up to date on JAX
+        if (
+            batch == self.batch and self.begin and self.model
+        ):  # asking for it brings its variables up to date on JAX
             self.begin()
 
     def on_train_batch_end(self, batch, logs=None):
@@ -53,7 +63,13 @@ class Sets(keras.callbacks.Callback):
 def make(**mode):
     keras.utils.set_random_seed(0)
     model = keras.Sequential(
-        [layers.Input((5,), name="x"), layers.Dense(3, name="first"), layers.Dropout(0.5, name="drop"), Trap(name="trap"), layers.Dense(2, name="last")],
+        [
+            layers.Input((5,), name="x"),
+            layers.Dense(3, name="first"),
+            layers.Dropout(0.5, name="drop"),
+            Trap(name="trap"),
+            layers.Dense(2, name="last"),
+        ],
         name="model",
     )
     model.compile("adam", "mse", metrics=["mae"], **mode)
@@ -63,7 +79,9 @@ def make(**mode):
 def fails(where, error, model, x, y, callbacks):
     """Trains until it raises."""
     trap = model.get_layer("trap")
-    error = type(error)(*error.args)  # one of its own: it holds on to all that was going on, as long as it is held
+    error = type(error)(
+        *error.args
+    )  # one of its own: it holds on to all that was going on, as long as it is held
 
     def throw():
         raise error
@@ -134,11 +152,13 @@ def test_an_exception(xy, tmp_path, tools, where, error):
             known = inside and isinstance(error, ValueError)
             assert run.status == ("failed" if known else "interrupted")
             assert run.errors == []
-            assert list(run.series("loss").index)[0] == 3
+            assert next(iter(run.series("loss").index)) == 3
         model.fit(x, y, callbacks=list(callbacks), **FIT)
         return model
 
-    scope = fs.Scope(tmp_path, WATCH, every=lambda step: step % 2 == 1)  # batches 0 and 2, as three steps came before
+    scope = fs.Scope(
+        tmp_path, WATCH, every=lambda step: step % 2 == 1
+    )  # batches 0 and 2, as three steps came before
     tools.same(life(), life(scope))
     assert fs.open(scope.path).status == "complete"
 
@@ -231,7 +251,11 @@ def test_saving_cloning_and_copying_during_and_after(xy, tmp_path, tools):
         # Before the captured step our stand-in is in place.
         model.fit(x, y, callbacks=[*callbacks, Sets(2, during("before"), during("after"))], **FIT)
         model.save(folder / "end.keras")
-        held["end"] = [keras.models.clone_model(model), copy.deepcopy(model), pickle.loads(pickle.dumps(model))]
+        held["end"] = [
+            keras.models.clone_model(model),
+            copy.deepcopy(model),
+            pickle.loads(pickle.dumps(model)),
+        ]
         return model, held
 
     keras.saving.get_custom_objects()["Trap"] = Trap
@@ -249,7 +273,9 @@ def test_saving_cloning_and_copying_during_and_after(xy, tmp_path, tools):
                 assert [w.shape for w in a.get_weights()] == [w.shape for w in b.get_weights()]
                 assert a.get_config() == b.get_config()
             copied = of_watched[name][1]
-            assert all(np.array_equal(v, w) for v, w in zip(copied.get_weights(), loaded.get_weights(), strict=True))
+            assert all(
+                np.array_equal(v, w) for v, w in zip(copied.get_weights(), loaded.get_weights(), strict=True)
+            )
         copied.fit(x, y, **FIT)  # a copy is a model like any other
     finally:
         del keras.saving.get_custom_objects()["Trap"]

@@ -85,7 +85,10 @@ def recurrent() -> keras.Model:
 
 
 def everything(keep: str) -> list:
-    kept = [kind(keep=keep) for kind in (fs.activations, fs.gradients, fs.weights, fs.weight_gradients, fs.updates)]
+    kept = [
+        kind(keep=keep)
+        for kind in (fs.activations, fs.gradients, fs.weights, fs.weight_gradients, fs.updates)
+    ]
     return [*kept, fs.loss(), fs.metrics(), fs.inputs(keep=keep), fs.targets(), fs.predictions()]
 
 
@@ -104,7 +107,9 @@ def train(build, mode: dict[str, bool], scope: fs.Scope | None) -> list[np.ndarr
 
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: next(f"{k}={v}" for k, v in mode.items()))
-@pytest.mark.parametrize("build", [cnn, resnet, transformer, fused, recurrent], ids=lambda build: build.__name__)
+@pytest.mark.parametrize(
+    "build", [cnn, resnet, transformer, fused, recurrent], ids=lambda build: build.__name__
+)
 def test_training_is_bit_identical(build, mode, tmp_path):
     if mode.get("run_eagerly") and build is not cnn:
         pytest.skip("eager steps share nothing that a larger model would add")

@@ -121,7 +121,9 @@ def test_other_callbacks_beside_it(watch_fit, small, xy, tmp_path):
             keras.callbacks.TerminateOnNaN(),
         ]
 
-    seen = watch_fit(lambda: small("adam"), x, y, callbacks=callbacks, epochs=5, watch=WATCH, validation_data=xy)
+    seen = watch_fit(
+        lambda: small("adam"), x, y, callbacks=callbacks, epochs=5, watch=WATCH, validation_data=xy
+    )
     assert list(seen.run.frame("loss").epoch) == [0, 0, 0, 1, 1, 1]  # stopped early
     assert (tmp_path / "plain/log.csv").read_text() == (tmp_path / "watched/log.csv").read_text()
 

@@ -18,7 +18,10 @@ FIT = {"batch_size": 8, "verbose": 0}
 @pytest.mark.parametrize(
     ("watch", "message"),
     [
-        (fs.activations("frist"), r"Received: 'frist'. Did you mean 'first'\? There are: 'first', 'norm', 'drop', 'last'"),
+        (
+            fs.activations("frist"),
+            r"Received: 'frist'. Did you mean 'first'\? There are: 'first', 'norm', 'drop', 'last'",
+        ),
         (fs.activations(keras.layers.Conv2D), "Received: Conv2D"),
         (fs.gradients(keras.layers.Dense(1, name="elsewhere")), "Received: elsewhere"),
         (fs.weights("first/krenel"), "Did you mean 'first/kernel'"),
@@ -32,7 +35,9 @@ def test_what_the_model_has_not(small, xy, tmp_path, watch, message):
         model.fit(*xy, callbacks=[fs.Scope(tmp_path, watch)], **FIT)
     assert all(np.array_equal(a, b) for a, b in zip(model.get_weights(), before, strict=True))
     assert fs.runs(tmp_path) == []
-    model.fit(*xy, callbacks=[fs.Scope(tmp_path, fs.activations("first"))], **FIT)  # right after, without any ado
+    model.fit(
+        *xy, callbacks=[fs.Scope(tmp_path, fs.activations("first"))], **FIT
+    )  # right after, without any ado
 
 
 def test_what_an_unbuilt_model_has_not(xy, tmp_path):
@@ -54,11 +59,24 @@ def test_nothing_to_watch(small, xy, tmp_path):
 def test_layers_by_class_object_and_glob(watch_fit, small, xy):
     model = small()
     seen = watch_fit(
-        small, *xy, watch=[fs.activations(keras.layers.Dense), fs.gradients("dr*"), fs.weights("*/kernel"), fs.updates("norm")]
+        small,
+        *xy,
+        watch=[
+            fs.activations(keras.layers.Dense),
+            fs.gradients("dr*"),
+            fs.weights("*/kernel"),
+            fs.updates("norm"),
+        ],
     )
-    assert [s for s in seen.run.sites if s.startswith("activations")] == ["activations/first", "activations/last"]
+    assert [s for s in seen.run.sites if s.startswith("activations")] == [
+        "activations/first",
+        "activations/last",
+    ]
     assert [s for s in seen.run.sites if s.startswith("gradients")] == ["gradients/drop"]
-    assert [s for s in seen.run.sites if s.startswith("weights")] == ["weights/first/kernel", "weights/last/kernel"]
+    assert [s for s in seen.run.sites if s.startswith("weights")] == [
+        "weights/first/kernel",
+        "weights/last/kernel",
+    ]
     assert [s for s in seen.run.sites if s.startswith("updates")] == [
         f"updates/norm/{name}" for name in ("beta", "gamma", "moving_mean", "moving_variance")
     ]
@@ -91,5 +109,7 @@ def test_a_strategy_with_several_replicas(tmp_path, backend):
         assert train(["CPU:0"], fs.Scope({str(tmp_path / "one")!r}, every=1)) == []
         assert list(fs.open({str(tmp_path / "one")!r}).series("loss").index) == [0, 1]
     """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stderr[-3000:]

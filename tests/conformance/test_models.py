@@ -16,7 +16,9 @@ def floats(*shape: int) -> np.ndarray:
     return RNG.normal(size=shape).astype("float32")
 
 
-def compiled(model: keras.Model, loss: object = "mse", optimizer: object = "sgd", **more: object) -> keras.Model:
+def compiled(
+    model: keras.Model, loss: object = "mse", optimizer: object = "sgd", **more: object
+) -> keras.Model:
     model.compile(optimizer, loss, **more)
     return model
 
@@ -155,8 +157,13 @@ def test_many_inputs_and_outputs_are_named(watch_fit, tools):
     assert sites(seen.run, "predictions") == ["left", "right"]
     logged = set(seen.model.history.history)
     assert {"left_loss", "right_loss", "left_mae", "right_mse", "right_mae"} <= logged
-    assert {f"metrics/{name}" for name in logged - {"loss"}} == {s for s in seen.run.sites if s.startswith("metrics/")}
-    left, right = tools.dense(at, "left", x["a"][8:], 1), tools.dense(at, "right", np.hstack([x["a"], x["b"]])[8:], 1)
+    assert {f"metrics/{name}" for name in logged - {"loss"}} == {
+        s for s in seen.run.sites if s.startswith("metrics/")
+    }
+    left, right = (
+        tools.dense(at, "left", x["a"][8:], 1),
+        tools.dense(at, "right", np.hstack([x["a"], x["b"]])[8:], 1),
+    )
     tools.close(at("metrics/left_loss", 1), np.mean((left - y["left"][8:]) ** 2))
     tools.close(at("metrics/right_mae", 1), np.mean(np.abs(right - y["right"][8:])))
     tools.close(at("loss", 1), at("metrics/left_loss", 1) + at("metrics/right_loss", 1))
@@ -166,7 +173,9 @@ def test_lists_of_inputs_and_outputs_bear_the_models_names(watch_fit):
     def make():
         keras.utils.set_random_seed(0)
         a, b = layers.Input((3,), name="a"), layers.Input((3,), name="b")
-        return compiled(keras.Model([a, b], [layers.Dense(2, name="p")(a), layers.Dense(2, name="q")(b)]), ["mse", "mse"])
+        return compiled(
+            keras.Model([a, b], [layers.Dense(2, name="p")(a), layers.Dense(2, name="q")(b)]), ["mse", "mse"]
+        )
 
     x, y = [floats(8, 3), floats(8, 3)], [floats(8, 2), floats(8, 2)]
     seen = watch_fit(make, x, y, watch=[fs.inputs(keep="both"), fs.targets(), fs.predictions(), fs.metrics()])
@@ -232,8 +241,17 @@ def test_gru_masking_bidirectional_and_time_distributed(watch_fit, tools):
     x[:, 2] = 0
     seen = watch_fit(make, x, floats(10, 2))
     at = seen.at
-    assert sites(seen.run, "activations") == ["both", "both/backward_gru", "both/forward_gru", "last", "masking", "times"]
-    tools.close(at("activations/times"), tools.dense(at, "times/each", x[:8] * (x[:8] != 0).any(2, keepdims=True)))
+    assert sites(seen.run, "activations") == [
+        "both",
+        "both/backward_gru",
+        "both/forward_gru",
+        "last",
+        "masking",
+        "times",
+    ]
+    tools.close(
+        at("activations/times"), tools.dense(at, "times/each", x[:8] * (x[:8] != 0).any(2, keepdims=True))
+    )
     forward, backward = at("activations/both/forward_gru"), at("activations/both/backward_gru")
     tools.close(at("activations/both"), np.concatenate([forward, backward[:, ::-1]], axis=2))
     assert not forward[:, 2].any()  # Bidirectional puts out zeros where the input is masked
@@ -241,7 +259,12 @@ def test_gru_masking_bidirectional_and_time_distributed(watch_fit, tools):
 
     for inner in ("last/gru_cell", "each", "both/*/gru_cell"):
         with pytest.raises(fs.WatchError, match="once per time step"):
-            make().fit(x, floats(10, 2), verbose=0, callbacks=[fs.Scope(seen.run.path + "-no", fs.activations(inner))])
+            make().fit(
+                x,
+                floats(10, 2),
+                verbose=0,
+                callbacks=[fs.Scope(seen.run.path + "-no", fs.activations(inner))],
+            )
 
 
 def test_attention(watch_fit, tools):
@@ -256,7 +279,8 @@ def test_attention(watch_fit, tools):
     seen = watch_fit(make, x, floats(10, 6))
     at = seen.at
     q, k, v = (
-        np.einsum("abc,cde->abde", x[:8], at(f"weights/attention/{n}/kernel")) + at(f"weights/attention/{n}/bias")
+        np.einsum("abc,cde->abde", x[:8], at(f"weights/attention/{n}/kernel"))
+        + at(f"weights/attention/{n}/bias")
         for n in ("query", "key", "value")
     )
     tools.close(at("activations/attention/query"), q)
@@ -264,7 +288,9 @@ def test_attention(watch_fit, tools):
     scores = np.exp(scores - scores.max(-1, keepdims=True))
     mixed = np.einsum("ahqk,akhe->aqhe", scores / scores.sum(-1, keepdims=True), v)
     out = np.einsum("aqhe,hec->aqc", mixed, at("weights/attention/attention_output/kernel"))
-    tools.close(at("activations/attention"), out + at("weights/attention/attention_output/bias"), rtol=1e-3, atol=1e-5)
+    tools.close(
+        at("activations/attention"), out + at("weights/attention/attention_output/bias"), rtol=1e-3, atol=1e-5
+    )
     assert np.array_equal(at("activations/attention"), at("activations/attention/attention_output"))
     tools.close(at("gradients/norm"), np.repeat(at("gradients/pool")[:, None] / 4, 4, axis=1))
 
@@ -306,18 +332,26 @@ def test_losses_regularizers_constraints_frozen_and_tied_weights(watch_fit, tool
     tools.close(at("activations/frozen"), frozen)
     out = frozen @ at("weights/dense/kernel").T
     tools.close(at("activations/tied"), out)
-    tools.close(at("loss"), np.mean((out - y[:8]) ** 2) + np.mean(frozen**2) + 0.01 * np.sum(regular**2) / 8, rtol=1e-3)
+    tools.close(
+        at("loss"),
+        np.mean((out - y[:8]) ** 2) + np.mean(frozen**2) + 0.01 * np.sum(regular**2) / 8,
+        rtol=1e-3,
+    )
     assert "weight_gradients/dense_1/kernel" not in seen.run.sites
     assert np.array_equal(at("updates/dense_1/kernel"), np.zeros((4, 4)))
     moved = at("weights/dense/kernel") + at("updates/dense/kernel")
     tools.close(np.linalg.norm(moved, axis=0), np.ones(4))  # the constraint is a part of the update
     tools.close(moved, at("weights/dense/kernel", 1))
-    assert [s for s in seen.run.sites if s.startswith("weights/tied")] == []  # a weight has one place: its owner's
+    assert [
+        s for s in seen.run.sites if s.startswith("weights/tied")
+    ] == []  # a weight has one place: its owner's
 
 
 def test_rematerialised_layers(watch_fit, tools, backend):
     if backend == "tensorflow":
-        pytest.skip("Keras 3.15 itself cannot: a TensorFlow graph rematerialises no call with keyword arguments")
+        pytest.skip(
+            "Keras 3.15 itself cannot: a TensorFlow graph rematerialises no call with keyword arguments"
+        )
 
     def make():
         keras.utils.set_random_seed(0)
@@ -328,7 +362,12 @@ def test_rematerialised_layers(watch_fit, tools, backend):
         return compiled(model)
 
     x, y = floats(12, 3), floats(12, 2)
-    watch = [fs.activations("b", keep="both"), fs.weights(keep="both"), fs.weight_gradients(keep="both"), fs.loss()]
+    watch = [
+        fs.activations("b", keep="both"),
+        fs.weights(keep="both"),
+        fs.weight_gradients(keep="both"),
+        fs.loss(),
+    ]
     seen = watch_fit(make, x, y, watch=watch)
     h = tools.dense(seen.at, "b", np.tanh(tools.dense(seen.at, "a", x[:8])))
     tools.close(seen.at("loss"), np.mean((h - y[:8]) ** 2))

@@ -15,7 +15,13 @@ from keras import layers
 import fitscope as fs
 
 BACKEND = keras.backend.backend()
-WATCH = [fs.activations(keep="both"), fs.weights(keep="both"), fs.weight_gradients(), fs.loss(), fs.inputs(keep="both")]
+WATCH = [
+    fs.activations(keep="both"),
+    fs.weights(keep="both"),
+    fs.weight_gradients(),
+    fs.loss(),
+    fs.inputs(keep="both"),
+]
 
 
 @pytest.mark.skipif(BACKEND == "torch", reason="Keras runs one step per execution on torch")
@@ -76,7 +82,11 @@ def test_a_step_that_torch_compiles(tmp_path):
         np.testing.assert_allclose(run.array("activations/a", 0), h, rtol=1e-4, atol=1e-6)
     """
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=600, env={**os.environ}
+        [sys.executable, "-c", textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env={**os.environ},
     )
     assert done.returncode == 0, done.stderr[-3000:]
 
@@ -110,7 +120,9 @@ def generator(x, y):
 
 def data_loader(x, y):
     torch = pytest.importorskip("torch")
-    return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.tensor(x), torch.tensor(y)), batch_size=8)
+    return torch.utils.data.DataLoader(
+        torch.utils.data.TensorDataset(torch.tensor(x), torch.tensor(y)), batch_size=8
+    )
 
 
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
@@ -184,7 +196,9 @@ def test_stats_taken_in_the_step_are_those_taken_on_the_host(watch_fit, small, x
             continue
         one, other = on_host[column].to_numpy(), run.stats[column].to_numpy()
         if column in ("value", "mean", "std", "min", "max", "rms"):
-            np.testing.assert_allclose(one.astype(float), other.astype(float), rtol=1e-4, atol=1e-6, err_msg=column)
+            np.testing.assert_allclose(
+                one.astype(float), other.astype(float), rtol=1e-4, atol=1e-6, err_msg=column
+            )
         else:
             assert [str(v) for v in one] == [str(v) for v in other], column
     np.testing.assert_allclose(tensors, run.tensor("activations/first").values, rtol=1e-4, atol=1e-6)

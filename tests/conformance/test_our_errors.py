@@ -105,7 +105,9 @@ def weights_of_plain(plain_weights, small, xy, mode):
 @pytest.mark.parametrize("broken", BREAKS, ids=lambda f: f.__name__)
 def test_training_goes_on(small, xy, tmp_path, monkeypatch, plain_weights, broken, mode):
     if broken is break_trace and (BACKEND == "torch" or (BACKEND == "tensorflow" and mode)):
-        pytest.skip("a step that is not traced has begun by then; what can fail in it is guarded, see break_see")
+        pytest.skip(
+            "a step that is not traced has begun by then; what can fail in it is guarded, see break_see"
+        )
     wanted = weights_of_plain(plain_weights, small, xy, mode)
     broken(monkeypatch)
     model = small(**mode)
@@ -125,7 +127,9 @@ def test_training_goes_on(small, xy, tmp_path, monkeypatch, plain_weights, broke
 
 @pytest.mark.parametrize("mode", [{}, {"run_eagerly": True}], ids=["compiled", "eager"])
 @pytest.mark.parametrize("broken", [break_see, break_see_gradient], ids=lambda f: f.__name__)
-def test_a_site_that_cannot_be_seen_is_left_out_and_named(small, xy, tmp_path, monkeypatch, plain_weights, broken, mode):
+def test_a_site_that_cannot_be_seen_is_left_out_and_named(
+    small, xy, tmp_path, monkeypatch, plain_weights, broken, mode
+):
     wanted = weights_of_plain(plain_weights, small, xy, mode)
     broken(monkeypatch)
     model = small(**mode)

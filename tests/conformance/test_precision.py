@@ -28,14 +28,21 @@ def test_mixed_precision(watch_fit, tools, xy, policy, mode):
         # The first steps overflow float16: the scale is halved and the batch left out. Then it grows.
         optimizer = keras.optimizers.SGD(0.1)
         if scaled:
-            optimizer = keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=2.0**17, dynamic_growth_steps=2)
+            optimizer = keras.optimizers.LossScaleOptimizer(
+                optimizer, initial_scale=2.0**17, dynamic_growth_steps=2
+            )
         model.compile(optimizer, "mse", **mode)
         return model
 
     seen = watch_fit(make, x, y, epochs=2)
     at, run = seen.at, seen.run
     short = policy.removeprefix("mixed_")
-    for kind, dtype in [("activations", short), ("gradients", short), ("weights", "float32"), ("updates", "float32")]:
+    for kind, dtype in [
+        ("activations", short),
+        ("gradients", short),
+        ("weights", "float32"),
+        ("updates", "float32"),
+    ]:
         name = f"{kind}/first" + ("/kernel" if kind in ("weights", "updates") else "")
         assert set(run.frame(name)["dtype"]) == {dtype}, name
         assert at(name).dtype.name == dtype
@@ -51,10 +58,17 @@ def test_mixed_precision(watch_fit, tools, xy, policy, mode):
         factor = scale.loc[step] if scaled else 1.0
         tools.close(at("gradients/last", step), g * factor, rtol=1e-3, atol=1e-3)  # as the step computed it
         wanted = at("activations/first", step).astype("float64").T @ at("gradients/last", step)
-        tools.close(at("weight_gradients/last/kernel", step), wanted, rtol=1e-3 if scaled else 2e-2, atol=1e-2)
+        tools.close(
+            at("weight_gradients/last/kernel", step), wanted, rtol=1e-3 if scaled else 2e-2, atol=1e-2
+        )
         if np.isfinite(at("weight_gradients/first/kernel", step)).all():
             # Looser for bfloat16: inside of a program XLA goes on with more digits than the type has.
-            tools.close(at("updates/last/kernel", step), -0.1 * wanted / factor, rtol=1e-3 if scaled else 2e-2, atol=1e-4)
+            tools.close(
+                at("updates/last/kernel", step),
+                -0.1 * wanted / factor,
+                rtol=1e-3 if scaled else 2e-2,
+                atol=1e-4,
+            )
         else:
             assert scaled
             assert not at("updates/last/kernel", step).any()
@@ -75,6 +89,8 @@ def test_the_loss_scale_comes_with_gradients_only(watch_fit, xy):
         model.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()), "mse")
         return model
 
-    seen = watch_fit(make, x, y, watch=[fs.activations(), fs.weight_gradients(keep="tensor", every=2)], every=1)
+    seen = watch_fit(
+        make, x, y, watch=[fs.activations(), fs.weight_gradients(keep="tensor", every=2)], every=1
+    )
     assert list(seen.run.series("loss_scale").index) == [0, 2]
     assert list(seen.run.series("activations/only", "mean").index) == [0, 1, 2]

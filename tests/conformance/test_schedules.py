@@ -46,7 +46,9 @@ def test_schedules(small, xy, tmp_path, tools, known):
         run = fs.open(tmp_path / name)
         assert run.status == "complete"
         frame = run.frame("loss")
-        assert [3 * epoch + batch for epoch, batch in zip(frame.epoch, frame.batch, strict=True)] == steps, name
+        assert [3 * epoch + batch for epoch, batch in zip(frame.epoch, frame.batch, strict=True)] == steps, (
+            name
+        )
         if known:
             assert list(frame.index) == steps
         for step, batch in zip(frame.index, frame.batch, strict=True):

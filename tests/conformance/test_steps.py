@@ -80,7 +80,12 @@ class OwnStep(keras.Model):
             (loss, rest), grads = grad_fn(trainable, rest, x, y)
             trainable, of_optimizer = self.optimizer.stateless_apply(of_optimizer, grads, trainable)
             of_metrics = self.tracker.stateless_update_state(of_metrics, loss)
-            return {"own": self.tracker.stateless_result(of_metrics)}, (trainable, rest, of_optimizer, of_metrics)
+            return {"own": self.tracker.stateless_result(of_metrics)}, (
+                trainable,
+                rest,
+                of_optimizer,
+                of_metrics,
+            )
 
 
 @pytest.mark.parametrize("use_compute_loss", [False, True])
@@ -103,7 +108,9 @@ def test_a_train_step_of_ones_own(watch_fit, tools, use_compute_loss):
     tools.close(at("gradients/b"), g)
     tools.close(at("weight_gradients/b/kernel"), h.T @ g)
     tools.close(at("updates/a/kernel"), -0.01 * X[:8].T @ (g @ at("weights/b/kernel").T))
-    if BACKEND != "jax":  # there the step itself uses the stateless form, which is no update_state of the metric
+    if (
+        BACKEND != "jax"
+    ):  # there the step itself uses the stateless form, which is no update_state of the metric
         tools.close(at("metrics/own", 2), at("loss", 2))
 
 
@@ -121,7 +128,9 @@ def test_data_that_only_the_users_step_understands(watch_fit):
         if BACKEND == "torch":
             import torch
 
-            return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*map(torch.tensor, given)), batch_size=8)
+            return torch.utils.data.DataLoader(
+                torch.utils.data.TensorDataset(*map(torch.tensor, given)), batch_size=8
+            )
         tf = pytest.importorskip("tensorflow")
         return tf.data.Dataset.from_tensor_slices(given).batch(8)
 
@@ -263,7 +272,13 @@ def test_optimizers(watch_fit, tools, kind):
         model.compile(OPTIMIZERS[kind](), "mse")
         return model
 
-    watch = [fs.weights(keep="both"), fs.weight_gradients(keep="both"), fs.updates(keep="both"), fs.predictions(), fs.loss()]
+    watch = [
+        fs.weights(keep="both"),
+        fs.weight_gradients(keep="both"),
+        fs.updates(keep="both"),
+        fs.predictions(),
+        fs.loss(),
+    ]
     seen = watch_fit(make, X, Y, watch=watch, epochs=2)
     at = seen.at
     steps = range(6)

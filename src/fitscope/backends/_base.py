@@ -104,7 +104,7 @@ class Adapter(ABC):
         """Whether the first step will build parts of the model. Most backends build it before."""
         return False
 
-    def build(self, model: Any, phase: str, *args: Any) -> None:
+    def build(self, model: Any, phase: str, *args: Any) -> None:  # noqa: B027 - nothing to do for most
         """Builds what the first step would build, given its arguments, and uses none of them up."""
 
     @abstractmethod

@@ -187,7 +187,11 @@ def _with_loss(collector: _Collector) -> Any:
             def seen(*fun_args: Any, **fun_kwargs: Any) -> Any:
                 out = fun(*fun_args, **fun_kwargs)
                 if "loss" not in collector.harvest.sites:
-                    guarded(collector, Site("loss", ("loss", ""), False), out[0] if isinstance(out, tuple) else out)
+                    guarded(
+                        collector,
+                        Site("loss", ("loss", ""), False),
+                        out[0] if isinstance(out, tuple) else out,
+                    )
                 return out
 
             return transform(seen, *args, **kwargs)
@@ -233,7 +237,11 @@ class JaxAdapter(Adapter):
     def why_not(self, model: Any) -> str | None:  # noqa: ARG002
         from keras.src.backend.config import is_nnx_enabled
 
-        return "Keras runs its JAX backend through Flax NNX, whose step is not a plain program" if is_nnx_enabled() else None
+        return (
+            "Keras runs its JAX backend through Flax NNX, whose step is not a plain program"
+            if is_nnx_enabled()
+            else None
+        )
 
     def tapped(self, ask: Ask) -> TappedStep:
         model = ask.anatomy.model
@@ -253,9 +261,13 @@ class JaxAdapter(Adapter):
                 try:
                     logs, state, harvest = single(state, data)
                 except Exception as error:
-                    if any(leaf.is_deleted() for leaf in jax.tree.leaves(state) if isinstance(leaf, jax.Array)):
+                    if any(
+                        leaf.is_deleted() for leaf in jax.tree.leaves(state) if isinstance(leaf, jax.Array)
+                    ):
                         raise  # it ran, and has used up its state
-                    rest = itertools.islice(itertools.chain([data], iterator), model.steps_per_execution - done)
+                    rest = itertools.islice(
+                        itertools.chain([data], iterator), model.steps_per_execution - done
+                    )
                     raise TapFailed(error, (state, rest), harvests) from error
                 harvests.append(harvest)
             return (logs, state), harvests

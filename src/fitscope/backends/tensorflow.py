@@ -67,10 +67,14 @@ def _asking_tapes(collector: _Collector, wants_loss: bool) -> Iterator[None]:
     def gradient(tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
         if threading.get_ident() != thread or _graph() is not collector.graph:
             return original(tape, target, sources, *args, **kwargs)
-        if wants_loss and "loss" not in collector.harvest.sites:  # a custom step that never calls compute_loss
+        if (
+            wants_loss and "loss" not in collector.harvest.sites
+        ):  # a custom step that never calls compute_loss
             guarded(collector, Site("loss", ("loss", ""), False), target)
         names = list(collector.ungraded)
-        answer, grads = original(tape, target, [sources, [collector.ungraded[n] for n in names]], *args, **kwargs)
+        answer, grads = original(
+            tape, target, [sources, [collector.ungraded[n] for n in names]], *args, **kwargs
+        )
         for name, grad in zip(names, grads, strict=True):
             if grad is not None:
                 collector.harvest.tensors[name] = tf.convert_to_tensor(grad)
@@ -86,7 +90,9 @@ def _asking_tapes(collector: _Collector, wants_loss: bool) -> Iterator[None]:
 
 def _single_step(ask: Ask, collector: _Collector, data: Any) -> Any:
     """The user's own step with taps, and the taps on what it was given and what it did to the weights."""
-    weights = [w for w in ask.anatomy.weights if {("weights", w.path), ("updates", w.path)} & ask.wants.keys()]
+    weights = [
+        w for w in ask.anatomy.weights if {("weights", w.path), ("updates", w.path)} & ask.wants.keys()
+    ]
     with attached(ask.anatomy, ask.wants, collector), _asking_tapes(collector, ("loss", "") in ask.wants):
         show_batch(ask.wants, ask.anatomy, collector, data)
         before = [tf.convert_to_tensor(w.variable.value) for w in weights]
@@ -116,7 +122,9 @@ class TensorFlowAdapter(Adapter):
         # single outputs then.
         loss = getattr(model, "_compile_loss", None)
         several = len(getattr(model, "output_names", None) or ()) > 1
-        return not all(layer.built for layer in model._flatten_layers()) or (several and loss is not None and not loss.built)
+        return not all(layer.built for layer in model._flatten_layers()) or (
+            several and loss is not None and not loss.built
+        )
 
     def build(self, model: Any, phase: str, *args: Any) -> None:
         @tf.autograph.experimental.do_not_convert
@@ -195,7 +203,11 @@ class TensorFlowAdapter(Adapter):
                 except Exception as error:
                     if traced or model.run_eagerly:  # then it ran
                         raise
-                    rest = itertools.chain((optional.get_value() for optional in drawn), iterator) if drawn else iterator
+                    rest = (
+                        itertools.chain((optional.get_value() for optional in drawn), iterator)
+                        if drawn
+                        else iterator
+                    )
                     if drawn:
                         rest = itertools.islice(rest, model.steps_per_execution - done)
                     raise TapFailed(error, (rest,), harvests) from error
@@ -231,7 +243,9 @@ def _own_copy(x: Any, zero: Any) -> Any:
 
 def _without_optionals(data: Any) -> Any:
     """tf.data carries a missing target as an Optional; the step expects None."""
-    return tf.nest.map_structure(lambda item: None if isinstance(item, tf.experimental.Optional) else item, data)
+    return tf.nest.map_structure(
+        lambda item: None if isinstance(item, tf.experimental.Optional) else item, data
+    )
 
 
 ADAPTER = TensorFlowAdapter()

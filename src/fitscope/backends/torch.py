@@ -89,8 +89,13 @@ def _watching_backward(collector: _Collector, wanted: bool) -> Iterator[None]:
 
 def _single_step(ask: Ask, collector: _Collector, run: Any, data: Any) -> Any:
     """The user's own step with taps, and the taps on what it was given and what it did to the weights."""
-    weights = [w for w in ask.anatomy.weights if {("weights", w.path), ("updates", w.path)} & ask.wants.keys()]
-    with attached(ask.anatomy, ask.wants, collector), _watching_backward(collector, ("loss", "") in ask.wants):
+    weights = [
+        w for w in ask.anatomy.weights if {("weights", w.path), ("updates", w.path)} & ask.wants.keys()
+    ]
+    with (
+        attached(ask.anatomy, ask.wants, collector),
+        _watching_backward(collector, ("loss", "") in ask.wants),
+    ):
         show_batch(ask.wants, ask.anatomy, collector, data)
         before = [w.variable.value.detach().clone() for w in weights]
         logs = run(data)

@@ -74,6 +74,14 @@ class Run:
         return sum(int(status.get("errors_total") or 0) for status in self._statuses())
 
     @property
+    def unseen(self) -> dict[str, str]:
+        """By site: why something that was asked for could not be seen in the step."""
+        found: dict[str, str] = {}
+        for status in self._statuses():
+            found.update(status.get("unseen") or {})
+        return found
+
+    @property
     def dropped(self) -> dict[str, int]:
         """By site: the records that were dropped because the queue was full."""
         return self._counted("dropped")

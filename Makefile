@@ -1,0 +1,76 @@
+# What there is to do with this repository. `make` alone lists it.
+# Needs Python 3.11 or later and make. Environments are made with pip, beside this file, and made anew when
+# pyproject.toml changes.
+
+PYTHON   ?= python3
+BACKENDS := jax tensorflow torch
+BACKEND  ?=
+TESTS    ?= tests
+JOBS     ?= 2
+TO       ?= runs
+
+ENV      := .venv
+PY       := $(ENV)/bin/python
+DEMO_ON  := $(or $(BACKEND),jax)
+DEMO_ENV := .venv-demo-$(DEMO_ON)
+
+PIP := -m pip --disable-pip-version-check install $(if $(MAKE_TERMOUT),,--quiet)
+export TF_CPP_MIN_LOG_LEVEL ?= 3
+
+.PHONY: help demo test check format bench docs clean
+.DEFAULT_GOAL := help
+
+help: ## List the targets
+	@echo 'make TARGET [BACKEND=jax|tensorflow|torch]'
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(DEMO_ENV)/.ready ## Train a small model under a scope and look at it (BACKEND=jax, TO=runs)
+	@$(DEMO_ENV)/bin/fitscope demo --to '$(TO)' --backend $(DEMO_ON)
+
+test: $(ENV)/.ready ## Run every test, one process per backend (BACKEND=jax: that one; TESTS=tests/store: those)
+	@once= failed=; for backend in $(or $(BACKEND),$(BACKENDS)); do \
+	  printf '\n—— tests on %s\n' "$$backend"; code=0; \
+	  KERAS_BACKEND=$$backend $(PY) -m pytest -n $(JOBS) $$once $(TESTS) || code=$$?; \
+	  if [ $$code -eq 5 ] && [ -n "$$once" ]; then code=0; fi; \
+	  if [ $$code -ne 0 ]; then failed="$$failed $$backend"; fi; once=--not-once; \
+	done; \
+	if [ -n "$$failed" ]; then echo "Tests failed on:$$failed"; exit 1; fi
+
+check: $(ENV)/.ready ## Check style, types and the directions of imports
+	$(PY) -m ruff check
+	$(PY) -m ruff format --check
+	$(PY) -m mypy
+	$(ENV)/bin/lint-imports --no-logo
+
+format: $(ENV)/.ready ## Format the code as `check` wants it
+	$(PY) -m ruff format
+	$(PY) -m ruff check --fix
+
+bench: $(ENV)/.ready ## Measure what watching costs, per backend
+	$(PY) bench/run.py $(if $(BACKEND),--backend $(BACKEND))
+
+docs: $(ENV)/.ready ## Draw the pictures in docs/ anew and run every example and block of code in the docs
+	KERAS_BACKEND=jax $(PY) docs/make_pictures.py
+	KERAS_BACKEND=jax $(PY) -m pytest -n $(JOBS) tests/docs
+
+clean: ## Remove environments and caches (runs stay)
+	rm -rf .venv .venv-demo-* .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# pip learned about dependency groups in 25.1; what comes with Python may be older.
+define make_env
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed: make PYTHON=...")'
+	@echo 'Making $(1). This takes a few minutes, once.'
+	@$(PYTHON) -m venv $(1)
+	@$(1)/bin/python $(PIP) --upgrade 'pip>=25.1'
+endef
+
+$(ENV)/.ready: pyproject.toml
+	$(call make_env,$(ENV))
+	@$(PY) $(PIP) --editable '.[jax,tensorflow,torch,objects,tensorboard]' --group check --group test
+	@touch $@
+
+.venv-demo-%/.ready: pyproject.toml
+	$(call make_env,.venv-demo-$*)
+	@.venv-demo-$*/bin/python $(PIP) --editable '.[$*]' $(if $(filter torch,$*),--group torch)
+	@touch $@
