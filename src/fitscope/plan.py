@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fitscope.anatomy import Anatomy, LayerPart, WeightPart
@@ -50,6 +50,7 @@ class Plan:
     watches: tuple[Watch, ...]
     schedules: tuple[Schedule, ...]  #: one per watch
     places: tuple[frozenset[Place], ...]  #: one set per watch
+    _wants: dict[Due, dict[Place, Want]] = field(default_factory=dict, repr=False)
 
     def same(self, other: Plan) -> bool:
         """Whether both want the same of one model. When they want it does not matter."""
@@ -69,8 +70,10 @@ class Plan:
         )
 
     def wants(self, due: Due) -> Mapping[Place, Want]:
-        """What is wanted where, when these watches are due."""
-        found: dict[Place, Want] = {}
+        """What is wanted where, when these watches are due. The same few sets come again at every step."""
+        if due in self._wants:
+            return self._wants[due]
+        found = self._wants[due] = {}
         for i in sorted(due):
             watch = self.watches[i]
             want = Want(watch.stats, watch.tensor, watch.samples)

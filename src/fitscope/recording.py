@@ -97,8 +97,10 @@ class Recording:
         self._pending: Capture | None = None  # due only if it turns out to be the last of its epoch
         self._stopped = False  # nothing more is captured: the run could not be made, or is full
         self._raise: BaseException | None = None  # what the newest captured step raised
-        self._errors: list[str] = []  # not told yet
+        self._errors: list[tuple[str, str]] = []  # not told yet: what kind of error, and its text
         self._told: Counter[str] = Counter()
+        self._texts: dict[str, str] = {}  # by kind
+        self._early: list[str] = []  # from before there was a run
         self._unseen: dict[str, str] = {}
         self._looked: set[Due] = set()
         self._dropped: Counter[str] = Counter()
@@ -219,7 +221,7 @@ class Recording:
                 self._stopped = True
                 self._tell()
                 return False
-            for text in [*self._told.elements(), *self._errors]:  # from before there was a run
+            for text in self._early:
                 self.writer.note(error=text)
             self._transport = Transport(
                 self._work,
@@ -284,23 +286,31 @@ class Recording:
 
     def _failed(self, error: BaseException | str) -> None:
         text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
-        self._errors.append(text)
+        # A full disk says the same of one file after the other.
+        kind = f"errno {error.errno}" if isinstance(error, OSError) and error.errno is not None else text
+        self._errors.append((kind, text))
         if self.writer is not None:
             self.writer.note(error=text)
+        else:
+            self._early.append(text)
 
     def _tell(self, *, last: bool = False) -> None:
         """Warns of new errors, of each kind once, and of all of them again at the end."""
         new, self._errors = self._errors, []
-        fresh = [text for text in dict.fromkeys(new) if text not in self._told]
-        self._told.update(new)
-        for text in fresh:
+        fresh = {kind: text for kind, text in reversed(new) if kind not in self._told}
+        self._told.update(kind for kind, _ in new)
+        self._texts.update(fresh)
+        for text in fresh.values():
             warnings.warn(
                 f"fitscope could not observe everything, training goes on. {text}",
                 FitscopeWarning,
                 stacklevel=2,
             )
         if last and self._told.total() > len(fresh):
-            worst = "; ".join(f"{text} ({n}×)" if n > 1 else text for text, n in self._told.most_common(3))
+            worst = "; ".join(
+                f"{self._texts[kind]} ({n}×)" if n > 1 else self._texts[kind]
+                for kind, n in self._told.most_common(3)
+            )
             warnings.warn(
                 f"fitscope met {self._told.total()} errors in this training: {worst}",
                 FitscopeWarning,

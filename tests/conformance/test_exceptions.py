@@ -281,7 +281,9 @@ def test_saving_cloning_and_copying_during_and_after(xy, tmp_path, tools):
         del keras.saving.get_custom_objects()["Trap"]
 
 
-@pytest.mark.skipif(BACKEND == "torch", reason="Keras 3.15 cannot export on torch 2.13, with or without a scope")
+@pytest.mark.skipif(
+    BACKEND == "torch", reason="Keras 3.15 cannot export on torch 2.13, with or without a scope"
+)
 def test_exporting_afterwards(xy, tmp_path):
     pytest.importorskip("tensorflow")
     x, y = xy
