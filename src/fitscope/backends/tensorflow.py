@@ -22,6 +22,7 @@ import tensorflow as tf
 
 from fitscope.attach import Site, attached, guarded, show_batch
 from fitscope.backends._base import PHASES, Adapter, Ask, Harvest, TapFailed, TappedStep, finished, steps_of
+from fitscope.backends._shadow import handed_out
 
 
 class _Collector:
@@ -146,9 +147,8 @@ class TensorFlowAdapter(Adapter):
             logs = _single_step(ask, collector, data)
             seen.sites.update(collector.harvest.sites)
             seen.failed.update(collector.failed)
-            if model.jit_compile and not model.run_eagerly:
-                for name, tensor in collector.harvest.tensors.items():
-                    collector.harvest.tensors[name] = _own_copy(tensor, zero)
+            if not model.run_eagerly:
+                _detach(collector, zero if model.jit_compile else None)
             # An error of ours must not end the trace: what the trace of the step has made would be left half made.
             tensors = finished(collector.harvest, ask.finish).tensors
             seen.broken = collector.harvest.broken
@@ -227,6 +227,24 @@ class TensorFlowAdapter(Adapter):
 
     def on_accelerator(self) -> bool:
         return bool(tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("TPU"))
+
+
+def _detach(collector: _Collector, zero: Any) -> None:
+    """Replaces what is handed out by something whose use leaves the rest of the graph as the compiler would have it.
+
+    `zero` is what XLA needs for that, None where the graph is not compiled by it.
+    """
+    tensors = collector.harvest.tensors
+    shadows: dict[Any, Any] = {}
+    for name, tensor in tensors.items():
+        try:
+            if zero is not None:
+                tensors[name] = _own_copy(tensor, zero)
+            else:
+                forward = collector.harvest.sites[name].place[0] in ("activations", "predictions")
+                tensors[name] = handed_out(tensor, shadows, forward=forward)
+        except Exception as error:
+            collector.failed[name] = f"{type(error).__name__}: {error}"
 
 
 #: An integer type of the same width.
