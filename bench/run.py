@@ -51,7 +51,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--backend", choices=list(TABLES))
-    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out", type=Path, default=HERE / "results.md")
     options = parser.parse_args()
     text = [
@@ -69,11 +69,11 @@ def main() -> None:
     ]
     for backend in [options.backend] if options.backend else list(TABLES):
         for jit in TABLES[backend]:
-            for model, steps in (("cnn", 10), ("mlp", 150)):
+            for model, steps in (("cnn", 6), ("mlp", 60)):
                 result = measure(backend, model, jit, options.rounds, steps)
                 text.append(table(result))
                 print(text[-1], flush=True)
-    options.out.write_text("\n".join(text))
+                options.out.write_text("\n".join(text))
 
 
 if __name__ == "__main__":

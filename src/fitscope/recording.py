@@ -363,6 +363,7 @@ class Recording:
             "cpu_seconds": cpu,
             "training_thread_seconds": self._thread_seconds,
             "writer_seconds": transport.cpu if transport else 0.0,
+            "warm_up_seconds": transport.start_cpu if transport else 0.0,
             "waited_seconds": transport.waited if transport else 0.0,
             "first_call_seconds": self._steps.first_calls[self._first_calls :],
             "queue_peak_bytes": transport.peak if transport else 0,

@@ -44,7 +44,8 @@ class Transport(Generic[Item]):
         self.queued = 0  #: bytes handed over and not worked on yet
         self.peak = 0
         self.waited = 0.0  #: seconds the training thread stood in `put`
-        self.cpu = 0.0  #: seconds of CPU the writer used
+        self.cpu = 0.0  #: seconds of CPU the writer used,
+        self.start_cpu = 0.0  #: and before that, to get ready
         self._thread = threading.Thread(
             target=self._run, args=(start, end), name="fitscope-writer", daemon=True
         )
@@ -83,6 +84,7 @@ class Transport(Generic[Item]):
 
     def _work_off(self, start: Callable[[], None]) -> None:
         self._safely(start)
+        self.start_cpu = time.thread_time()
         again = time.monotonic()
         while True:
             with self._changed:
@@ -101,7 +103,7 @@ class Transport(Generic[Item]):
             if time.monotonic() >= again:
                 pause = self._safely(self._idle)
                 again = time.monotonic() + (pause if isinstance(pause, float) else 2.0)
-            self.cpu = time.thread_time()
+            self.cpu = time.thread_time() - self.start_cpu
 
     def _safely(self, call: Callable[[], object], item: Item | None = None) -> object:
         try:

@@ -73,12 +73,18 @@ def test_nan_inf_and_not_recorded_are_three_marks(call: Call, write: Any) -> Non
 def test_what_is_missing_is_said(call: Call, write: Any) -> None:
     writer = write(
         close=None,
-        facts={"error": "OSError: no space", "dropped": {"loss": 3, "activations/conv1": 9}},
+        facts={
+            "error": "OSError: no space",
+            "dropped": {"loss": 3, "activations/conv1": 9},
+            "unseen": {f"gradients/{i}": "no gradient reaches it" for i in range(7)},
+        },
     )
     part = next(Path(writer.path).glob("a*/r*/stats/*.parquet"))
     out = call("show").stdout
     assert "error while recording: OSError: no space" in out
     assert "12 records dropped, because the queue was full; most at activations/conv1" in out
+    assert "could not be seen: gradients/0: no gradient reaches it" in out
+    assert "and 2 more sites that could not be seen" in out
     part.write_bytes(part.read_bytes()[:100])
     result = call("show")
     assert result.exit_code == 0

@@ -151,6 +151,7 @@ def test_an_exception(xy, tmp_path, tools, where, error):
             inside = where == "in a captured step" or (where == "in the data" and BACKEND != "torch")
             known = inside and isinstance(error, ValueError)
             assert run.status == ("failed" if known else "interrupted")
+            assert ("boom" in (run.ended_by or "")) == known
             assert run.errors == []
             assert next(iter(run.series("loss").index)) == 3
         model.fit(x, y, callbacks=list(callbacks), **FIT)

@@ -74,6 +74,11 @@ class Run:
         return sum(int(status.get("errors_total") or 0) for status in self._statuses())
 
     @property
+    def ended_by(self) -> str | None:
+        """The exception that ended the training, where it is known."""
+        return next((str(s["ended_by"]) for s in self._statuses(newest=True) if s.get("ended_by")), None)
+
+    @property
     def unseen(self) -> dict[str, str]:
         """By site: why something that was asked for could not be seen in the step."""
         found: dict[str, str] = {}

@@ -111,8 +111,10 @@ def problems(run: Run) -> list[Text]:
         if counts:
             most = max(counts, key=lambda site: counts[site])
             lines.append(("▲", "yellow", f"{sum(counts.values()):,} records {word}; most at {most}"))
-    unseen = getattr(run, "unseen", {})
-    lines += [("▲", "yellow", f"could not be seen: {site}: {why}") for site, why in list(unseen.items())[:5]]
+    unseen = list(run.unseen.items())
+    lines += [("▲", "yellow", f"could not be seen: {site}: {why}") for site, why in unseen[:5]]
+    if len(unseen) > 5:
+        lines.append(("▲", "yellow", f"and {len(unseen) - 5} more sites that could not be seen"))
     lines += [("▲", "yellow", f"damaged, left out: {d.name}: {d.reason}") for d in run.damaged[:5]]
     if len(run.damaged) > 5:
         lines.append(("▲", "yellow", f"and {len(run.damaged) - 5} more damaged objects"))
