@@ -23,6 +23,10 @@ _HARMLESS = {
     "Transpose", "Unpack",
 }  # fmt: skip
 
+#: Activations, which are fused with a product and its bias and with nothing else.
+_ACTIVATIONS = {"Elu", "LeakyRelu", "Relu", "Relu6", "Sigmoid", "Tanh"}
+_PRODUCTS = {"BatchMatMulV2", "Conv2D", "Conv3D", "DepthwiseConv2dNative", "Einsum", "MatMul"}
+
 #: Operations that sum: cheap to do again, and folded into one another wherever that is possible.
 _SUMS = {"Add", "AddV2", "AddN", "Sub"}
 
@@ -53,7 +57,16 @@ class _TooLarge(Exception):  # noqa: N818 - a message within this file
 def _settled(tensor: Any) -> bool:
     """Whether one more use of the tensor changes nothing."""
     users = _users(tensor)
-    return len(users) != 1 or users[0].type in _HARMLESS
+    if len(users) != 1 or users[0].type in _HARMLESS:
+        return True
+    return users[0].type in _ACTIVATIONS and not _made_by_product(tensor)
+
+
+def _made_by_product(tensor: Any) -> bool:
+    """Whether the tensor is a product, or a product to which something was added (and reshaped on the way)."""
+    makers = [tensor.op, *(x.op for x in tensor.op.inputs)]
+    makers += [x.op for maker in makers[1:] if maker.type == "Reshape" for x in maker.inputs]
+    return any(maker.type in _PRODUCTS for maker in makers)
 
 
 def _users(tensor: Any) -> list[Any]:
