@@ -4,8 +4,8 @@ Before a graph runs, TensorFlow rewrites it: a product, its bias and its activat
 It does so only while nobody else uses the values in between. Handing such a value out would be a use, the rewrite
 would not happen, and the step would round differently: training would no longer be bit-identical.
 
-So a value that has exactly one use is handed out from a *shadow*: the operation that made it, again, on the
-same inputs, marked so that TensorFlow does not merge the two. What already has several uses is never fused
+So a value that has exactly one use, by an operation it could be fused with, is handed out from a *shadow*: the operation
+that made it, again, on the same inputs, marked so that TensorFlow does not merge the two. What already has several uses is never fused
 away, and is handed out as it is: most outputs of layers, because the backward pass needs them too.
 """
 
