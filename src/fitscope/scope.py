@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import secrets
 import sys
-import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterable
+from datetime import datetime
 from os import PathLike
 from typing import Any, Literal
 
@@ -196,7 +196,7 @@ class Scope(Hooks):
             goes_on = last is not None and last < step
             self._run = (self._run if goes_on else None) or existing(self._to)
             begin = RunWriter.create if self._run is None else RunWriter.attempt
-            runs, name = self._run or (self._to, time.strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(2))
+            runs, name = self._run or (self._to, _new_name())
             writer = begin(runs, name, info, start_step=step, limit=self._limit)
             self._run = runs, name
             return writer
@@ -214,6 +214,12 @@ class Scope(Hooks):
         if fit is not None:
             finish_with(fit, self._recording)
         return self._recording
+
+
+def _new_name() -> str:
+    """A name that nobody else takes, and that sorts after those given before."""
+    now = datetime.now()
+    return f"{now:%Y%m%d-%H%M%S}-{now.microsecond // 1000:03}-{secrets.token_hex(1)}"
 
 
 def _border() -> Adapter:

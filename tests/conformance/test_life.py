@@ -39,12 +39,15 @@ def test_fit_again_goes_on_in_the_same_run_and_compiles_nothing_again(small, xy,
     assert loss_steps(tmp_path) == [0, 2]
 
 
-def test_two_models_are_two_runs(small, xy, tmp_path):
+def test_two_models_are_two_runs_whose_names_sort_by_time(small, xy, tmp_path):
     x, y = xy
     scope = fs.Scope(tmp_path, WATCH, every=1)
+    made = []
     for _ in range(2):
         small().fit(x, y, callbacks=[scope], **FIT)
-    assert len(fs.runs(tmp_path)) == 2
+        made.append(str(scope.path))
+    assert made == sorted(str(path) for path in tmp_path.iterdir())
+    assert len(set(made)) == 2
     assert loss_steps(scope.path) == [0, 1, 2]
 
 
