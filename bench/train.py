@@ -30,7 +30,7 @@ class HandedOut(fs.Scope):
 
     def on_train_begin(self, logs: Any = None) -> None:
         super().on_train_begin(logs)
-        self._recording._work = lambda capture: None
+        self._recording.recorder._work = lambda capture: None
 
 
 class Nowhere(Memory):

@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from fitscope.backends import Adapter
 from fitscope.errors import WatchError, one_of
 from fitscope.record import Moment
-from fitscope.reducing import tensor_of
+from fitscope.reducing import Border, tensor_of
 
 
 class Batch(Mapping[str, np.ndarray[Any, Any]]):
@@ -20,16 +19,16 @@ class Batch(Mapping[str, np.ndarray[Any, Any]]):
     write to it.
     """
 
-    def __init__(self, at: Moment, values: Mapping[str, Any], adapter: Adapter) -> None:
+    def __init__(self, at: Moment, values: Mapping[str, Any], border: Border) -> None:
         self.step, self.epoch, self.batch = at.step, at.epoch, at.batch
         self._values = values
-        self._adapter = adapter
+        self._border = border
 
     def __getitem__(self, site: str) -> np.ndarray[Any, Any]:
         value = self._values.get(site)
         if value is None:
             raise WatchError("a site of the newest captured batch", repr(site), one_of(self._values, site))
-        array = tensor_of(value, self._adapter)
+        array = tensor_of(value, self._border)
         if array is None:
             raise WatchError(
                 "a site whose tensor was kept",

@@ -8,16 +8,23 @@ because they must agree; the rest of the code does not know which way was taken.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from fitscope.attach import Site
-from fitscope.backends import Adapter
 from fitscope.backends._base import Finish
 from fitscope.plan import Place, Want
 from fitscope.record import Moment, Record
 from fitscope.reduce import host
+
+
+class Border(Protocol):
+    """What is asked of whoever made a tensor: an adapter, or anything like it."""
+
+    def to_numpy(self, tensor: Any) -> np.ndarray[Any, Any]: ...
+
+    def nbytes(self, tensor: Any) -> int: ...
 
 
 def finish_on_host(wants: Mapping[Place, Want]) -> Finish:  # noqa: ARG001
@@ -46,26 +53,26 @@ def finish_in_step(wants: Mapping[Place, Want]) -> Finish:
     return finish
 
 
-def nbytes(value: Any, adapter: Adapter) -> int:
+def nbytes(value: Any, border: Border) -> int:
     """How much memory a harvested value holds."""
     if isinstance(value, dict):
-        return sum(nbytes(item, adapter) for item in value.values())
+        return sum(nbytes(item, border) for item in value.values())
     if isinstance(value, tuple):
-        return sum(nbytes(item, adapter) for item in value)
-    return adapter.nbytes(value)
+        return sum(nbytes(item, border) for item in value)
+    return border.nbytes(value)
 
 
-def record(site: Site, want: Want, value: Any, at: Moment, adapter: Adapter) -> Record:
+def record(site: Site, want: Want, value: Any, at: Moment, border: Border) -> Record:
     """What was seen at a site, from what the step handed out."""
     if isinstance(value, dict):
         from fitscope.reduce import in_step
 
-        shape = tuple(int(n) for n in adapter.to_numpy(value["shape"]))
-        dtype = adapter.to_numpy(value["like"]).dtype
-        stats = in_step.unpack([adapter.to_numpy(part) for part in value["stats"]]) if want.stats else None
-        kept = adapter.to_numpy(value["tensor"]) if want.tensor else None
+        shape = tuple(int(n) for n in border.to_numpy(value["shape"]))
+        dtype = border.to_numpy(value["like"]).dtype
+        stats = in_step.unpack([border.to_numpy(part) for part in value["stats"]]) if want.stats else None
+        kept = border.to_numpy(value["tensor"]) if want.tensor else None
     else:
-        array = adapter.to_numpy(value)
+        array = border.to_numpy(value)
         shape, dtype = array.shape, array.dtype
         stats = host.reduce(array) if want.stats else None
         kept = _first(array, want, site) if want.tensor else None
@@ -74,11 +81,11 @@ def record(site: Site, want: Want, value: Any, at: Moment, adapter: Adapter) -> 
     return Record(site.name, at, shape, dtype.name, stats, kept, batched=site.batched and len(shape) > 0)
 
 
-def tensor_of(value: Any, adapter: Adapter) -> np.ndarray[Any, Any] | None:
+def tensor_of(value: Any, border: Border) -> np.ndarray[Any, Any] | None:
     """The values themselves, where the step handed them out."""
     if isinstance(value, dict):
-        return adapter.to_numpy(value["tensor"]) if "tensor" in value else None
-    return adapter.to_numpy(value)
+        return border.to_numpy(value["tensor"]) if "tensor" in value else None
+    return border.to_numpy(value)
 
 
 def _first(tensor: Any, want: Want, site: Site) -> Any:

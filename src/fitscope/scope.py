@@ -23,7 +23,8 @@ from fitscope.dispatch import when_built
 from fitscope.errors import FitscopeWarning, WatchError, one_of
 from fitscope.hooks import Hooks
 from fitscope.plan import resolve
-from fitscope.recording import Recording, finish_with
+from fitscope.recorder import Recorder
+from fitscope.recording import Recording
 from fitscope.store import Objects, RunWriter, existing, place
 from fitscope.watch import Schedule, Watch, defaults, schedule
 
@@ -98,20 +99,20 @@ class Scope(Hooks):
     @property
     def path(self) -> str | None:
         """Where the newest run is, for `fs.open`; None before its first captured step."""
-        writer = self._recording.writer if self._recording is not None else None
+        writer = self._recording.recorder.writer if self._recording is not None else None
         return writer.path if writer is not None else None
 
     def close(self) -> None:
         """Finishes what is being recorded. Needed only when a training was left by an exception that is still held."""
         if self._recording is not None:
-            self._recording.abandon(sys.exc_info()[1])
+            self._recording.recorder.abandon(sys.exc_info()[1])
 
     def __enter__(self) -> Scope:
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         if self._recording is not None:
-            self._recording.abandon(error)
+            self._recording.recorder.abandon(error)
 
     # ---- what Keras calls --------------------------------------------------------------------------------
 
@@ -127,7 +128,7 @@ class Scope(Hooks):
         before, self._recording = self._recording, None
         self._wait_no_more()
         if before is not None:
-            before.abandon()
+            before.recorder.abandon()
         border = _border()
         if border.unbuilt(self._model):
             self._wait(border, fit, before)
@@ -150,7 +151,7 @@ class Scope(Hooks):
 
     def on_train_end(self, logs: Any = None) -> None:  # noqa: ARG002
         if self._recording is not None:
-            self._recording.finish("complete")
+            self._recording.recorder.finish("complete")
 
     # ---- life cycle --------------------------------------------------------------------------------------
 
@@ -165,7 +166,7 @@ class Scope(Hooks):
                 if failure is None:
                     recording.before_step(self._batch)
                 else:
-                    recording.note(
+                    recording.recorder.failed(
                         f"the first step was not captured, as the model could not be built before it: {failure}"
                     )
 
@@ -202,17 +203,10 @@ class Scope(Hooks):
             return writer
 
         in_step = self._reduce == "step" or (self._reduce == "auto" and border.on_accelerator())
-        self._recording = Recording(
-            plan,
-            border,
-            open_run,
-            memory=self._memory,
-            when_full=self._when_full,
-            in_step=in_step,
-            after=after,
-        )
+        recorder = Recorder(open_run, border, memory=self._memory, when_full=self._when_full)
+        self._recording = Recording(plan, border, recorder, in_step=in_step, after=after)
         if fit is not None:
-            finish_with(fit, self._recording)
+            recorder.finish_with(fit)
         return self._recording
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import fitscope as fs
-from fitscope import recording, reducing
+from fitscope import recorder, reducing
 from fitscope.backends import adapter
 from fitscope.store import RunWriter
 
@@ -51,7 +51,7 @@ def break_trace(monkeypatch):
 
 
 def break_finish(monkeypatch):
-    monkeypatch.setattr(recording.reducing, "finish_on_host", lambda wants: boom)
+    monkeypatch.setattr(reducing, "finish_on_host", lambda wants: boom)
 
 
 def break_reduce(monkeypatch):
@@ -70,7 +70,7 @@ def break_flush(monkeypatch):
 
 
 def break_transport(monkeypatch):
-    monkeypatch.setattr(recording.Transport, "put", boom)
+    monkeypatch.setattr(recorder.Transport, "put", boom)
 
 
 def break_nbytes(monkeypatch):
@@ -176,13 +176,13 @@ def test_a_full_queue_drops_by_name(small, xy, tmp_path, monkeypatch):
     import threading
 
     release = threading.Event()
-    real = recording.Recording._work
+    real = recorder.Recorder._work
 
     def slow(self, capture):
         release.wait(10)
         real(self, capture)
 
-    monkeypatch.setattr(recording.Recording, "_work", slow)
+    monkeypatch.setattr(recorder.Recorder, "_work", slow)
 
     class Releases(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):

@@ -1,0 +1,253 @@
+"""From captures to a run: the open run, the queue before it, what went wrong, and what it cost.
+
+A recorder knows nothing of models and steps. Whoever watches a training (a `Recording` for Keras, a session for TF1) hands it
+captures and tells it how the training ended; it opens the run when its first step is known, works on another thread, and is finished
+exactly once: by the end of the training, by an exception, by the next training, or when the process ends.
+"""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import threading
+import time
+import warnings
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from fitscope.attach import Site
+from fitscope.digest import Digest
+from fitscope.errors import FitscopeWarning
+from fitscope.plan import Want
+from fitscope.record import Moment
+from fitscope.reduce import host
+from fitscope.reducing import Border, nbytes
+from fitscope.store import RunWriter, interval
+from fitscope.transport import Transport
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """What one step showed, on its way to the writer."""
+
+    at: Moment
+    items: list[tuple[Site, Want, Any]]
+
+
+class Recorder:
+    """One run being written, from its first captured step until it ends, however it ends."""
+
+    def __init__(
+        self, open_run: Callable[[int], RunWriter], border: Border, *, memory: int, when_full: str
+    ) -> None:
+        self.writer: RunWriter | None = None
+        self.finished = False
+        self.stopped = False  #: nothing more is recorded: the run could not be made, or is full
+        self.raised: BaseException | None = None  #: what the newest captured step raised
+        self.first_calls: Callable[[], list[float]] = list  #: seconds, of steps that were compiled
+        self.leaving: Callable[[], None] = lambda: None  #: called once, when the training ends
+        self.steps = 0  #: begun, captured or not
+        self._open_run = open_run  # start step -> RunWriter
+        self._border = border
+        self._memory, self._when_full = memory, when_full
+        self._digest = Digest(border, self.failed)
+        self._transport: Transport[Capture] | None = None
+        self._errors: list[tuple[str, str]] = []  # not told yet: what kind of error, and its text
+        self._told: Counter[str] = Counter()
+        self._texts: dict[str, str] = {}  # by kind
+        self._early: list[str] = []  # from before there was a run
+        self._unseen: dict[str, str] = {}
+        self._dropped: Counter[str] = Counter()
+        self._began = time.perf_counter(), time.process_time()
+        self._captured, self._thread_seconds = 0, 0.0
+        self._ending: tuple[str, BaseException | None] = "interrupted", None
+        self._lock = threading.RLock()  # a finalizer may run anywhere, also inside itself
+        _open.add(self)
+
+    # ---- on the training thread ----------------------------------------------------------------------------
+
+    def ready(self, step: int) -> bool:
+        """Whether there is a run to record to; made when its first step is known."""
+        if self.writer is None and not self.stopped:
+            try:
+                self.writer = self._open_run(step)
+            except Exception as error:  # an unusable disk must not stop the training
+                self.failed(error)
+                self.stopped = True
+                self.tell()
+                return False
+            for text in self._early:
+                self.writer.note(error=text)
+            self._transport = Transport(
+                self._work,
+                self._idle,
+                self._on_error,
+                limit=self._memory,
+                when_full=self._when_full,
+                start=host.warm_up,
+                end=self._end,
+            )
+        self.stopped = self.stopped or (self.writer is not None and self.writer.full)
+        return not self.stopped
+
+    def put(self, at: Moment, items: list[tuple[Site, Want, Any]]) -> None:
+        """Hands over what a step showed."""
+        assert self._transport is not None
+        if self._transport.put(Capture(at, items), sum(nbytes(value, self._border) for _, _, value in items)):
+            self._captured += 1
+        else:
+            self._dropped.update(site.name for site, _, _ in items)
+
+    @contextmanager
+    def measured(self) -> Iterator[None]:
+        """What happens in this block on the training thread is our cost."""
+        began = time.thread_time()
+        try:
+            yield
+        finally:
+            self._thread_seconds += time.thread_time() - began
+
+    def unseen(self, site: str, why: str) -> None:
+        """Something that was asked for and could not be seen in the step."""
+        self._unseen.setdefault(site, why)
+
+    def failed(self, error: BaseException | str) -> None:
+        """Keeps what went wrong; `tell` says it."""
+        text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+        # A full disk says the same of one file after the other.
+        kind = f"errno {error.errno}" if isinstance(error, OSError) and error.errno is not None else text
+        self._errors.append((kind, text))
+        if self.writer is not None:
+            self.writer.note(error=text)
+        else:
+            self._early.append(text)
+
+    def tell(self, *, last: bool = False) -> None:
+        """Warns of new errors, of each kind once, and of all of them again at the end."""
+        new, self._errors = self._errors, []
+        fresh = {kind: text for kind, text in reversed(new) if kind not in self._told}
+        self._told.update(kind for kind, _ in new)
+        self._texts.update(fresh)
+        for text in fresh.values():
+            _warn(f"fitscope could not observe everything, training goes on. {text}")
+        if last and self._told.total() > len(fresh):
+            worst = "; ".join(
+                f"{self._texts[kind]} ({n}×)" if n > 1 else self._texts[kind]
+                for kind, n in self._told.most_common(3)
+            )
+            _warn(f"fitscope met {self._told.total()} errors in this training: {worst}")
+        if last and self._dropped:
+            _warn(
+                f"fitscope dropped {self._dropped.total()} records because its queue was full; "
+                "see run.dropped, or give Scope more `memory`"
+            )
+
+    # ---- the end -----------------------------------------------------------------------------------------
+
+    def abandon(self, error: BaseException | None = None, *, wait: bool = True) -> None:
+        """The training ended and nobody told us; the exception says how, where it is known."""
+        error = self.raised or error
+        lost = error is not None and not isinstance(error, KeyboardInterrupt | SystemExit)
+        self.finish("failed" if lost else "interrupted", error, wait=wait)
+
+    def finish(self, status: str, error: BaseException | None = None, *, wait: bool = True) -> None:
+        """Has the run closed when all that is queued is written. Only the first call says how the training ended.
+
+        With `wait`, returns when that is done, and says what went wrong.
+        """
+        with self._lock:
+            first, self.finished = not self.finished, True
+        if first:
+            self._ending = status, error
+            _open.discard(self)
+            self.leaving()
+        if self._transport is not None:
+            self._transport.close(wait=wait)
+        if wait:
+            self.tell(last=first)
+
+    def finish_with(self, owner: object) -> None:
+        """Finishes when `owner` goes away: the training ended and nobody told us.
+
+        The garbage collector may call this anywhere, so it only leaves word for the writer's thread.
+        """
+        weakref.finalize(owner, _owner_gone, weakref.ref(self))
+
+    # ---- on the writer's thread ----------------------------------------------------------------------------
+
+    def _work(self, capture: Capture) -> None:
+        assert self.writer is not None
+        self.writer.write(self._digest.records(capture.at, capture.items))
+
+    def _idle(self) -> float:
+        assert self.writer is not None
+        self._note()
+        self.writer.flush()
+        return interval(time.perf_counter() - self._began[0])
+
+    def _end(self) -> None:
+        """When everything is written."""
+        assert self.writer is not None
+        status, error = self._ending
+        if self.writer.full:
+            lost = sum(self.writer.lost.values())
+            self.failed(
+                f"the run reached its limit at step {self.writer.full_at}; {lost} records were not kept"
+            )
+        self._note()
+        if error is not None:
+            self.writer.note(ended_by=f"{type(error).__name__}: {error}")
+        self.writer.close(status)
+
+    def _on_error(self, error: Exception, _: Capture | None) -> None:
+        self.failed(error)
+
+    def _note(self) -> None:
+        assert self.writer is not None  # the transport may be: its thread runs before we have it
+        self.writer.note(overhead=self.overhead(), dropped=dict(self._dropped), unseen=dict(self._unseen))
+
+    def overhead(self) -> dict[str, Any]:
+        """What observing has cost so far. Shares are of the CPU time of the whole process since the training began."""
+        wall, cpu = (
+            now() - then
+            for now, then in zip((time.perf_counter, time.process_time), self._began, strict=True)
+        )
+        transport = self._transport
+        return {
+            "steps": self.steps,
+            "captured": self._captured,
+            "wall_seconds": wall,
+            "cpu_seconds": cpu,
+            "training_thread_seconds": self._thread_seconds,
+            "writer_seconds": transport.cpu if transport else 0.0,
+            "warm_up_seconds": transport.start_cpu if transport else 0.0,
+            "waited_seconds": transport.waited if transport else 0.0,
+            "first_call_seconds": self.first_calls(),
+            "queue_peak_bytes": transport.peak if transport else 0,
+            "cpu_share": (self._thread_seconds + (transport.cpu if transport else 0.0)) / cpu if cpu else 0.0,
+        }
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, FitscopeWarning, stacklevel=3)
+
+
+#: Recorders that nobody has finished yet.
+_open: weakref.WeakSet[Recorder] = weakref.WeakSet()
+
+
+@atexit.register
+def _abandon_all() -> None:
+    """The process ends with trainings unfinished: say so in their runs, and why where Python knows."""
+    for recorder in list(_open):
+        recorder.abandon(getattr(sys, "last_value", None))
+
+
+def _owner_gone(reference: weakref.ref[Recorder]) -> None:
+    recorder = reference()
+    if recorder is not None and not recorder.finished:
+        recorder.abandon(sys.exc_info()[1], wait=False)
