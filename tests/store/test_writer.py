@@ -17,6 +17,7 @@ from fitscope import read
 from fitscope.errors import StoreError
 from fitscope.record import Record
 from fitscope.store import Files, Memory, Objects, RunWriter, interval
+from fitscope.store import parts as parts_module
 from fitscope.store import tables as tables_module
 
 Make = Callable[..., Record]
@@ -379,7 +380,7 @@ def test_flush_is_tried_again(make: Make, mood: Mood, moody: Objects) -> None:
 def test_a_dead_store_costs_bounded_memory(
     make: Make, mood: Mood, moody: Objects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tables_module, "MOST_ROWS", 50)
+    monkeypatch.setattr(parts_module, "MOST_MEMORY", 50 * tables_module.ROW_MEMORY)
     writer = RunWriter.create(moody, "r")
     mood.fails = lambda _: True
     for step in range(300):

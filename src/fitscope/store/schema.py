@@ -4,18 +4,23 @@
     <run>/attempts/0000.json                          created once per start of the training
     <run>/a0000/r00000/status.json                    replaced at every flush: how that rank is doing
     <run>/a0000/r00000/stats/part-000000.parquet      immutable, one per flush  ← commits its rows
+    <run>/a0000/r00000/samples/part-000000.parquet    likewise, of single samples
+    <run>/a0000/r00000/averages/<site>.npz            replaced now and then: running mean and std
     <run>/a0000/r00000/tensors.zarr/zarr.json         Zarr v3 root group: which site has which arrays
     <run>/a0000/r00000/tensors.zarr/<site>/data/c.…   chunks: the plain bytes of the tensors
     <run>/a0000/r00000/tensors.zarr/<site>/data/zarr.json                       ← commits its captures
 
 Every object is put whole (see `_base`). `a` is the attempt and `r` the rank; one process writes in one such
 folder, so no two ever write the same object. A training that is started again is a further attempt at the
-same run and continues its steps: **a step belongs to the last attempt that started at or before it.**
+same run and continues its steps: **a step belongs to the last attempt that started at or before it.** A pass
+that does not train (`validation/…`, `evaluate/…`, `predict/…`) describes the weights at its step, which the
+attempt that ended there and the one that started there share: it counts up to and including that step.
 
 Nothing is parsed back from a name: attempt, rank and site stand in the documents and tables themselves.
 
 History
-    1   2026-11   first
+    1   2026-11   first; then columns, tables and objects that an older reader does not miss: `cosine`,
+                  `samples`, `averages`
 """
 
 from __future__ import annotations
@@ -51,13 +56,17 @@ STATUS = "status.json"
 #   host, machine, pid, started    who writes, so that readers can tell whether it lives (see `liveness`)
 #   step          the last step recorded
 #   rows, parts   of the stats table;  captures: of tensors;  bytes: of all objects
+#   samples       rows of the samples table
+#   averages      {site: path below `averages`, without its ending}
 #   limit, full_at     the bytes allowed; the step at which recording stopped because of them, or null
 #   lost          {site: records that were handed over and are not in the run}
 #   errors        the first ones, in words;  errors_total: how many there were
 #   dropped, overhead, …    whatever the capturing side notes
 
 STATS = "stats"
+SAMPLES = "samples"
 TENSORS = "tensors.zarr"
+AVERAGES = "averages"
 
 #: One row: what is known about the tensor seen at one site at one step.
 STATS_SCHEMA = pa.schema(
@@ -79,6 +88,7 @@ STATS_SCHEMA = pa.schema(
         ("min", pa.float64()),
         ("max", pa.float64()),
         ("rms", pa.float64()),
+        ("cosine", pa.float64()),  # similarity with the batch before, at sites of changes, else null
         ("zeros", pa.int64()),
         ("negatives", pa.int64()),
         ("nans", pa.int64()),
@@ -90,6 +100,42 @@ STATS_SCHEMA = pa.schema(
         ("counts", pa.list_(pa.int64())),  # and how many elements fell into each
     ]
 )
+
+#: One row: what was seen of one sample, in a batch and at an output.
+SAMPLES_SCHEMA = pa.schema(
+    [
+        ("step", pa.int64()),  # step … rank: as above
+        ("epoch", pa.int32()),
+        ("batch", pa.int32()),
+        ("time", pa.float64()),
+        ("attempt", pa.int16()),
+        ("rank", pa.int32()),
+        ("sample", pa.int32()),  # its row in the batch, of this rank
+        ("phase", pa.string()),  # train, validation, evaluate or predict
+        ("output", pa.string()),  # the model's output, empty unless it has several
+        (
+            "id",
+            pa.string(),
+        ),  # what the sample is called, if it has a name; null, as all below, if not asked for
+        ("loss", pa.float64()),
+        ("weight", pa.float64()),
+        (
+            "target",
+            pa.list_(pa.float64()),
+        ),  # all numbers of the sample, in C order, up to LONGEST_VALUE of them
+        ("prediction", pa.list_(pa.float64())),  # null where there are more: those are tensors
+    ]
+)
+
+LONGEST_VALUE = 64  #: numbers of one target or prediction in the samples table
+
+TABLES = {STATS: STATS_SCHEMA, SAMPLES: SAMPLES_SCHEMA}
+
+# An average is a NumPy archive (.npz, not compressed):
+#   site                    its name
+#   mean, std               of each element, float64, in the shape of one sample; the population's
+#   count                   the observations (samples, or tensors where there are none)
+#   captures                the batches they came in;  first_step, last_step: of these
 
 # The array of a site has the dimensions step, sample, dim_1, … (step, dim_0, … where there are no samples).
 # Its attributes, committed together with its shape:

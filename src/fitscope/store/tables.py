@@ -1,115 +1,80 @@
-"""The stats table of one rank: rows gather in memory and leave as one immutable Parquet part per flush.
+"""The stats table of one rank: what is known about the tensor at each site and step (see `parts`).
 
-A part is visible whole or not at all, never changes afterwards, and is read by every Parquet tool. Its rows
-are sorted by site, in which order they compress best (about 56 bytes a row, histogram included) and one
-site is one stretch of rows. Each page carries a checksum.
-
-A part that could not be put is kept as it is and put again later, under the same name and with the same
-bytes; meanwhile rows gather up to a bound and are refused beyond it (`add` says so), so a full disk costs
-neither memory nor the order of things. Not thread-safe: one writer, one thread.
+The rows of a part are sorted by site, in which order they compress best (about 56 bytes a row, histogram
+included) and one site is one stretch of rows.
 """
 
 from __future__ import annotations
 
-import io
-from operator import attrgetter
+from collections import Counter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from fitscope.record import Record
 from fitscope.reduce.stats import BUCKETS, NAMES, ZERO_BUCKET, Stats
-from fitscope.store._base import Objects
-from fitscope.store.schema import STATS_SCHEMA, part_name
+from fitscope.store.parts import Rows, parquet
+from fitscope.store.schema import STATS, STATS_SCHEMA
 
-MOST_ROWS = 200_000  #: rows that may wait in memory, about 50 MB
 PACK_ROWS = 512  #: histograms kept in their wide form, 4 kB each, before they are packed
+ROW_MEMORY = 250  #: bytes of a row in memory, about
 ROW_BYTES = 150  #: a row on disk, guessed high
-PART_BYTES = 4_000  #: what a part costs beside its rows
 
 _numbers = attrgetter(*NAMES)
 
 # Chosen by measurement (80 sites × 100 steps): floats split into byte planes, small integers as deltas, the
 # histograms' counts in byte planes again: 56 bytes a row instead of 66 with pyarrow's defaults, and faster.
-_FLOATS = ("time", "value", "mean", "std", "min", "max", "rms", "counts.list.element")
+_FLOATS = ("time", "value", "mean", "std", "min", "max", "rms", "cosine", "counts.list.element")
 _INTEGERS = ("step", "epoch", "batch", "count", "zeros", "negatives", "nans", "infs", "buckets.list.element")
-_PARQUET: dict[str, Any] = {
-    "compression": "zstd",
-    "use_dictionary": ["site", "dtype"],
-    "column_encoding": dict.fromkeys(_FLOATS, "BYTE_STREAM_SPLIT")
-    | dict.fromkeys(_INTEGERS, "DELTA_BINARY_PACKED"),
-    "write_statistics": ["step", "site"],  # what one can skip parts by; the rest would only fill the footer
-    "store_schema": False,  # 2.7 kB a part to tell Arrow what Parquet's own schema says
-    "write_page_checksum": True,
-}
+_DICTIONARIES = ["site", "dtype"]
+_ENCODINGS = dict.fromkeys(_FLOATS, "BYTE_STREAM_SPLIT") | dict.fromkeys(_INTEGERS, "DELTA_BINARY_PACKED")
+_STATISTICS = ["step", "site"]  # what one can skip parts by; the rest would only fill the footer
 
 Row = tuple[Any, ...]
 
 
-class StatsTable:
-    """The rows of one rank on their way into parts."""
+class StatsRows(Rows):
+    """Rows of the stats table."""
 
-    def __init__(self, objects: Objects, attempt: int, rank: int) -> None:
-        self._objects = objects
+    name = STATS
+
+    def __init__(self, attempt: int, rank: int) -> None:
         self._origin = (attempt, rank)
         self._rows: list[Row] = []
         self._wide: list[np.ndarray[Any, Any]] = []  # histograms of the newest rows
         self._packed: list[
             tuple[np.ndarray[Any, Any], ...]
         ] = []  # those of the rows before: lengths, ids, counts
-        self._part: bytes | None = None  # encoded, not yet put
-        self._part_rows = 0
-        self.parts = 0
-        self.rows = 0
+
+    def __len__(self) -> int:
+        return len(self._rows)
 
     @property
-    def waiting(self) -> int:
-        """The rows that are not in the store yet."""
-        return len(self._rows) + self._part_rows
+    def memory(self) -> int:
+        return len(self._rows) * ROW_MEMORY
 
-    def add(self, record: Record, stats: Stats) -> bool:
-        """Takes a row; False if too many are waiting already."""
-        if len(self._rows) + self._part_rows >= MOST_ROWS:
-            return False
+    @property
+    def disk_bytes(self) -> int:
+        return len(self._rows) * ROW_BYTES
+
+    def add(self, record: Record, stats: Stats) -> None:
+        """Takes a row."""
         value = _value(record, stats) if record.shape == () else None
         at = record.at
         where = (record.site, at.step, at.epoch, at.batch, at.time)
-        self._rows.append((*where, record.dtype, record.shape, record.batched, value, *_numbers(stats)))
+        about = (record.dtype, record.shape, record.batched, value, record.cosine)
+        self._rows.append((*where, *about, *_numbers(stats)))
         self._wide.append(stats.hist)
         if len(self._wide) >= PACK_ROWS:
             self._pack()
-        return True
 
-    def next_part(self) -> bytes | None:
-        """The bytes of the next part to put: the one that failed before, else all rows so far, else None."""
-        if self._part is None and self._rows:
-            self._pack()
-            self._part, self._part_rows = self._encode(), len(self._rows)
-            self._rows, self._packed = [], []
-        return self._part
+    def sites(self) -> Counter[str]:
+        return Counter(map(itemgetter(0), self._rows))
 
-    def put(self) -> None:
-        """Puts the part given by `next_part`. If that raises, the part is still the next one."""
-        assert self._part is not None
-        self._objects.put(part_name(self.parts), self._part)
-        self.parts += 1
-        self.rows += self._part_rows
-        self._part, self._part_rows = None, 0
-
-    def discard(self) -> dict[str, int]:
-        """Gives up all that waits. Returns how many rows of each site those were."""
-        lost: dict[str, int] = {}
-        if self._part is not None:
-            sites = pq.read_table(io.BytesIO(self._part), columns=["site"])["site"]
-            for item in sites.value_counts().to_pylist():
-                lost[item["values"]] = item["counts"]
-        for row in self._rows:
-            lost[row[0]] = lost.get(row[0], 0) + 1
-        self._part, self._part_rows = None, 0
+    def clear(self) -> None:
         self._rows, self._wide, self._packed = [], [], []
-        return lost
 
     def _pack(self) -> None:
         """Turns wide histograms into their non-empty buckets, many at once."""
@@ -123,9 +88,10 @@ class StatsTable:
         lengths = np.bincount(row, minlength=len(wide))
         self._packed.append((lengths, (used[place] - ZERO_BUCKET).astype(np.int16), wide[row, place]))
 
-    def _encode(self) -> bytes:
+    def encode(self) -> bytes:
+        self._pack()
         columns: list[Any] = list(zip(*self._rows, strict=True))
-        sites, steps, epochs, batches, times, dtypes, shapes, batched, values, *numbers = columns
+        sites, steps, epochs, batches, times, dtypes, shapes, batched, values, cosines, *numbers = columns
         names = sorted(set(sites))
         code = {name: index for index, name in enumerate(names)}
         codes = np.fromiter(map(code.__getitem__, sites), np.int32, len(sites))
@@ -151,15 +117,13 @@ class StatsTable:
             "shape": column_of(shapes, pa.list_(pa.int64())),
             "batched": column(batched, "batched"),
             "value": column_of(values, pa.float64()),
+            "cosine": column_of(cosines, pa.float64()),
             **{name: column(items, name) for name, items in zip(NAMES, numbers, strict=True)},
             "buckets": ids,
             "counts": counts,
         }
-        sink = io.BytesIO()
-        pq.write_table(
-            pa.table([arrays[name] for name in STATS_SCHEMA.names], STATS_SCHEMA.names), sink, **_PARQUET
-        )
-        return sink.getvalue()
+        table = pa.table([arrays[name] for name in STATS_SCHEMA.names], STATS_SCHEMA.names)
+        return parquet(table, _DICTIONARIES, _ENCODINGS, _STATISTICS)
 
     def _histograms(self, order: np.ndarray[Any, Any]) -> tuple[pa.Array, pa.Array]:
         """The two list columns of all packed histograms, rows in `order`."""

@@ -109,9 +109,9 @@ class TensorStore:
         *above, last = site_path(site).split("/")
         path = ""
         for part in above:
-            path = _free(f"{path}{part}", self._leaves) + "/"
+            path = free(f"{path}{part}", self._leaves) + "/"
             self._folders.add(path[:-1].casefold())
-        path = _free(path + last, self._leaves | self._folders)
+        path = free(path + last, self._leaves | self._folders)
         self._leaves.add(path.casefold())
         return path
 
@@ -164,7 +164,8 @@ def _attempt(action: Any, errors: list[OSError]) -> None:
         errors.append(problem)
 
 
-def _free(path: str, taken: set[str]) -> str:
+def free(path: str, taken: set[str]) -> str:
+    """The path, or one like it that is not taken, also where upper and lower case are the same."""
     free, number = path, 0
     while free.casefold() in taken:
         number += 1

@@ -25,18 +25,23 @@ from typing import Any
 import pyarrow as pa
 
 from fitscope.errors import StoreError
-from fitscope.record import Record
+from fitscope.record import Record, Samples
+from fitscope.reduce.average import Average
 from fitscope.store import schema
 from fitscope.store._base import Objects
 from fitscope.store.array import Array
+from fitscope.store.averages import Averages
 from fitscope.store.begin import Info, Place, begin_attempt, begin_run, existing_run, usable
 from fitscope.store.meter import Meter
+from fitscope.store.parts import MOST_MEMORY, PART_BYTES, Parts
+from fitscope.store.samples import ROW_BYTES as SAMPLE_BYTES
+from fitscope.store.samples import SamplesRows, numbers
 from fitscope.store.status import Status
-from fitscope.store.tables import PART_BYTES, ROW_BYTES, StatsTable
+from fitscope.store.tables import ROW_BYTES, StatsRows
 from fitscope.store.tensors import TensorStore, storable
 
 ENDINGS = ("complete", "interrupted", "failed")
-FLUSH_ROWS = 25_000  #: rows waiting that call for a part before the flush is due
+FLUSH_MEMORY = MOST_MEMORY // 8  #: bytes of rows waiting that call for a part before the flush is due
 
 
 def interval(runtime: float) -> float:
@@ -54,8 +59,12 @@ class RunWriter:
         self.full_at: int | None = None  #: the step at which the limit stopped the recording
         self._objects = run.folder(schema.rank_folder(attempt, rank))
         self._meter = Meter(self._objects, limit)
-        self._table = StatsTable(self._objects.folder(schema.STATS), attempt, rank)
+        self._stats = StatsRows(attempt, rank)
+        self._samples = SamplesRows(attempt, rank)
+        self._stats_parts = Parts(self._objects, self._stats)
+        self._samples_parts = Parts(self._objects, self._samples)
         self._tensors = TensorStore(self._meter)
+        self._averages = Averages(self._meter)
         self._refused: dict[str, int] = {}
         self._step: int | None = None
         self._status = Status()
@@ -128,39 +137,59 @@ class RunWriter:
             lost[site] = lost.get(site, 0) + count
         return lost
 
-    def write(self, records: Iterable[Record]) -> None:
-        """Takes records, best those of one step: within the limit, all of them are taken or none.
+    def write(self, records: Iterable[Record], samples: Iterable[Samples] = ()) -> None:
+        """Takes records and samples, best those of one step: within the limit, all of them are taken or none.
 
-        Raises the first OSError met, after all records were tried.
+        Raises the first OSError met, after all were tried.
         """
         errors: list[OSError] = []
         batch = list(self._storable(records, errors))
-        if self.full or not self._room_for(batch):
+        rows = list(samples)
+        if self.full or not self._room_for(batch, rows):
             for record, tensor in batch:
                 self._fill_up(record.at.step)
                 self._refuse(record.site, (record.stats is not None) + (tensor is not None))
-            batch = []
-        self._step = max((record.at.step for record, _ in batch), default=self._step)
+            for some in rows:
+                self._fill_up(some.at.step)
+                self._refuse(some.site, len(some))
+            batch, rows = [], []
+        steps = (*(record.at.step for record, _ in batch), *(some.at.step for some in rows))
+        self._step = max(steps, default=self._step)
         for record, tensor in batch:
-            if record.stats is not None and not self._table.add(record, record.stats):
-                self._refuse(record.site)
+            if record.stats is not None:
+                if self._stats_parts.crowded:
+                    self._refuse(record.site)
+                else:
+                    self._stats.add(record, record.stats)
             if tensor is not None:
                 try:
                     self._tensors.write(record, tensor)
                 except OSError as problem:
                     errors.append(problem)
-        if self._table.waiting >= FLUSH_ROWS:
-            self._put_parts(errors)
+        for some in rows:
+            self._add_samples(some, errors)
+        for parts in (self._stats_parts, self._samples_parts):
+            if parts.memory >= FLUSH_MEMORY:
+                self._put_parts(parts, errors)
         if errors:
             raise errors[0]
+
+    def average(self, site: str, average: Average) -> None:
+        """Takes the running average of a site, which is put at a flush as it is then, and at the end.
+
+        The writer holds on to the object and never changes it: it may grow between calls to the writer, and
+        giving it again is no cost.
+        """
+        if average.shape is not None and not self._averages.stage(site, average):
+            self._fill_up(average.last_step or 0)
+            self._refused.setdefault(site, 1)
 
     def flush(self) -> None:
         """Commits all that was written. What a failure keeps from being committed is tried again next time.
 
-        The order is the guarantee: chunks, what counts them, the table's part, and at last the status.
+        The order is the guarantee: chunks, what counts them, the tables' parts, and at last the status.
         """
-        errors = self._tensors.flush()
-        self._put_parts(errors)
+        errors = self._commit()
         self._put_status(errors)
         if errors:
             raise errors[0]
@@ -176,14 +205,21 @@ class RunWriter:
         if self._status.word != "running":
             return
         self._status.word = status
-        errors = self._tensors.flush()
-        self._put_parts(errors)
+        errors = self._commit(last=True)
         self._tensors.discard()
-        for site, rows in self._table.discard().items():
-            self._refuse(site, rows)
+        for parts in (self._stats_parts, self._samples_parts):
+            self._discard(parts)
+        for site in self._averages.unput():
+            self._refuse(site)
         self._put_status(errors)
         if errors:
             raise errors[0]
+
+    def _commit(self, *, last: bool = False) -> list[OSError]:
+        errors = self._tensors.flush()
+        for parts in (self._stats_parts, self._samples_parts):
+            self._put_parts(parts, errors)
+        return errors + self._averages.flush(last=last)
 
     def _storable(
         self, records: Iterable[Record], errors: list[OSError]
@@ -199,43 +235,60 @@ class RunWriter:
                     self._refuse(record.site)
             yield record, tensor
 
-    def _room_for(self, batch: list[tuple[Record, Array | None]]) -> bool:
+    def _add_samples(self, samples: Samples, errors: list[OSError]) -> None:
+        if self._samples_parts.crowded:
+            self._refuse(samples.site, len(samples))
+            return
+        try:
+            self._samples.add(samples)
+        except (ValueError, TypeError) as problem:
+            errors.append(StoreError("samples that fit the table", f"{problem}", "Please report this"))
+            self._refuse(samples.site, len(samples))
+
+    def _room_for(self, batch: list[tuple[Record, Array | None]], samples: list[Samples]) -> bool:
         if self._meter.limit is None:
             return True
-        rows = self._table.waiting + sum(record.stats is not None for record, _ in batch)
+        waiting = self._stats_parts.disk_bytes + self._samples_parts.disk_bytes
+        rows = sum(record.stats is not None for record, _ in batch) * ROW_BYTES
+        rows += sum(len(some) * SAMPLE_BYTES + numbers(some) * 8 for some in samples)
         captures = sum(self._tensors.cost(record, tensor) for record, tensor in batch if tensor is not None)
-        return self._meter.room(captures + rows * ROW_BYTES + PART_BYTES)
+        return self._meter.room(captures + waiting + rows + PART_BYTES)
 
-    def _put_parts(self, errors: list[OSError]) -> None:
+    def _put_parts(self, parts: Parts, errors: list[OSError]) -> None:
         """Puts the rows that wait: first a part that failed before, then all the others."""
-        while (part := self._next_part(errors)) is not None:
+        while (part := self._next_part(parts, errors)) is not None:
             if not self._meter.room(len(part)):
                 self._fill_up(self._step or 0)
-                for site, rows in self._table.discard().items():
-                    self._refuse(site, rows)
+                self._discard(parts)
                 return
             try:
-                self._table.put()
+                parts.put()
             except OSError as problem:
                 errors.append(problem)
                 return
             self._meter.bytes += len(part)
 
-    def _next_part(self, errors: list[OSError]) -> builtins.bytes | None:
+    def _next_part(self, parts: Parts, errors: list[OSError]) -> builtins.bytes | None:
         """A row that cannot be encoded must not stand in the way of all that come after it."""
         try:
-            return self._table.next_part()
+            return parts.next_part()
         except (ValueError, TypeError, OverflowError, pa.ArrowException) as problem:
-            errors.append(StoreError("rows that fit the stats table", f"{problem!r}", "Please report this"))
-            for site, rows in self._table.discard().items():
-                self._refuse(site, rows)
+            fits = f"rows that fit the {parts.name} table"
+            errors.append(StoreError(fits, f"{problem!r}", "Please report this"))
+            self._discard(parts)
             return None
+
+    def _discard(self, parts: Parts) -> None:
+        for site, rows in parts.discard().items():
+            self._refuse(site, rows)
 
     def _put_status(self, errors: list[OSError]) -> None:
         document = self._status.document(
             step=self._step,
-            rows=self._table.rows,
-            parts=self._table.parts,
+            rows=self._stats_parts.rows,
+            parts=self._stats_parts.parts,
+            samples=self._samples_parts.rows,
+            averages=self._averages.paths,
             captures=self._tensors.captures,
             bytes=self.bytes,
             limit=self._meter.limit,

@@ -1,0 +1,110 @@
+"""The running averages of one rank: one NumPy archive per site, replaced as a whole now and then.
+
+An average may be as large as the largest tensor of a model, so it is put at most every `PUT_SECONDS`, only if it
+has changed, and at the end. Its size never changes, so room for it is asked for once.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from fitscope.reduce.average import Average
+from fitscope.store.meter import Meter
+from fitscope.store.schema import AVERAGES, site_path
+from fitscope.store.tensors import free
+
+PUT_SECONDS = 10.0
+HEAD_BYTES = 3_000  #: of an archive beside its numbers, about
+
+
+@dataclass(slots=True)
+class _Staged:
+    path: str
+    average: Average
+    promised: int  #: bytes of the object, not in the store yet
+    put: int = 0  #: bytes of it that are
+    captures: int = 0  #: in the object that is in the store
+    at: float = -np.inf  #: when it was put
+
+
+class Averages:
+    """The averages of one rank on their way into the store."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+        self._staged: dict[str, _Staged] = {}
+        self._taken: set[str] = set()
+
+    @property
+    def paths(self) -> dict[str, str]:
+        """By site: where the average lies, of those that are in the store."""
+        return {site: staged.path for site, staged in self._staged.items() if staged.put}
+
+    def stage(self, site: str, average: Average) -> bool:
+        """Takes an average, to be put as it is at the next flush; False if there is no room for it."""
+        known = self._staged.get(site)
+        if known is not None:
+            known.average = average
+            return True
+        size = 2 * 8 * math.prod(average.shape or ()) + HEAD_BYTES
+        if not self._meter.room(size):
+            return False
+        path = free(site_path(site), self._taken)
+        self._taken.add(path.casefold())
+        self._meter.promised += size
+        self._staged[site] = _Staged(path, average, size)
+        return True
+
+    def flush(self, *, last: bool = False) -> list[OSError]:
+        """Puts what has changed and is due. Returns the errors; what failed is tried again next time."""
+        errors: list[OSError] = []
+        now = time.monotonic()
+        for site, staged in self._staged.items():
+            changed = staged.average.captures != staged.captures
+            if not changed or not (last or now - staged.at >= PUT_SECONDS):
+                continue
+            data = encode(site, staged.average)
+            try:
+                self._meter.put(f"{AVERAGES}/{staged.path}.npz", data, staged.put)
+            except OSError as problem:
+                errors.append(problem)
+                continue
+            self._meter.promised -= staged.promised
+            staged.promised, staged.put = 0, len(data)
+            staged.captures, staged.at = staged.average.captures, now
+        return errors
+
+    def unput(self) -> list[str]:
+        """The sites of which something newer than what is in the store was never put."""
+        return [site for site, s in self._staged.items() if s.average.captures != s.captures]
+
+
+def encode(site: str, average: Average) -> bytes:
+    """The archive of an average."""
+    arrays = {
+        "site": np.array(site.encode("utf-8", "surrogatepass").decode("utf-8", "replace")),
+        "mean": average.mean,
+        "std": average.std,
+        **{
+            name: np.array(getattr(average, name) or 0, np.int64)
+            for name in ("count", "captures", "first_step", "last_step")
+        },
+    }
+    file = io.BytesIO()
+    np.savez(file, allow_pickle=False, **arrays)
+    return file.getvalue()
+
+
+def decode(data: bytes) -> Average:
+    """The average of an archive; ValueError, KeyError or OSError if it is none."""
+    with np.load(io.BytesIO(data), allow_pickle=False) as archive:
+        count, captures, first, last = (
+            int(archive[name]) for name in ("count", "captures", "first_step", "last_step")
+        )
+        std = archive["std"]
+        return Average(archive["mean"], std * std * count, count, captures, (first, last))
