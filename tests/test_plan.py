@@ -12,7 +12,7 @@ from keras import layers
 
 import fitscope as fs
 from fitscope.anatomy import Anatomy
-from fitscope.plan import LOSS_SCALE, Want, resolve
+from fitscope.plan import LOSS_SCALE, Due, Want, resolve
 from fitscope.watch import Turn, schedule
 
 
@@ -89,9 +89,9 @@ def test_wants_of_several_watches_are_one(anatomy):
 
 def test_due(anatomy):
     plan = resolve([fs.loss(), fs.metrics(every=3), fs.inputs(every=fs.epochs())], anatomy, schedule(2))
-    assert plan.due(Turn(0, 0, 0, 7)) == ({0, 1}, set())
-    assert plan.due(Turn(6, 0, 6, 7)) == ({0, 1, 2}, set())
-    assert plan.due(Turn(6, 0, 6, None)) == ({0, 1}, {2})
+    assert plan.due(Turn(0, 0, 0, 7)) == Due({0, 1}, set(), set())
+    assert plan.due(Turn(6, 0, 6, 7)) == Due({0, 1, 2}, set(), set())
+    assert plan.due(Turn(6, 0, 6, None)) == Due({0, 1}, {2}, set())
     assert [watch["every"] for watch in plan.describe()] == ["every 2", "every 3", "every epoch, batch last"]
 
 

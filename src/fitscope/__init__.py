@@ -27,8 +27,10 @@ if TYPE_CHECKING:
     from fitscope.export import export_run
     from fitscope.read import Run, open, runs  # noqa: A004
     from fitscope.scope import Scope
+    from fitscope.tapping import tap
     from fitscope.watch import (
         activations,
+        changes,
         epochs,
         gradients,
         inputs,
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
         metrics,
         predictions,
         steps,
+        taps,
         targets,
         updates,
         weight_gradients,
@@ -49,10 +52,11 @@ _NAMES = {
     "runs": "fitscope.read",
     "Run": "fitscope.read",
     "export_run": "fitscope.export",
+    "tap": "fitscope.tapping",
     **dict.fromkeys(
         (
             "activations", "gradients", "weights", "weight_gradients", "updates", "loss", "metrics",
-            "inputs", "targets", "predictions", "steps", "epochs",
+            "inputs", "targets", "predictions", "taps", "changes", "steps", "epochs",
         ),
         "fitscope.watch",
     ),
@@ -85,6 +89,7 @@ __all__ = [
     "WatchError",
     "__version__",
     "activations",
+    "changes",
     "epochs",
     "export_run",
     "gradients",
@@ -95,6 +100,8 @@ __all__ = [
     "predictions",
     "runs",
     "steps",
+    "tap",
+    "taps",
     "targets",
     "updates",
     "weight_gradients",

@@ -11,6 +11,7 @@ at a site is kept in `collector.failed` and that site is left alone.
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -18,7 +19,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fitscope.anatomy import Anatomy
-from fitscope.plan import LOSS_SCALE, Place, Want, scaled_dynamically
+from fitscope.plan import LOSS_SCALE, SAMPLE_LOSS, Place, Wants, scaled_dynamically
+from fitscope.tapping import listening
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,7 @@ class Collector(Protocol):
     """Where taps report to. One per execution of an eager step, or per trace of a compiled one."""
 
     failed: dict[str, str]  #: site → why it could not be seen
+    noted: list[str]  #: what the user should hear of
 
     def see(self, site: Site, tensor: Any) -> Any: ...
 
@@ -41,10 +44,11 @@ class Collector(Protocol):
 
 
 @contextmanager
-def attached(anatomy: Anatomy, wants: Mapping[Place, Want], collector: Collector) -> Iterator[None]:
+def attached(anatomy: Anatomy, wants: Wants, collector: Collector) -> Iterator[None]:
     """The model with taps at the wanted places, for the length of the block."""
     taps = _Taps(anatomy, wants, collector)
     with ExitStack() as undo:
+        undo.enter_context(listening(taps.show))
         for owner, name, make in taps.patches():
             undo.enter_context(patched(owner, name, make))
         yield
@@ -70,7 +74,7 @@ def patched(owner: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]
             own[name] = before
 
 
-def show_batch(wants: Mapping[Place, Want], anatomy: Anatomy, collector: Collector, data: Any) -> None:
+def show_batch(wants: Wants, anatomy: Anatomy, collector: Collector, data: Any) -> None:
     """Reports what the step was given. A custom step may be given anything: then all of it is its input."""
     from keras.src.trainers.data_adapters.data_adapter_utils import unpack_x_y_sample_weight
 
@@ -86,6 +90,14 @@ def show_batch(wants: Mapping[Place, Want], anatomy: Anatomy, collector: Collect
         if (kind, "") in wants:
             for suffix, tensor in leaves(value, names):
                 guarded(collector, Site(kind + suffix, (kind, ""), True), tensor)
+        if kind == "inputs" and SAMPLE_LOSS in wants:
+            _show_sample(collector, "x", value, names)
+
+
+def _show_sample(collector: Collector, part: str, value: Any, names: list[str] | None = None) -> None:
+    """Reports something that the samples are made of: see `samples.py`."""
+    for suffix, tensor in leaves(value, names):
+        guarded(collector, Site(f"sample_loss/{part}{suffix}", SAMPLE_LOSS, True), tensor)
 
 
 def leaves(structure: Any, names: list[str] | None = None) -> Iterator[tuple[str, Any]]:
@@ -130,7 +142,7 @@ def guarded(collector: Collector, site: Site, tensor: Any, *, gradient: bool = F
 class _Taps:
     """The patches for one model, and how often each layer was called so far."""
 
-    def __init__(self, anatomy: Anatomy, wants: Mapping[Place, Want], collector: Collector) -> None:
+    def __init__(self, anatomy: Anatomy, wants: Wants, collector: Collector) -> None:
         self.anatomy = anatomy
         self.wants = wants
         self.collector = collector
@@ -199,8 +211,32 @@ class _Taps:
 
         return tapped
 
+    def show(self, name: str, value: Any) -> None:
+        """What `fs.tap` was given."""
+        place = ("taps", name)
+        if self.wants.at(place) is None:
+            return
+        self.calls["taps/" + name] += 1
+        times = self.calls["taps/" + name]
+        if times == 2:
+            self.collector.noted.append(
+                f"taps/{name}: this name is used more than once in a step; later uses are recorded as taps/{name}#2 and so on"
+            )
+        for suffix, tensor in leaves(value):
+            site = f"taps/{name}{suffix}" if times == 1 else f"taps/{name}#{times}{suffix}"
+            guarded(self.collector, Site(site, place, True), tensor)
+
     def _loss(self, compute_loss: Any) -> Any:
+        signature = inspect.signature(compute_loss)
+
         def tapped(*args: Any, **kwargs: Any) -> Any:
+            if SAMPLE_LOSS in self.wants:
+                given = signature.bind(*args, **kwargs).arguments
+                names = getattr(self.anatomy.model, "output_names", None)
+                masks = [getattr(tensor, "_keras_mask", None) for _, tensor in leaves(given.get("y_pred"))]
+                for part in ("y", "y_pred", "sample_weight"):
+                    _show_sample(self.collector, part, given.get(part), names)
+                _show_sample(self.collector, "mask", masks, names)
             loss = compute_loss(*args, **kwargs)
             if loss is not None:
                 guarded(self.collector, Site("loss", ("loss", ""), False), loss)
@@ -273,9 +309,11 @@ class _Taps:
                     state = metric.stateless_update_state(fresh, *args, **kwargs)
                     values = metric.stateless_result(state)
                     for name, value in values.items() if isinstance(values, Mapping) else [(prefix, values)]:
-                        self.collector.see(Site(f"metrics/{name}", ("metrics", ""), False), value)
+                        guarded(self.collector, Site(f"metrics/{name}", ("metrics", ""), False), value)
                 except Exception as error:
-                    self.collector.failed[f"metrics/{prefix}"] = f"{type(error).__name__}: {error}"
+                    why = f"{type(error).__name__}: {error}"
+                    self.collector.failed[f"metrics/{prefix}"] = why
+                    self.collector.noted.append(f"metrics/{prefix} has no value for one batch alone: {why}")
                 finally:
                     inside = False
                 return result

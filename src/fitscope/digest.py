@@ -1,29 +1,125 @@
-"""What the captures become on the writer's thread."""
+"""What captures become, on the writer's thread: records, samples, and what is carried on from one batch to the next.
+
+Most of what a step shows is reduced and forgotten. Two things stay: the running average of a site, and the batch before where a
+change is asked for. Both are bounded by the size of the tensors they are made of, however long the training goes on.
+"""
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from fitscope import reducing
 from fitscope.attach import Site
-from fitscope.plan import Want
-from fitscope.record import Moment, Record
+from fitscope.plan import SAMPLE_LOSS, Want
+from fitscope.record import Moment, Record, Samples, pass_of
+from fitscope.reduce import host
+from fitscope.reduce.average import Average
 from fitscope.reducing import Border
+from fitscope.samples import PREFIX, SampleLosses
+
+Array = np.ndarray[Any, Any]
 
 
 class Digest:
     """Makes records of what steps showed."""
 
-    def __init__(self, border: Border, failed: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        border: Border,
+        failed: Callable[[str], None],
+        samples: Callable[[], SampleLosses] | None = None,
+    ) -> None:
+        self.averages: dict[str, Average] = {}  #: by site
+        self.lock = threading.Lock()  #: over the averages, which others may read
         self._border = border
         self._failed = failed
+        self._make_samples = samples
+        self._samples: SampleLosses | None = None
+        self._before: dict[str, deque[tuple[Moment, Array]]] = {}
+        self._unaveraged: set[str] = set()
 
-    def records(self, at: Moment, items: list[tuple[Site, Want, Any]]) -> list[Record]:
-        found = []
+    def take(self, at: Moment, items: list[tuple[Site, Want, Any]]) -> tuple[list[Record], list[Samples]]:
+        """The records and samples of one step."""
+        records: list[Record] = []
+        shown: dict[str, Any] = {}
+        prefix = ""
         for site, want, value in items:
             try:
-                found.append(reducing.record(site, want, value, at, self._border))
+                if site.place == SAMPLE_LOSS:
+                    prefix, _, name = site.name.rpartition(PREFIX)
+                    shown[name] = value
+                    continue
+                if want.stats or want.tensor:
+                    records.append(reducing.record(site, want, value, at, self._border))
+                if want.mean and site.name not in self._unaveraged:
+                    self._average(site, value, at)
+                if want.change or want.reference:
+                    records.extend(self._compare(site, want, self._border.to_numpy(value), at))
             except Exception as error:  # one odd tensor must not cost the others
                 self._failed(f"{site.name}: {type(error).__name__}: {error}")
-        return found
+        samples = self._taken_apart(at, prefix, shown) if shown else []
+        records.extend(
+            _record(f"{prefix}sample_loss", at, some.loss) for some in samples if some.loss is not None
+        )
+        return records, samples
+
+    def _taken_apart(self, at: Moment, prefix: str, shown: dict[str, Any]) -> list[Samples]:
+        try:
+            if self._samples is None and self._make_samples is not None:
+                self._samples = self._make_samples()
+            return self._samples.of(at, prefix.rstrip("/") or "train", shown) if self._samples else []
+        except Exception as error:
+            self._failed(f"{prefix}sample_loss: {type(error).__name__}: {error}")
+            return []
+
+    def _average(self, site: Site, value: Any, at: Moment) -> None:
+        try:
+            with self.lock:
+                average = self.averages.setdefault(site.name, Average.empty())
+                reducing.add_to_average(average, site, value, at, self._border)
+        except ValueError as error:  # it will not get better
+            self._unaveraged.add(site.name)
+            self._failed(f"{site.name} has no average: {error}")
+
+    def _compare(self, site: Site, want: Want, array: Array, at: Moment) -> list[Record]:
+        kept = self._before.setdefault(
+            site.name, deque(maxlen=2)
+        )  # a step may turn out to be the last one only later
+        found = [then for moment, then in kept if _follows(site.name, moment, at)] if want.change else []
+        if want.reference:
+            kept.append((at, array))
+        return [_change(site, found[-1], array, at)] if found else []
+
+
+def _follows(site: str, before: Moment, after: Moment) -> bool:
+    if pass_of(site) is None:
+        return after.step == before.step + 1
+    return after.step == before.step and after.batch == before.batch + 1
+
+
+def _change(site: Site, before: Array, after: Array, at: Moment) -> Record:
+    """What moved between two batches, of the samples that both have."""
+    if site.batched and after.ndim and before.ndim:
+        n = min(len(before), len(after))
+        before, after = before[:n], after[:n]
+    if before.shape != after.shape:
+        raise ValueError(f"a change is between tensors of one shape, not of {before.shape} and {after.shape}")
+    wide = np.float64 if after.dtype.kind in "iub" else np.result_type(after.dtype, np.float32)
+    x, y = before.astype(wide), after.astype(wide)
+    prefix = pass_of(site.name)
+    name = site.name if prefix is None else site.name.removeprefix(prefix + "/")
+    name = f"changes/{name}" if prefix is None else f"{prefix}/changes/{name}"
+    moved = np.abs(y - x)
+    record = _record(name, at, moved, batched=site.batched and moved.ndim > 0)
+    length = float(np.linalg.norm(x.ravel()) * np.linalg.norm(y.ravel()))
+    cosine = float(np.vdot(x.ravel(), y.ravel()) / length) if length else None
+    return Record(record.site, at, record.shape, record.dtype, record.stats, None, record.batched, cosine)
+
+
+def _record(site: str, at: Moment, array: Array, *, batched: bool = True) -> Record:
+    return Record(site, at, array.shape, array.dtype.name, host.reduce(array), batched=batched)

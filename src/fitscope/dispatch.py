@@ -12,14 +12,14 @@ another kind there, which builds the model just before that step.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from fitscope.anatomy import Anatomy
 from fitscope.backends import Adapter, Ask, Harvest, TapFailed, TappedStep
 from fitscope.backends._base import PHASES, Finish
-from fitscope.plan import Place, Want
+from fitscope.plan import Wants
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Request:
 
     who: object  #: whose wish it is
     key: object  #: equal keys want the same things of the same model
-    wants: Mapping[Place, Want]
+    wants: Wants
     deliver: Callable[[list[Harvest]], None]
     failed: Callable[[BaseException], None]  #: the step with taps could not be built
     raised: Callable[[BaseException], None]  #: the user's own step raised
@@ -44,7 +44,7 @@ class TappedSteps:
 
     adapter: Adapter
     anatomy: Anatomy
-    finish: Callable[[Mapping[Place, Want]], Finish]
+    finish: Callable[[Wants], Finish]
     built: dict[object, tuple[Any, TappedStep | None]] = field(default_factory=dict)
     first_calls: list[float] = field(default_factory=list)  #: seconds; tracing and compiling happen in them
 
@@ -53,10 +53,10 @@ class TappedSteps:
         key = _key(phase, requests)
         made_for, step = self.built.get(key, (None, None))
         if made_for is not plain:  # not built yet, or the model was compiled anew
-            wants: dict[Place, Want] = {}
+            wants = Wants()
             for request in requests:
                 for place, want in request.wants.items():
-                    wants[place] = wants[place] | want if place in wants else want
+                    wants.add(place, want)
             try:
                 step = self._timed(self.adapter.tapped(Ask(self.anatomy, wants, phase, self.finish(wants))))
             except Exception as error:

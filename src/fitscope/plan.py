@@ -7,25 +7,30 @@ questions the hot path asks: which watches are due at this turn, and what is wan
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable, Mapping
+import functools
+import operator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from fitscope.anatomy import Anatomy, LayerPart, WeightPart
 from fitscope.errors import WatchError, one_of
-from fitscope.watch import LAYER_KINDS, Schedule, Turn, Watch
+from fitscope.watch import LAYER_KINDS, PHASES, Schedule, Turn, Watch, several
 
 Place = tuple[str, str]  #: a kind of site, and the path of a layer or weight ("" where there is only one)
-Due = frozenset[int]  #: indices of the watches that are due
+Watches = frozenset[int]  #: of a plan, by index
 
 
 @dataclass(frozen=True, slots=True)
 class Want:
     """What is wanted at one place, all watches taken together."""
 
-    stats: bool
-    tensor: bool
-    samples: int | None
+    stats: bool = False
+    tensor: bool = False
+    samples: int | None = None
+    mean: bool = False
+    change: bool = False  #: since the batch before
+    reference: bool = False  #: the next batch is to be compared with this one
 
     def __or__(self, other: Want) -> Want:
         both = [want.samples for want in (self, other) if want.tensor]
@@ -33,13 +38,55 @@ class Want:
             self.stats or other.stats,
             self.tensor or other.tensor,
             None if None in both or not both else max(n for n in both if n is not None),
+            self.mean or other.mean,
+            self.change or other.change,
+            self.reference or other.reference,
         )
 
+    @property
+    def whole(self) -> bool:
+        """The whole tensor is needed outside of the step."""
+        return self.change or self.reference
 
-_ITS_VALUE = Want(stats=True, tensor=False, samples=None)
+
+_ITS_VALUE = Want(stats=True)
+_REFERENCE = Want(reference=True)
+
+
+class Wants(dict[Place, Want]):
+    """What is wanted where. A tap has a name that only the step knows, so it is looked up by pattern."""
+
+    def add(self, place: Place, want: Want) -> None:
+        self[place] = self[place] | want if place in self else want
+
+    def at(self, place: Place) -> Want | None:
+        if place[0] != "taps":
+            return self.get(place)
+        matching = [
+            want
+            for (kind, pattern), want in self.items()
+            if kind == "taps" and fnmatch.fnmatchcase(place[1], pattern)
+        ]
+        return functools.reduce(operator.or_, matching) if matching else None
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """The watches due at one turn."""
+
+    now: Watches
+    if_last: Watches  #: only if it turns out to be the last turn of its epoch
+    next: Watches  #: at the turn after this one, which is to be compared with this one
+
+    @property
+    def all(self) -> Watches:
+        # What the next turn wants is all asked for in this one: a second program, that shows less, would have to be compiled.
+        return self.now | self.if_last | self.next
+
 
 #: Under loss scaling gradients are multiples of what they mean; the factor is recorded with them.
 LOSS_SCALE: Place = ("loss_scale", "")
+SAMPLE_LOSS: Place = ("sample_loss", "")
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,36 +97,71 @@ class Plan:
     watches: tuple[Watch, ...]
     schedules: tuple[Schedule, ...]  #: one per watch
     places: tuple[frozenset[Place], ...]  #: one set per watch
-    _wants: dict[Due, dict[Place, Want]] = field(default_factory=dict, repr=False)
+    on: tuple[tuple[str, ...], ...]  #: parts of fit, one per watch
+    _wants: dict[tuple[Watches, str], Wants] = field(default_factory=dict, repr=False)
 
     def same(self, other: Plan) -> bool:
         """Whether both want the same of one model. When they want it does not matter."""
         return (
             self.anatomy.same(other.anatomy)
             and self.places == other.places
-            and [(w.stats, w.tensor, w.samples) for w in self.watches]
-            == [(w.stats, w.tensor, w.samples) for w in other.watches]
+            and [_want(w) for w in self.watches] == [_want(w) for w in other.watches]
         )
 
-    def due(self, turn: Turn) -> tuple[Due, Due]:
-        """The watches due at this turn, and those due only if it turns out to be the last of its epoch."""
-        answers = [schedule.due(turn) for schedule in self.schedules]
+    @property
+    def on_validation(self) -> bool:
+        return any("validation" in phases for phases in self.on)
+
+    def due(self, turn: Turn) -> Due:
+        """The watches due at this turn."""
+        now, if_last = self._due(turn)
+        after = turn.following() if self._compares else None
+        following = frozenset().union(*self._due(after)) if after is not None else frozenset()
+        return Due(now, if_last, following if following & self._compares else frozenset())
+
+    def _due(self, turn: Turn) -> tuple[Watches, Watches]:
+        answers = [
+            self._schedule(i, turn.phase).due(turn) if self._shown_in(i, turn.phase) else False
+            for i in range(len(self.watches))
+        ]
         return (
             frozenset(i for i, answer in enumerate(answers) if answer is True),
             frozenset(i for i, answer in enumerate(answers) if answer == "last"),
         )
 
-    def wants(self, due: Due) -> Mapping[Place, Want]:
+    def _schedule(self, i: int, phase: str) -> Schedule:
+        """A pass is shown whole unless the watch itself says when: the scope's `every` counts training steps."""
+        return self.schedules[i] if phase == "train" else self.watches[i].every or _ALWAYS
+
+    def _shown_in(self, i: int, phase: str) -> bool:
+        fit = phase in ("train", "validation")
+        kind = self.watches[i].of or self.watches[i].kind
+        return kind in PHASES[phase] and (phase in self.on[i] if fit else True)
+
+    @functools.cached_property
+    def _compares(self) -> Watches:
+        return frozenset(i for i, watch in enumerate(self.watches) if watch.kind == "changes")
+
+    def wants(self, due: Watches, phase: str = "train") -> Wants:
         """What is wanted where, when these watches are due. The same few sets come again at every step."""
-        if due in self._wants:
-            return self._wants[due]
-        found = self._wants[due] = {}
+        if (due, phase) in self._wants:
+            return self._wants[due, phase]
+        found = self._wants[due, phase] = Wants()
         for i in sorted(due):
-            watch = self.watches[i]
-            want = Want(watch.stats, watch.tensor, watch.samples)
+            want = _want(self.watches[i])
             for place in self.places[i]:
-                here = _ITS_VALUE if place == LOSS_SCALE else want
-                found[place] = found[place] | here if place in found else here
+                if place[0] in PHASES[phase] or place == LOSS_SCALE:
+                    found.add(place, _ITS_VALUE if place == LOSS_SCALE else want)
+        return found
+
+    def items(self, due: Due, watches: Watches, phase: str) -> Wants:
+        """What is wanted where at one turn for some of the watches due, and what the next turn needs of it."""
+        compared = due.next & self._compares
+        if not compared:
+            return self.wants(watches, phase)
+        found = Wants(self.wants(watches, phase))
+        for place in self.wants(compared, phase):
+            found.add(place, _REFERENCE)
         return found
 
     def describe(self) -> list[dict[str, Any]]:
@@ -88,36 +170,51 @@ class Plan:
             {
                 "kind": watch.kind,
                 "layers": [_shown(selector) for selector in watch.layers],
-                "keep": [name for name in ("stats", "tensor") if getattr(watch, name)],
+                "keep": [name for name in ("stats", "tensor", "mean") if getattr(watch, name)],
                 "samples": watch.samples,
                 "every": schedule.text,
-                "places": sorted(path for _, path in places if path),
+                "on": list(on),
+                "places": sorted(path for kind, path in places if path and kind != "taps"),
+                **({"of": watch.of} if watch.of else {}),
+                **({"per_sample": True, "ids": watch.ids} if watch.per_sample else {}),
             }
-            for watch, schedule, places in zip(self.watches, self.schedules, self.places, strict=True)
+            for watch, schedule, places, on in zip(
+                self.watches, self.schedules, self.places, self.on, strict=True
+            )
         ]
 
 
-def resolve(watches: Iterable[Watch], anatomy: Anatomy, every: Schedule) -> Plan:
+_ALWAYS = Schedule(lambda turn: True, "every batch")  # noqa: ARG005
+
+
+def _want(watch: Watch) -> Want:
+    if watch.kind == "changes":
+        return Want(change=True)
+    return Want(watch.stats, watch.tensor, watch.samples, watch.mean)
+
+
+def resolve(
+    watches: Iterable[Watch], anatomy: Anatomy, every: Schedule, on: tuple[str, ...] = ("train",)
+) -> Plan:
     """Reads the watches against a model. A selector that matches nothing is an error that names what there is."""
-    watches = tuple(watches)
-    for watch in watches:
-        if not isinstance(watch, Watch):
-            raise WatchError(
-                "`watch` to hold watches",
-                repr(watch),
-                "Make them with fs.activations(...), fs.gradients(...), fs.loss() and so on",
-            )
+    watches = several(watches)
     return Plan(
         anatomy,
         watches,
         tuple(watch.every or every for watch in watches),
         tuple(frozenset(_places(watch, anatomy)) for watch in watches),
+        tuple(watch.on or on for watch in watches),
     )
 
 
 def _places(watch: Watch, anatomy: Anatomy) -> list[Place]:
-    places = [(watch.kind, path) for path in _paths(watch, anatomy)]
-    if places and watch.kind in ("gradients", "weight_gradients") and scaled_dynamically(anatomy.model):
+    if watch.kind == "taps":
+        return [("taps", str(pattern)) for pattern in watch.layers or ("*",)]
+    kind = watch.of or watch.kind
+    places = [(kind, path) for path in _paths(watch, kind, anatomy)]
+    if watch.per_sample:
+        places.append(SAMPLE_LOSS)
+    if places and kind in ("gradients", "weight_gradients") and scaled_dynamically(anatomy.model):
         places.append(LOSS_SCALE)
     return places
 
@@ -127,15 +224,15 @@ def scaled_dynamically(model: Any) -> bool:
     return hasattr(getattr(model, "optimizer", None), "initial_scale")
 
 
-def _paths(watch: Watch, anatomy: Anatomy) -> list[str]:
-    if watch.kind not in LAYER_KINDS:
+def _paths(watch: Watch, kind: str, anatomy: Anatomy) -> list[str]:
+    if kind not in LAYER_KINDS:
         return [""]
-    if watch.kind in ("activations", "gradients"):
+    if kind in ("activations", "gradients"):
         layers = [part for part in anatomy.layers if not _is_input(part)]
         return _select(
             watch, layers, by_default=[part for part in layers if not part.container and not part.looped]
         )
-    weights = [w for w in anatomy.weights if watch.kind != "weight_gradients" or w.variable.trainable]
+    weights = [w for w in anatomy.weights if kind != "weight_gradients" or w.variable.trainable]
     return _select(watch, weights, by_default=weights)
 
 

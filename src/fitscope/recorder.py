@@ -25,9 +25,13 @@ from fitscope.errors import FitscopeWarning
 from fitscope.plan import Want
 from fitscope.record import Moment
 from fitscope.reduce import host
+from fitscope.reduce.average import Average
 from fitscope.reducing import Border, nbytes
+from fitscope.samples import SampleLosses
 from fitscope.store import RunWriter, interval
 from fitscope.transport import Transport
+
+Item = tuple[Site, Want, Any]  #: where, what is wanted there, and what the step handed out
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +39,20 @@ class Capture:
     """What one step showed, on its way to the writer."""
 
     at: Moment
-    items: list[tuple[Site, Want, Any]]
+    items: list[Item]
 
 
 class Recorder:
     """One run being written, from its first captured step until it ends, however it ends."""
 
     def __init__(
-        self, open_run: Callable[[int], RunWriter], border: Border, *, memory: int, when_full: str
+        self,
+        open_run: Callable[[int], RunWriter],
+        border: Border,
+        *,
+        memory: int,
+        when_full: str,
+        samples: Callable[[Callable[[str], None]], SampleLosses] | None = None,
     ) -> None:
         self.writer: RunWriter | None = None
         self.finished = False
@@ -54,7 +64,7 @@ class Recorder:
         self._open_run = open_run  # start step -> RunWriter
         self._border = border
         self._memory, self._when_full = memory, when_full
-        self._digest = Digest(border, self.failed)
+        self._digest = Digest(border, self.failed, None if samples is None else lambda: samples(self.failed))
         self._transport: Transport[Capture] | None = None
         self._errors: list[tuple[str, str]] = []  # not told yet: what kind of error, and its text
         self._told: Counter[str] = Counter()
@@ -62,6 +72,7 @@ class Recorder:
         self._early: list[str] = []  # from before there was a run
         self._unseen: dict[str, str] = {}
         self._dropped: Counter[str] = Counter()
+        self._checkpoints: list[dict[str, Any]] = []
         self._began = time.perf_counter(), time.process_time()
         self._captured, self._thread_seconds = 0, 0.0
         self._ending: tuple[str, BaseException | None] = "interrupted", None
@@ -82,6 +93,8 @@ class Recorder:
                 return False
             for text in self._early:
                 self.writer.note(error=text)
+            if self._checkpoints:
+                self.writer.note(checkpoints=list(self._checkpoints))
             self._transport = Transport(
                 self._work,
                 self._idle,
@@ -94,13 +107,32 @@ class Recorder:
         self.stopped = self.stopped or (self.writer is not None and self.writer.full)
         return not self.stopped
 
-    def put(self, at: Moment, items: list[tuple[Site, Want, Any]]) -> None:
+    def put(self, at: Moment, items: list[Item]) -> None:
         """Hands over what a step showed."""
         assert self._transport is not None
         if self._transport.put(Capture(at, items), sum(nbytes(value, self._border) for _, _, value in items)):
             self._captured += 1
         else:
             self._dropped.update(site.name for site, _, _ in items)
+
+    def average(self, site: str) -> Average | None:
+        """The running average of a site over all that was captured so far, as a copy; None if it has none."""
+        if self._transport is not None:
+            self._transport.drain()
+        with self._digest.lock:
+            average = self._digest.averages.get(site)
+            return None if average is None else average.copy()
+
+    @property
+    def averages(self) -> list[str]:
+        """The sites that have a running average."""
+        return list(self._digest.averages)
+
+    def checkpoint(self, path: str, step: int, epoch: int) -> None:
+        """A checkpoint was saved after so many steps."""
+        self._checkpoints.append({"path": path, "step": step, "epoch": epoch, "time": time.time()})
+        if self.writer is not None:
+            self.writer.note(checkpoints=list(self._checkpoints))
 
     @contextmanager
     def measured(self) -> Iterator[None]:
@@ -181,11 +213,12 @@ class Recorder:
 
     def _work(self, capture: Capture) -> None:
         assert self.writer is not None
-        self.writer.write(self._digest.records(capture.at, capture.items))
+        self.writer.write(*self._digest.take(capture.at, capture.items))
 
     def _idle(self) -> float:
         assert self.writer is not None
         self._note()
+        self._average()
         self.writer.flush()
         return interval(time.perf_counter() - self._began[0])
 
@@ -199,9 +232,15 @@ class Recorder:
                 f"the run reached its limit at step {self.writer.full_at}; {lost} records were not kept"
             )
         self._note()
+        self._average()
         if error is not None:
             self.writer.note(ended_by=f"{type(error).__name__}: {error}")
         self.writer.close(status)
+
+    def _average(self) -> None:
+        assert self.writer is not None
+        for site, average in self._digest.averages.items():
+            self.writer.average(site, average)
 
     def _on_error(self, error: Exception, _: Capture | None) -> None:
         self.failed(error)

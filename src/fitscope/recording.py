@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import functools
 import time
+from collections import ChainMap
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from fitscope import reducing
-from fitscope.attach import Site
 from fitscope.backends import Adapter, Harvest
 from fitscope.batch import Batch
 from fitscope.dispatch import Request, StandIn, TappedSteps, install
 from fitscope.errors import FitscopeWarning
-from fitscope.plan import LOSS_SCALE, Due, Plan, Want
+from fitscope.plan import LOSS_SCALE, SAMPLE_LOSS, Due, Plan, Watches
 from fitscope.record import Moment
-from fitscope.recorder import Recorder
+from fitscope.recorder import Item, Recorder
 from fitscope.watch import Turn
 
 
@@ -54,9 +55,11 @@ class Recording:
         self.adapter = adapter
         self.recorder = recorder
         self.model = plan.anatomy.model
-        self.batch: Batch | None = None
+        self.batches: dict[str, tuple[Moment, dict[str, Any]]] = {}  #: by phase, the newest captured
         self.next_step: int | None = None  #: the step after the last one announced
-        self.seen_step: int | None = None  #: the last one that was captured
+        self.seen_step: int | None = None  #: the last one that was captured,
+        #: also in what we go on from
+        self.last_step: int | None = after.last_step if after is not None else None
         self._optimizer = getattr(self.model, "optimizer", None)
         finish = reducing.finish_in_step if in_step else reducing.finish_on_host
         self._steps = TappedSteps(adapter, plan.anatomy, finish)
@@ -71,10 +74,20 @@ class Recording:
         self._stand_in: StandIn | None = None
         self._epoch, self._epoch_start = 0, 0
         self._batches: int | None = None
-        self._pending: tuple[Moment, list[Any]] | None = (
-            None  # due only if it turns out to be the last of its epoch
+        self._pass, self._pass_step = "", 0
+        self._pass_batches: int | None = None
+        # Due only if it turns out to be the last of its epoch.
+        self._pending: tuple[Moment, list[Item]] | None = None
+        self._looked: set[tuple[Watches, str]] = set()
+        self._heard: set[str] = set()
+
+    @property
+    def batch(self) -> Batch | None:
+        """The newest captured batch, and below it the newest of every other phase."""
+        newest = list(reversed(self.batches.values()))
+        return (
+            Batch(newest[0][0], ChainMap(*(values for _, values in newest)), self.adapter) if newest else None
         )
-        self._looked: set[Due] = set()
 
     # ---- told by the training ----------------------------------------------------------------------------
 
@@ -97,27 +110,57 @@ class Recording:
         recorder.steps += together
         if recorder.stopped:
             return
-        turns = [Turn(step + k, self._epoch, batch + k, self._batches) for k in range(together)]
-        due = [self.plan.due(turn) for turn in turns]
-        wanted: Due = frozenset().union(*(now | later for now, later in due))
-        if wanted and recorder.ready(step):
-            self._stand_in = install(
-                self._steps,
-                "train",
-                Request(
-                    who=id(self),
-                    key=(id(self._steps), wanted),
-                    wants=self.plan.wants(wanted),
-                    deliver=lambda harvests: self._deliver(turns, due, harvests),
-                    failed=recorder.failed,
-                    raised=self._raised,
-                ),
-            )
+        self._ask("train", [Turn(step + k, self._epoch, batch + k, self._batches) for k in range(together)])
 
     @_kept
     def epoch_end(self) -> None:
         """An epoch is over, so the step that might have been its last one was."""
         self.recorder.raised = None  # it only said that there are no more batches
+        self._put_pending()
+
+    @_kept
+    def begin_pass(self, name: str, batches: int | None = None) -> None:
+        """A walk over data begins that does not train."""
+        self._put_pending()  # a validation begins when the last step of its epoch was run
+        self._pass, self._pass_step, self._pass_batches = name, self.done(), batches
+
+    @_kept
+    def before_pass_step(self, batch: int) -> None:
+        """A step of the pass is about to run, beginning with this batch of it."""
+        self.recorder.raised = None
+        self.recorder.tell()
+        if self.recorder.stopped:
+            return
+        together = range(self.model.steps_per_execution)
+        turns = [
+            Turn(self._pass_step, self._epoch, batch + k, self._pass_batches, self._pass) for k in together
+        ]
+        self._ask("predict" if self._pass == "predict" else "test", turns)
+
+    @_kept
+    def end_pass(self) -> None:
+        """The pass is over."""
+        self.recorder.raised = None
+        self._put_pending()
+
+    def _ask(self, function: str, turns: list[Turn]) -> None:
+        """Has the next call of the model's compiled function show what is due at these turns."""
+        due = [self.plan.due(turn) for turn in turns]
+        wanted: Watches = frozenset().union(*(each.all for each in due))
+        if wanted and self.recorder.ready(turns[0].step):
+            self._stand_in = install(self._steps, function, self._request(turns, due, wanted))
+
+    def _request(self, turns: list[Turn], due: list[Due], wanted: Watches) -> Request:
+        return Request(
+            who=id(self),
+            key=(id(self._steps), wanted),
+            wants=self.plan.wants(wanted, turns[0].phase),
+            deliver=lambda harvests: self._deliver(turns, due, harvests),
+            failed=self.recorder.failed,
+            raised=self._raised,
+        )
+
+    def _put_pending(self) -> None:
         if self._pending is not None:
             self.recorder.put(*self._pending)
             self._pending = None
@@ -142,41 +185,71 @@ class Recording:
         ours = 0 if moved or self.next_step is None else self.next_step
         return max(known - batch, ours, 0 if self.seen_step is None else self.seen_step + 1)
 
+    def done(self) -> int:
+        """How many steps were done so far: the step whose weights are the ones there are now."""
+        known = self.adapter.iterations(self._optimizer) if self._optimizer is not None else 0
+        if known == self._counted and self.next_step is not None:  # it does not count, so we do
+            return self.next_step
+        return max(known, 0 if self.seen_step is None else self.seen_step + 1)
+
     # ---- what the steps showed -----------------------------------------------------------------------------
 
     def _raised(self, error: BaseException) -> None:
         self.recorder.raised = error
 
     @_kept
-    def _deliver(self, turns: list[Turn], due: list[tuple[Due, Due]], harvests: list[Harvest]) -> None:
+    def _deliver(self, turns: list[Turn], due: list[Due], harvests: list[Harvest]) -> None:
         with self.recorder.measured():
-            for turn, (now, later), harvest in zip(turns, due, harvests, strict=False):
-                for site, why in harvest.failed.items():
-                    self.recorder.unseen(site, why)
-                if harvest.broken is not None:
-                    self.recorder.failed(harvest.broken)
+            for turn, wanted, harvest in zip(turns, due, harvests, strict=False):
+                self._hear(harvest)
                 at = Moment(turn.step, turn.epoch, turn.batch, time.time())
-                self.seen_step = turn.step
-                self._miss(now | later, harvest)
-                if now | later:
-                    self.batch = Batch(at, harvest.tensors, self.adapter)
+                if turn.phase == "train":
+                    self.seen_step = self.last_step = turn.step
+                shown = wanted.now | wanted.if_last
+                if shown:
+                    self._miss(shown, turn.phase, harvest)
+                    items = self._items(wanted, shown, turn.phase, harvest)
+                    values = {site.name: value for site, _, value in items if site.place != SAMPLE_LOSS}
+                    self.batches.pop(turn.phase, None)  # the newest one stands last
+                    self.batches[turn.phase] = at, values
+                now = self._items(wanted, wanted.now, turn.phase, harvest)
                 if now:
-                    self.recorder.put(at, self._items(now, harvest))
-                self._pending = (at, self._items(later - now, harvest)) if later - now else None
+                    self.recorder.put(at, now)
+                later = wanted.if_last - wanted.now
+                self._pending = (at, self._items(wanted, later, turn.phase, harvest)) if later else None
 
-    def _miss(self, due: Due, harvest: Harvest) -> None:
+    def _hear(self, harvest: Harvest) -> None:
+        for site, why in harvest.failed.items():
+            self.recorder.unseen(site, why)
+        for text in harvest.noted:
+            if text not in self._heard:
+                self._heard.add(text)
+                self.recorder.failed(text)
+        if harvest.broken is not None:
+            self.recorder.failed(harvest.broken)
+
+    def _miss(self, watches: Watches, phase: str, harvest: Harvest) -> None:
         """Names what is wanted and was not passed by the step, once for each set of watches."""
-        if due in self._looked:
+        if (watches, phase) in self._looked:
             return
-        self._looked.add(due)
+        self._looked.add((watches, phase))
         passed = {site.place for site in harvest.sites.values()}
-        for kind, path in self.plan.wants(due).keys() - passed - {("metrics", ""), LOSS_SCALE}:
-            self.recorder.unseen(f"{kind}/{path}" if path else kind, "the step does not pass it")
+        for kind, path in self.plan.wants(watches, phase).keys() - passed - {("metrics", ""), LOSS_SCALE}:
+            if kind != "taps":
+                site = _prefix(phase) + (f"{kind}/{path}" if path else kind)
+                self.recorder.unseen(site, "the step does not pass it")
 
-    def _items(self, due: Due, harvest: Harvest) -> list[tuple[Site, Want, Any]]:
-        wants = self.plan.wants(due)
-        return [
-            (site, wants[site.place], value)
-            for name, value in harvest.tensors.items()
-            if (site := harvest.sites[name]).place in wants
-        ]
+    def _items(self, due: Due, watches: Watches, phase: str, harvest: Harvest) -> list[Item]:
+        """What a step showed of what these watches want, and of what the next step is compared with."""
+        wants, prefix = self.plan.items(due, watches, phase), _prefix(phase)
+        found = []
+        for name, value in harvest.tensors.items():
+            site = harvest.sites[name]
+            want = wants.at(site.place)
+            if want is not None:
+                found.append((replace(site, name=prefix + name) if prefix else site, want, value))
+        return found
+
+
+def _prefix(phase: str) -> str:
+    return "" if phase == "train" else f"{phase}/"

@@ -14,9 +14,10 @@ import numpy as np
 
 from fitscope.attach import Site
 from fitscope.backends._base import Finish
-from fitscope.plan import Place, Want
+from fitscope.plan import SAMPLE_LOSS, Want, Wants
 from fitscope.record import Moment, Record
 from fitscope.reduce import host
+from fitscope.reduce.average import Average
 
 
 class Border(Protocol):
@@ -27,12 +28,12 @@ class Border(Protocol):
     def nbytes(self, tensor: Any) -> int: ...
 
 
-def finish_on_host(wants: Mapping[Place, Want]) -> Finish:  # noqa: ARG001
+def finish_on_host(wants: Wants) -> Finish:  # noqa: ARG001
     """The step hands out the tensors as they are."""
     return lambda tensors, _: tensors
 
 
-def finish_in_step(wants: Mapping[Place, Want]) -> Finish:
+def finish_in_step(wants: Wants) -> Finish:
     """The step hands out stats, and of the tensor only what is kept."""
     from keras import ops
 
@@ -41,13 +42,18 @@ def finish_in_step(wants: Mapping[Place, Want]) -> Finish:
     def finish(tensors: dict[str, Any], sites: Mapping[str, Site]) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for name, tensor in tensors.items():
-            want = wants[sites[name].place]
+            want = wants.at(sites[name].place)
+            if want is None or want.whole or sites[name].place == SAMPLE_LOSS:
+                found[name] = tensor
+                continue
             shape = ops.convert_to_tensor(ops.shape(tensor), "int32")  # in a graph it may be known only there
             found[name] = {"shape": shape, "like": tensor[:0] if len(tensor.shape) else tensor}
             if want.stats:
                 found[name]["stats"] = in_step.pack(tensor)
             if want.tensor:
                 found[name]["tensor"] = _first(tensor, want, sites[name])
+            if want.mean:
+                found[name]["moments"] = in_step.moments(tensor, batched=sites[name].batched)
         return found
 
     return finish
@@ -79,6 +85,17 @@ def record(site: Site, want: Want, value: Any, at: Moment, border: Border) -> Re
         if kept is not None and kept.nbytes < array.nbytes:
             kept = kept.copy()  # a view would hold on to the whole tensor
     return Record(site.name, at, shape, dtype.name, stats, kept, batched=site.batched and len(shape) > 0)
+
+
+def add_to_average(average: Average, site: Site, value: Any, at: Moment, border: Border) -> None:
+    """Adds what the step handed out to a running average."""
+    if isinstance(value, dict):
+        shape = border.to_numpy(value["shape"])
+        mean, m2 = (border.to_numpy(part) for part in value["moments"])
+        average.add_moments(mean, m2, int(shape[0]) if site.batched and len(shape) else 1, at.step)
+    else:
+        array = border.to_numpy(value)
+        average.add(array, at.step, site.batched and array.ndim > 0)
 
 
 def tensor_of(value: Any, border: Border) -> np.ndarray[Any, Any] | None:

@@ -25,8 +25,10 @@ from fitscope.hooks import Hooks
 from fitscope.plan import resolve
 from fitscope.recorder import Recorder
 from fitscope.recording import Recording
+from fitscope.reduce.average import Average
+from fitscope.samples import SampleLosses
 from fitscope.store import Objects, RunWriter, existing, place
-from fitscope.watch import Schedule, Watch, defaults, schedule
+from fitscope.watch import Schedule, Watch, phases, schedule, several
 
 
 class Scope(Hooks):
@@ -38,6 +40,8 @@ class Scope(Hooks):
         watch: What to record; by default the statistics of everything in every layer.
         every: When: a number of steps, `fs.steps(...)`, `fs.epochs(...)` or a function `step -> bool`. A watch
             may have its own. All other steps run the user's own compiled function.
+        on: Which parts of `fit`: "train", "validation" or both. A validation is recorded whole, under `validation/…`; so are
+            `evaluate` and `predict` when they are given the scope, under `evaluate/…` and `predict/…`.
         limit: Of disk, in bytes or like "10 GB". When it is reached, recording ends and training goes on.
         memory: Of the queue between training and disk.
         when_full: What happens when the queue is full: "block" (training waits, nothing is lost) or "drop" (counted
@@ -58,6 +62,7 @@ class Scope(Hooks):
         watch: Iterable[Watch] | Watch | None = None,
         every: int | Schedule | Callable[[int], bool] = 10,
         *,
+        on: str | Iterable[str] = "train",
         limit: int | str | None = "10 GB",
         memory: int | str = "1 GB",
         when_full: Literal["block", "drop"] = "block",
@@ -66,16 +71,18 @@ class Scope(Hooks):
     ) -> None:
         place(to)  # an unusable place is an error now, not in the first step
         self._to = to
-        self._watches = (
-            defaults() if watch is None else (watch,) if isinstance(watch, Watch) else tuple(watch)
-        )
+        self._watches = several(watch)
         self._every = schedule(every)
+        self._on = phases(on)
         self._limit = sizes.parse(limit, "limit")
         self._memory = sizes.parse(memory, "memory") or sys.maxsize
         self._when_full = _choice("when_full", when_full, ("block", "drop"))
         self._reduce = _choice("reduce", reduce, ("auto", "host", "step"))
         self._notes = notes
         self._model: Any = None
+        self._owner: Callable[[], Any] = lambda: None  # the list of callbacks that we are called by
+        self._phase = ""  # "train", "evaluate" or "predict" while one goes on
+        self._pass: tuple[str, int | None] = "", None
         self._epoch, self._batch = 0, 0
         self._wait_no_more: Callable[[], None] = lambda: None
         self._batches: int | None = None
@@ -95,6 +102,19 @@ class Scope(Hooks):
                 "Pass the scope to fit() and read `scope.batch` at a step that `every` names, or later",
             )
         return batch
+
+    def average(self, site: str) -> Average:
+        """The mean and std of a site that is watched with keep="mean", over everything captured so far."""
+        recorder = self._recording.recorder if self._recording is not None else None
+        average = recorder.average(site) if recorder is not None else None
+        if average is None:
+            there = recorder.averages if recorder is not None else []
+            raise WatchError(
+                "a site whose mean is kept",
+                repr(site),
+                one_of(there, site) if there else 'Watch it with keep="mean"',
+            )
+        return average
 
     @property
     def path(self) -> str | None:
@@ -123,17 +143,7 @@ class Scope(Hooks):
         self._model = model
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
-        # Keras does not tell callbacks of an exception. Its callback list lives just as long as `fit` does.
-        fit = sys._getframe(1).f_locals.get("self")
-        before, self._recording = self._recording, None
-        self._wait_no_more()
-        if before is not None:
-            before.recorder.abandon()
-        border = _border()
-        if border.unbuilt(self._model):
-            self._wait(border, fit, before)
-        else:
-            self._begin(border, fit, before)
+        self._start("train", sys._getframe(1))
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
         self._epoch = epoch
@@ -150,34 +160,95 @@ class Scope(Hooks):
             self._recording.epoch_end()
 
     def on_train_end(self, logs: Any = None) -> None:  # noqa: ARG002
+        self._end("train")
+
+    def on_test_begin(self, logs: Any = None) -> None:  # noqa: ARG002
+        # A validation is told by the very callback list that told of the training's begin.
+        caller = sys._getframe(1)
+        if self._phase == "train" and caller.f_locals.get("self") is self._owner():
+            self._begin_pass("validation")
+        else:
+            self._start("evaluate", caller)
+            self._begin_pass("evaluate", self._batches)
+
+    def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
+        self._batch = batch
         if self._recording is not None:
-            self._recording.recorder.finish("complete")
+            self._recording.before_pass_step(batch)
+
+    def on_test_end(self, logs: Any = None) -> None:  # noqa: ARG002
+        if self._recording is not None:
+            self._recording.end_pass()
+        self._end("evaluate")
+
+    def on_predict_begin(self, logs: Any = None) -> None:  # noqa: ARG002
+        self._start("predict", sys._getframe(1))
+        self._begin_pass("predict", self._batches)
+
+    def on_predict_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self.on_test_batch_begin(batch, logs)
+
+    def on_predict_end(self, logs: Any = None) -> None:  # noqa: ARG002
+        if self._recording is not None:
+            self._recording.end_pass()
+        self._end("predict")
 
     # ---- life cycle --------------------------------------------------------------------------------------
 
-    def _wait(self, border: Adapter, fit: Any, before: Recording | None) -> None:
+    def _start(self, phase: str, caller: Any) -> None:
+        """A training, an evaluation or a prediction begins."""
+        # Keras does not tell callbacks of an exception. Its callback list lives just as long as `fit` does.
+        owner = caller.f_locals.get("self")
+        self._owner = weakref.ref(owner) if owner is not None else lambda: None
+        before, self._recording = self._recording, None
+        self._phase, self._epoch = phase, self._epoch if phase != "train" else 0
+        self._wait_no_more()
+        if before is not None:
+            before.recorder.abandon()
+        border = _border()
+        if border.unbuilt(self._model, loss=any(watch.per_sample for watch in self._watches)):
+            self._wait(border, phase, owner, before)
+        else:
+            self._begin(border, owner, before)
+
+    def _begin_pass(self, name: str, batches: int | None = None) -> None:
+        self._pass = name, batches
+        if self._recording is not None:
+            self._recording.begin_pass(name, batches)
+
+    def _end(self, phase: str) -> None:
+        if self._phase == phase:
+            self._phase = ""
+            if self._recording is not None:
+                self._recording.recorder.finish("complete")
+
+    def _wait(self, border: Adapter, phase: str, owner: Any, before: Recording | None) -> None:
         """Begins in the first step, which is what builds this model."""
-        fit_alive = weakref.ref(fit) if fit is not None else lambda: None
+        owner_alive = self._owner
 
         def begin(failure: Exception | None) -> None:
-            recording = self._begin(border, fit_alive(), before)
-            if recording is not None:
-                recording.epoch(self._epoch, self._batches)
-                if failure is None:
-                    recording.before_step(self._batch)
-                else:
-                    recording.recorder.failed(
-                        f"the first step was not captured, as the model could not be built before it: {failure}"
-                    )
+            recording = self._begin(border, owner_alive(), before)
+            if recording is None:
+                return
+            if failure is not None:
+                recording.recorder.failed(
+                    f"the first step was not captured, as the model could not be built before it: {failure}"
+                )
+            recording.epoch(self._epoch, self._batches)
+            if phase != "train":
+                recording.begin_pass(*self._pass)
+            if failure is None:
+                (recording.before_step if phase == "train" else recording.before_pass_step)(self._batch)
 
-        self._wait_no_more = when_built(border, self._model, "train", begin)
-        if fit is not None:
-            weakref.finalize(fit, self._wait_no_more)
+        function = {"train": "train", "evaluate": "test", "predict": "predict"}[phase]
+        self._wait_no_more = when_built(border, self._model, function, begin)
+        if owner is not None:
+            weakref.finalize(owner, self._wait_no_more)
 
-    def _begin(self, border: Adapter, fit: Any, before: Recording | None) -> Recording | None:
-        """A recording of the training that begins now. What does not fit the model is an error, before the first step."""
+    def _begin(self, border: Adapter, owner: Any, before: Recording | None) -> Recording | None:
+        """A recording of what begins now. What does not fit the model is an error, before the first step."""
         anatomy = Anatomy.of(self._model)
-        plan = resolve(self._watches, anatomy, self._every)
+        plan = resolve(self._watches, anatomy, self._every, self._on)
         why_not = border.why_not(self._model)
         if why_not is not None:
             warnings.warn(
@@ -185,7 +256,7 @@ class Scope(Hooks):
             )
             return None
         after = before if before is not None and before.model is anatomy.model else None
-        last = after.seen_step if after is not None else None
+        last = after.last_step if after is not None else None
         info = {
             "model": anatomy.describe(),
             "plan": plan.describe(),
@@ -194,7 +265,7 @@ class Scope(Hooks):
         }
 
         def open_run(step: int) -> RunWriter:
-            goes_on = last is not None and last < step
+            goes_on = after is not None and (last is None or last < step)
             self._run = (self._run if goes_on else None) or existing(self._to)
             begin = RunWriter.create if self._run is None else RunWriter.attempt
             runs, name = self._run or (self._to, _new_name())
@@ -203,10 +274,18 @@ class Scope(Hooks):
             return writer
 
         in_step = self._reduce == "step" or (self._reduce == "auto" and border.on_accelerator())
-        recorder = Recorder(open_run, border, memory=self._memory, when_full=self._when_full)
+        per_sample = [watch for watch in self._watches if watch.per_sample]
+        ids = next((watch.ids for watch in per_sample if watch.ids is not None), None)
+        recorder = Recorder(
+            open_run,
+            border,
+            memory=self._memory,
+            when_full=self._when_full,
+            samples=(lambda note: SampleLosses(anatomy.model, ids, border, note)) if per_sample else None,
+        )
         self._recording = Recording(plan, border, recorder, in_step=in_step, after=after)
-        if fit is not None:
-            recorder.finish_with(fit)
+        if owner is not None:
+            recorder.finish_with(owner)
         return self._recording
 
 

@@ -41,6 +41,7 @@ class Transport(Generic[Item]):
         self._items: deque[tuple[Item, int]] = deque()
         self._changed = threading.Condition()
         self._closing = False
+        self._working = False
         self.queued = 0  #: bytes handed over and not worked on yet
         self.peak = 0
         self.waited = 0.0  #: seconds the training thread stood in `put`
@@ -70,6 +71,12 @@ class Transport(Generic[Item]):
     def _fits(self, nbytes: int) -> bool:
         return self.queued == 0 or self.queued + nbytes <= self._limit
 
+    def drain(self) -> None:
+        """Waits until everything handed over so far was worked on."""
+        with self._changed:
+            while (self._items or self._working) and self._thread.is_alive():
+                self._changed.wait(timeout=1.0)
+
     def close(self, *, wait: bool = True) -> None:
         """Has the thread work off what is queued, call `end`, and end. Without `wait` it does so by itself."""
         with self._changed:
@@ -93,11 +100,13 @@ class Transport(Generic[Item]):
                 if not self._items and self._closing:
                     return
                 entry = self._items.popleft() if self._items else None
+                self._working = entry is not None
             if entry is not None:
                 item, nbytes = entry
                 self._safely(lambda item=item: self._work(item), item)  # type: ignore[misc]
                 del item, entry  # the tensors, before the queue says there is room
                 with self._changed:
+                    self._working = False
                     self.queued -= nbytes
                     self._changed.notify_all()
             if time.monotonic() >= again:

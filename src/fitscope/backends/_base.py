@@ -24,7 +24,7 @@ import numpy as np
 
 from fitscope.anatomy import Anatomy
 from fitscope.attach import Site
-from fitscope.plan import Place, Want
+from fitscope.plan import Wants
 
 #: The attribute of a Keras model that holds the compiled function of a phase, and the method it is made from.
 PHASES = {
@@ -41,6 +41,7 @@ class Harvest:
     tensors: dict[str, Any] = field(default_factory=dict)
     sites: dict[str, Site] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)  #: site → why it could not be seen
+    noted: list[str] = field(default_factory=list)  #: what the user should hear of
     broken: Exception | None = None  #: why nothing of it could be handed out, after a step that did run
 
 
@@ -75,7 +76,7 @@ class Ask:
     """What the tapped step must show."""
 
     anatomy: Anatomy
-    wants: Mapping[Place, Want]
+    wants: Wants
     phase: str = "train"
     finish: Finish = lambda tensors, _: tensors
 
@@ -100,8 +101,8 @@ class Adapter(ABC):
     def why_not(self, model: Any) -> str | None:
         """Why this model cannot be tapped as it is, or None."""
 
-    def unbuilt(self, model: Any) -> bool:  # noqa: ARG002
-        """Whether the first step will build parts of the model. Most backends build it before."""
+    def unbuilt(self, model: Any, *, loss: bool = False) -> bool:  # noqa: ARG002
+        """Whether the first step will build parts of the model, or of its `loss`. Most backends build them before."""
         return False
 
     def build(self, model: Any, phase: str, *args: Any) -> None:  # noqa: B027 - nothing to do for most

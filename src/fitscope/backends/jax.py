@@ -79,6 +79,7 @@ class _Collector:
     def __init__(self) -> None:
         self.harvest = Harvest()
         self.failed = self.harvest.failed
+        self.noted = self.harvest.noted
 
     def see(self, site: Site, tensor: Any) -> Any:
         self.harvest.sites[site.name] = site
@@ -209,6 +210,8 @@ def _single_step(ask: Ask, collector: _Collector, state: Any, data: Any) -> Any:
         before = _weights(model, state)
         _show(collector, ask, "weights", before)
         logs, after_state = getattr(model, PHASES[ask.phase][1])(state, data)
+        if ask.phase == "predict":  # its step returns only what may have changed
+            after_state = (state[0], after_state)
         if ask.phase == "train":
             after = _weights(model, after_state)
             _show(collector, ask, "updates", {k: (after[k], before[k]) for k in after})
@@ -250,6 +253,7 @@ class JaxAdapter(Adapter):
 
         def step(state: Any, iterator: Any) -> tuple[Any, list[Harvest]]:
             logs: Any = None
+            outputs: list[Any] = []
             harvests: list[Harvest] = []
             for done in range(model.steps_per_execution):
                 try:
@@ -270,6 +274,9 @@ class JaxAdapter(Adapter):
                     )
                     raise TapFailed(error, (state, rest), harvests) from error
                 harvests.append(harvest)
+                outputs.append(logs)
+            if ask.phase == "predict" and len(outputs) > 1:
+                logs = jax.tree.map(lambda *parts: jnp.concatenate(parts), *outputs)
             return (logs, state), harvests
 
         return step
@@ -302,6 +309,7 @@ class JaxAdapter(Adapter):
             flat = _harvest(jaxpr.jaxpr, jaxpr.consts, jax.tree.leaves((state, data)), found)
             seen.sites.update(collector.harvest.sites)
             seen.failed.update(collector.failed)
+            seen.noted[:] = collector.noted
             for name in collector.harvest.sites.keys() - found.keys():
                 seen.failed[name] = _unseen(name)
             logs, state = jax.tree.unflatten(jax.tree.structure(shape), flat)
@@ -312,7 +320,7 @@ class JaxAdapter(Adapter):
 
         def single(state: Any, data: Any) -> tuple[Any, Any, Harvest]:
             logs, state, tensors = compiled(state, data, _ZERO)
-            return logs, state, Harvest(tensors, seen.sites, seen.failed)
+            return logs, state, Harvest(tensors, seen.sites, seen.failed, seen.noted)
 
         return single
 

@@ -31,6 +31,7 @@ class _Collector:
     def __init__(self) -> None:
         self.harvest = Harvest()
         self.failed = self.harvest.failed
+        self.noted = self.harvest.noted
         self.graph = _graph()
         self.ungraded: dict[str, Any] = {}  # site → tensor whose gradient no tape was asked for yet
 
@@ -118,13 +119,13 @@ class TensorFlowAdapter(Adapter):
             return "the model trains under tf.distribute with several replicas, which is not supported yet"
         return None
 
-    def unbuilt(self, model: Any) -> bool:
+    def unbuilt(self, model: Any, *, loss: bool = False) -> bool:
         # Outside of tf.distribute Keras leaves building to the trace of the first step. The loss makes the metrics of
         # single outputs then.
-        loss = getattr(model, "_compile_loss", None)
+        compiled = getattr(model, "_compile_loss", None)
         several = len(getattr(model, "output_names", None) or ()) > 1
         return not all(layer.built for layer in model._flatten_layers()) or (
-            several and loss is not None and not loss.built
+            (several or loss) and compiled is not None and not compiled.built
         )
 
     def build(self, model: Any, phase: str, *args: Any) -> None:
@@ -147,6 +148,7 @@ class TensorFlowAdapter(Adapter):
             logs = _single_step(ask, collector, data)
             seen.sites.update(collector.harvest.sites)
             seen.failed.update(collector.failed)
+            seen.noted[:] = collector.noted
             if not model.run_eagerly:
                 _detach(collector, zero if model.jit_compile else None)
             # An error of ours must not end the trace: what the trace of the step has made would be left half made.
@@ -175,6 +177,23 @@ class TensorFlowAdapter(Adapter):
             # program, which then rounds differently.
             on_iterator = tf.function(on_iterator, reduce_retracing=True)
             on_optional = tf.function(on_optional, reduce_retracing=True)
+
+        def predict(batches: Any) -> tuple[Any, list[Harvest]]:
+            """Keras draws the batches of a prediction itself, and gives all of one execution at once."""
+            outputs: list[Any] = []
+            harvests: list[Harvest] = []
+            for data in batches:
+                try:
+                    output, tensors = on_data(_without_optionals(data))
+                except Exception as error:
+                    if traced or model.run_eagerly or outputs:
+                        raise
+                    raise TapFailed(error, (batches,), harvests) from error
+                outputs.append(output)
+                harvests.append(Harvest(tensors, seen.sites, dict(seen.failed), seen.noted, seen.broken))
+            if len(outputs) > 1:
+                return tf.nest.map_structure(lambda *parts: tf.concat(parts, 0), *outputs), harvests
+            return outputs[0], harvests
 
         def step(iterator: Any) -> tuple[Any, list[Harvest]]:
             logs: Any = None
@@ -211,10 +230,10 @@ class TensorFlowAdapter(Adapter):
                     if drawn:
                         rest = itertools.islice(rest, model.steps_per_execution - done)
                     raise TapFailed(error, (rest,), harvests) from error
-                harvests.append(Harvest(tensors, seen.sites, dict(seen.failed), seen.broken))
+                harvests.append(Harvest(tensors, seen.sites, dict(seen.failed), seen.noted, seen.broken))
             return logs, harvests
 
-        return step
+        return predict if ask.phase == "predict" else step
 
     def to_numpy(self, tensor: Any) -> np.ndarray[Any, Any]:
         return np.asarray(tensor)

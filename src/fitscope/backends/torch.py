@@ -26,6 +26,7 @@ class _Collector:
     def __init__(self) -> None:
         self.harvest = Harvest()
         self.failed = self.harvest.failed
+        self.noted = self.harvest.noted
         self.versions: dict[str, int] = {}
 
     def see(self, site: Site, tensor: Any) -> Any:

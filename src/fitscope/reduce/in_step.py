@@ -46,6 +46,18 @@ def pack(x: Tensor) -> tuple[Tensor, Tensor]:
     return _moments(ops, x, size < layout.infinity, layout), places
 
 
+def moments(x: Tensor, *, batched: bool) -> tuple[Tensor, Tensor]:
+    """The mean over the samples of each element, and the squared distances from it: what `Average.add_moments` takes."""
+    from keras import ops
+
+    x = ops.stop_gradient(ops.convert_to_tensor(x))
+    x = ops.cast(x, _layout(x).dtype)
+    if not batched or len(x.shape) == 0:
+        return x, ops.zeros_like(x)
+    mean = ops.mean(x, axis=0)
+    return mean, ops.sum(ops.square(x - mean), axis=0)
+
+
 def shape(x: Tensor) -> Tensor:
     """The shape of the tensor as it is when the step runs, as a small tensor itself."""
     from keras import ops
