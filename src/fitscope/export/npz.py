@@ -49,12 +49,10 @@ def export(
             key = site_path(site)
             shape, dtype, blocks = kept.blocks(captures)
             put(key, shape, dtype, counted(blocks))
-            beside = {"step": captures.step, "epoch": captures.epoch, "batch": captures.batch}
-            if captures.pieces[0].array.batched:
-                beside |= {"size": captures.size, "batch_size": captures.batch_size}
+            beside = {"step": captures.step, **captures.beside}
             for name, values in beside.items():
                 put(f"{key}@{name}", values.shape, np.dtype(np.int64), [values])
-            original = kept.dtype(captures, range(len(captures.step))).name
+            original = kept.dtype(captures).name
             index.append({"key": key, "site": site, "dtype": original, "beside": list(beside)})
         archive.writestr("@index.json", json.dumps({"run": run.id, "arrays": index}, indent=1))
     return [out]
