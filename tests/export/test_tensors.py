@@ -27,9 +27,10 @@ def test_npz_is_what_the_run_gives(small: fs.Run, tmp_path: Path) -> None:
         for site in ("predictions", "validation/predictions"):
             tensor = small.tensor(site)
             np.testing.assert_array_equal(archive[site], tensor.values)
-            for name in ("step", "epoch", "batch", "size", "batch_size"):
+            batch = "batches" if site.startswith("validation") else "batch"
+            for name in ("step", "epoch", batch, "size", "batch_size"):
                 np.testing.assert_array_equal(archive[f"{site}@{name}"], tensor[name].values)
-        assert archive["validation/predictions@size"].tolist() == [4, 2, 4, 2]
+        assert archive["validation/predictions@size"].tolist() == [6, 6]
         index = json.loads(archive["@index.json"])
     assert [entry["site"] for entry in index["arrays"]] == ["predictions", "validation/predictions"]
 
@@ -97,11 +98,11 @@ def test_npy_again_replaces_its_own_files_only(small: fs.Run, tmp_path: Path) ->
 
 def test_evaluated_twice_the_last_counts(write: Any, make: Any, tmp_path: Path) -> None:
     def passes(first: float) -> list[Any]:
-        return [make("v", 9, np.full((2, 1), first + b), batch=b, keep="tensor") for b in range(3)]
+        return [make("evaluate/v", 9, np.full((2, 1), first + b), batch=b, keep="tensor") for b in range(3)]
 
     run = fs.open(write([*passes(0), *passes(10)]).path)
     export_run(run, "npy", tmp_path / "o")
-    assert np.load(tmp_path / "o/epoch_0000_v.npy")[:, 0].tolist() == [10, 10, 11, 11, 12, 12]
+    assert np.load(tmp_path / "o/epoch_0000_evaluate~v.npy")[:, 0].tolist() == [10, 10, 11, 11, 12, 12]
 
 
 def test_odd_captures(write: Any, make: Any, tmp_path: Path) -> None:
@@ -111,9 +112,15 @@ def test_odd_captures(write: Any, make: Any, tmp_path: Path) -> None:
         make("half", 0, half, keep="tensor"),
         make("kernel", 0, np.eye(2), keep="tensor", batched=False),
         make("empty", 0, np.zeros((0, 3), np.int32), keep="tensor"),
-        *(make("scalar", 0, np.float64(b), batch=b, keep="tensor") for b in range(2)),
-        *(make("long", 0, np.ones((2, 3 + b), np.float32), batch=b, keep="tensor") for b in range(2)),
-        *(make("state", 0, np.full(3, b), batch=b, keep="tensor", batched=False) for b in range(2)),
+        *(make("validation/scalar", 0, np.float64(b), batch=b, keep="tensor") for b in range(2)),
+        *(
+            make("validation/long", 0, np.ones((2, 3 + b), np.float32), batch=b, keep="tensor")
+            for b in range(2)
+        ),
+        *(
+            make("validation/state", 0, np.full(3, b), batch=b, keep="tensor", batched=False)
+            for b in range(2)
+        ),
     ]
     run = fs.open(write(records).path)
     export_run(run, "npy", tmp_path / "o")
@@ -122,9 +129,9 @@ def test_odd_captures(write: Any, make: Any, tmp_path: Path) -> None:
     np.testing.assert_array_equal(got["half"], half.astype(np.float32))
     np.testing.assert_array_equal(got["kernel"], np.eye(2))
     assert got["empty"].shape == (0, 3)
-    assert got["scalar"].tolist() == [0.0, 1.0]
-    np.testing.assert_array_equal(got["long"], [[1, 1, 1, np.nan]] * 2 + [[1, 1, 1, 1]] * 2)
-    assert got["state"].tolist() == [[0, 0, 0], [1, 1, 1]]
+    assert got["validation~scalar"].tolist() == [0.0, 1.0]
+    np.testing.assert_array_equal(got["validation~long"], [[1, 1, 1, np.nan]] * 2 + [[1, 1, 1, 1]] * 2)
+    assert got["validation~state"].tolist() == [[0, 0, 0], [1, 1, 1]]
     export_run(run, "npz", tmp_path / "o.npz")
     with np.load(tmp_path / "o.npz", allow_pickle=False) as archive:
         assert archive["half"].dtype == np.float32

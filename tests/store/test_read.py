@@ -103,19 +103,19 @@ class TestSeries:
         assert read.open(store).series("loss").tolist() == [-np.inf]
 
     def test_several_batches_of_one_step(self, make: Make) -> None:
-        """A validation: the optimizer stands still."""
+        """A hand-written step that does not count."""
         store = Memory()
         writer = RunWriter.create(store, "r")
         for batch in range(4):
-            writer.write([make("validation/a", 10, np.full((2,), batch, np.float32), batch=batch)])
-        writer.write([make("validation/a", 10, np.full((2,), 9, np.float32), batch=3)])  # twice the same
+            writer.write([make("a", 10, np.full((2,), batch, np.float32), batch=batch)])
+        writer.write([make("a", 10, np.full((2,), 9, np.float32), batch=3)])  # twice the same
         writer.close()
         run = read.open(store)
-        assert run.series("validation/a", "mean").tolist() == [0, 1, 2, 3, 9]
-        assert run.tensor("validation/a")["batch"].values.tolist() == [0, 1, 2, 3, 3]
-        assert run.tensor("validation/a").values[:, 0].tolist() == [0, 1, 2, 3, 9]
-        assert run.array("validation/a", 10)[0] == 9
-        assert run.histogram("validation/a").shape[0] == 5
+        assert run.series("a", "mean").tolist() == [0, 1, 2, 3, 9]
+        assert run.tensor("a")["batch"].values.tolist() == [0, 1, 2, 3, 3]
+        assert run.tensor("a").values[:, 0].tolist() == [0, 1, 2, 3, 9]
+        assert run.array("a", 10)[0] == 9
+        assert run.histogram("a").shape[0] == 5
 
 
 class TestNames:
@@ -190,7 +190,7 @@ class TestTables:
             "select * from nowhere",
             "select 1/0 + 'x' from stats",
         ):
-            with pytest.raises(RunError, match="The table is called stats"):
+            with pytest.raises(RunError, match="The tables and their columns are stats"):
                 run.sql(query)
 
     def test_sql_sees_only_the_run(self, run: read.Run) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int], None]
 
 #: The stats an export can be limited to. `value`, the scalar itself, is always there.
-STATS = (*NAMES, "histogram")
+STATS = (*NAMES, "cosine", "histogram")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +38,18 @@ class Format:
 
     meaning: str
     of: str = "stats"  #: or "tensors"
+    more: str = ""  #: what it also takes: "samples" or "averages"
 
 
 FORMATS = {
-    "parquet": Format("the statistics, one Parquet file"),
-    "csv": Format("the statistics, one CSV file; lists as JSON"),
-    "duckdb": Format("the statistics, tables in a DuckDB file; further runs are added to it"),
-    "sqlite": Format("the statistics, tables in an SQLite file; further runs are added to it"),
+    "parquet": Format("the statistics, one Parquet file", more="samples"),
+    "csv": Format("the statistics, one CSV file; lists as JSON", more="samples"),
+    "duckdb": Format("the statistics, tables in a DuckDB file; further runs are added to it", more="samples"),
+    "sqlite": Format(
+        "the statistics, tables in an SQLite file; further runs are added to it", more="samples"
+    ),
     "tensorboard": Format("scalars and histograms, an event file in a directory of the run's name"),
-    "npz": Format("all kept tensors, one NumPy archive", of="tensors"),
+    "npz": Format("all kept tensors and averages, one NumPy archive", of="tensors", more="averages"),
     "npy": Format("a directory of NumPy files: each kept tensor at the end of each epoch", of="tensors"),
 }
 
@@ -63,8 +66,8 @@ def export_run(
 ) -> list[Path]:
     """Writes a run, or the newest run in a directory, to `out` in one of the `FORMATS`. Returns what it wrote.
 
-    `sites` are names or globs (`*` takes in slashes), `stats` some of `STATS`; all by default. `force`
-    replaces what an earlier export left at `out`.
+    `sites` are names or globs (`*` takes in slashes), `stats` some of `STATS`; all by default. The table of
+    single samples is called `samples` among the sites. `force` replaces what an earlier export left at `out`.
     """
     if format not in FORMATS:
         raise WatchError("the name of a format", repr(format), one_of(FORMATS, format))
@@ -121,11 +124,12 @@ def _sites(run: Run, format: str, wanted: str | Iterable[str] | None) -> list[st
     """The full names of what is to be exported; an error where there is nothing."""
     from fitscope.export import kept, rows
 
+    more = FORMATS[format].more
     if FORMATS[format].of == "tensors":
-        there: Sequence[str] = kept.sites(run)
+        there: Sequence[str] = sorted({*kept.sites(run), *(run.averages if more == "averages" else ())})
         what, fix = "kept tensors", "Watch with keep='tensor', or export the statistics: parquet, csv, duckdb"
     else:
-        there = rows.sites(run)
+        there = [*rows.sites(run), *([rows.SAMPLES] if more == "samples" and rows.has_samples(run) else ())]
         what, fix = "statistics", "Look again when the training has made some steps"
     if not there:
         raise RunError(f"a run with {what}", f"run {run.id!r}, which has none", fix)

@@ -1,18 +1,21 @@
-"""The stats table as one CSV file. Lists (shape, buckets, counts) are JSON; what is not there is empty."""
+"""The stats table as one CSV file, single samples in one beside it.
+
+Lists (shape, buckets, counts; targets and predictions) are JSON; what is not there is empty.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.csv
 
-from fitscope.export.place import new_file
-from fitscope.export.rows import columns, rows
-from fitscope.store.schema import STATS_SCHEMA
+from fitscope.export.place import beside, new_file
+from fitscope.export.rows import SAMPLES, columns, rows, samples
+from fitscope.store.schema import SAMPLES_SCHEMA, STATS_SCHEMA
 
 if TYPE_CHECKING:
     from fitscope.export import Progress
@@ -22,12 +25,19 @@ if TYPE_CHECKING:
 def export(
     run: Run, out: Path, *, sites: Sequence[str], stats: Sequence[str], force: bool, progress: Progress
 ) -> list[Path]:
-    names = columns(stats)
-    form = with_texts(pa.table([[]] * len(names), schema=_form(names))).schema
-    with new_file(out, force) as path, pa.csv.CSVWriter(path, form) as writer:
-        for table in rows(run, sites, names, progress):
+    form = pa.schema([STATS_SCHEMA.field(name) for name in columns(stats)])
+    written = [_write(out, form, rows(run, sites, form.names, progress), force)]
+    if SAMPLES in sites:
+        written.append(_write(beside(out, SAMPLES), SAMPLES_SCHEMA, samples(run), force))
+    return written
+
+
+def _write(out: Path, form: pa.Schema, tables: Iterator[pa.Table], force: bool) -> Path:
+    texts = with_texts(form.empty_table()).schema
+    with new_file(out, force) as path, pa.csv.CSVWriter(path, texts) as writer:
+        for table in tables:
             writer.write_table(with_texts(table))
-    return [out]
+    return out
 
 
 def with_texts(table: pa.Table) -> pa.Table:
@@ -37,7 +47,3 @@ def with_texts(table: pa.Table) -> pa.Table:
             texts = [None if items is None else json.dumps(items) for items in table[place].to_pylist()]
             table = table.set_column(place, field.name, pa.array(texts, pa.string()))
     return table
-
-
-def _form(names: Sequence[str]) -> pa.Schema:
-    return pa.schema([STATS_SCHEMA.field(name) for name in names])

@@ -3,6 +3,7 @@
     runs         one row per run: facts about it, as of the export
     stats        one row per run, site and moment: as in `store/schema.py`, without the histogram
     histograms   one row per run, site, moment and non-empty bucket: lower, upper, count
+    samples      one row per run, moment and sample: as in `store/schema.py`
 
 Bounds are those of the values, so for negative ones `lower` is the one farther from zero; bucket 0 is 0 … 0.
 The buckets next to zero begin there, and the outermost have no end (infinity), because `reduce/stats.py`
@@ -25,9 +26,9 @@ import numpy as np
 import pyarrow as pa
 
 from fitscope.errors import StoreError
-from fitscope.export.rows import HISTOGRAM, columns, rows
+from fitscope.export.rows import HISTOGRAM, SAMPLES, columns, rows, samples
 from fitscope.reduce.stats import ZERO_BUCKET, edges
-from fitscope.store.schema import STATS_SCHEMA
+from fitscope.store.schema import SAMPLES_SCHEMA, STATS_SCHEMA
 
 if TYPE_CHECKING:
     from fitscope.export import Progress
@@ -65,11 +66,12 @@ TABLES = {
             ("count", pa.int64()),
         ]
     ),
+    "samples": pa.schema([_RUN, *SAMPLES_SCHEMA]),
 }
 
 
 class Database(ABC):
-    """An open file with the three tables. Used as a context: what was added is there only if all went well."""
+    """An open file with these tables. Used as a context: what was added is there only if all went well."""
 
     Error: type[Exception]  #: of the database itself
 
@@ -142,6 +144,9 @@ def _fill(
         )
         if "buckets" in table.column_names:
             tables.insert("histograms", _of(run, histograms(table)))
+    if SAMPLES in sites:
+        for table in samples(run):
+            tables.insert("samples", _of(run, table))
 
 
 def not_ours(out: Path, why: object) -> StoreError:

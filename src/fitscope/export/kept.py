@@ -32,37 +32,15 @@ def captures(run: Run, site: str) -> Captures:
     return run._captures(site)
 
 
-def capture(captures: Captures, place: int) -> Array:
-    """One capture, the `place`-th, as it was: no padding."""
-    found = [
-        piece.array.capture(int(row)) for piece in captures.pieces for row in piece.row[piece.place == place]
-    ]
-    return found[0] if len(found) == 1 else np.concatenate(found)
-
-
-def shape(captures: Captures, place: int) -> tuple[int, ...]:
-    """The shape `capture` will have, without reading it."""
-    found = [
-        piece.array.shapes[int(row)] for piece in captures.pieces for row in piece.row[piece.place == place]
-    ]
-    inner = tuple(int(extent) for extent in found[0])
-    return inner if len(found) == 1 else (sum(int(one[0]) for one in found), *inner[1:])
-
-
-def dtype(captures: Captures, places: Sequence[int]) -> DType:
-    """The type that holds all these captures."""
-    chosen = set(places)
-    return np.result_type(*(p.array.dtype for p in captures.pieces if chosen.intersection(p.place.tolist())))
+def dtype(captures: Captures, place: int | None = None) -> DType:
+    """The type that holds all captures, or one."""
+    entries = captures.entries if place is None else [captures.entries[place]]
+    return np.result_type(*{segment.array.dtype for entry in entries for segment in entry.segments})
 
 
 def stored(dtype: DType) -> DType:
     """A type that every NumPy can load: bfloat16 and its like become the wider one the store uses."""
     return np.dtype(STORED_AS.get(dtype.name, dtype)).newbyteorder("=")
-
-
-def padding(dtype: DType) -> float:
-    """What lies beyond the end of a capture that is shorter than others, as in `run.tensor`."""
-    return np.nan if dtype.kind in "fc" else 0
 
 
 def blocks(captures: Captures) -> tuple[tuple[int, ...], DType, Iterator[Array]]:

@@ -1,9 +1,10 @@
-"""All kept tensors in one NumPy archive.
+"""All kept tensors and running averages in one NumPy archive.
 
 For each site the array under its name, (step, sample, …) as `run.tensor` gives it, and beside it
 `NAME@step`, `@epoch`, `@batch`, and where there are samples `@size` (the rows that are real, the others are
 padding) and `@batch_size`. `@index.json` says which key belongs to which site and what type it had: odd
-characters are percent-encoded in keys, and bfloat16 and its like are stored as float32.
+characters are percent-encoded in keys, and bfloat16 and its like are stored as float32. A pass has `@batches`,
+their number, instead of `@batch`. Of a running average there are `NAME@mean`, `NAME@std` and `NAME@count`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ def export(
 ) -> list[Path]:
     del stats  # there are none of a tensor
     index: list[dict[str, Any]] = []
-    found = {site: kept.captures(run, site) for site in sites}
+    tensors = kept.sites(run)
+    found = {site: kept.captures(run, site) for site in sites if site in tensors}
+    averages = {site: run.average(site) for site in run.averages if site in sites}
     done, total = 0, sum(len(captures.step) for captures in found.values())
     with new_file(out, force) as path, zipfile.ZipFile(path, "w", allowZip64=True) as archive:
 
@@ -49,12 +52,22 @@ def export(
             key = site_path(site)
             shape, dtype, blocks = kept.blocks(captures)
             put(key, shape, dtype, counted(blocks))
-            beside = {"step": captures.step, "epoch": captures.epoch, "batch": captures.batch}
-            if captures.pieces[0].array.batched:
-                beside |= {"size": captures.size, "batch_size": captures.batch_size}
+            beside = {"step": captures.step, **captures.beside}
             for name, values in beside.items():
                 put(f"{key}@{name}", values.shape, np.dtype(np.int64), [values])
-            original = kept.dtype(captures, range(len(captures.step))).name
+            original = kept.dtype(captures).name
             index.append({"key": key, "site": site, "dtype": original, "beside": list(beside)})
-        archive.writestr("@index.json", json.dumps({"run": run.id, "arrays": index}, indent=1))
+        means: list[dict[str, Any]] = []
+        for site, average in averages.items():
+            key = site_path(site)
+            for name, array in (
+                ("mean", average.mean),
+                ("std", average.std),
+                ("count", np.array(average.count)),
+            ):
+                put(f"{key}@{name}", array.shape, array.dtype, [array])
+            facts = {name: getattr(average, name) for name in ("captures", "first_step", "last_step")}
+            means.append({"key": key, "site": site, **facts})
+        document = {"run": run.id, "arrays": index, "averages": means}
+        archive.writestr("@index.json", json.dumps(document, indent=1))
     return [out]

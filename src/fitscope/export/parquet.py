@@ -1,4 +1,4 @@
-"""The stats table as one Parquet file, columns as in `store/schema.py`."""
+"""The stats table as one Parquet file, columns as in `store/schema.py`; single samples in one beside it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fitscope.export.place import new_file
-from fitscope.export.rows import columns, rows
-from fitscope.store.schema import STATS_SCHEMA
+from fitscope.export.place import beside, new_file
+from fitscope.export.rows import SAMPLES, columns, rows, samples
+from fitscope.store.schema import SAMPLES_SCHEMA, STATS_SCHEMA
 
 if TYPE_CHECKING:
     from fitscope.export import Progress
@@ -23,12 +23,19 @@ GROUP_ROWS = 50_000  #: rows gathered before they are written: parts may be smal
 def export(
     run: Run, out: Path, *, sites: Sequence[str], stats: Sequence[str], force: bool, progress: Progress
 ) -> list[Path]:
-    names = columns(stats)
-    form = pa.schema([STATS_SCHEMA.field(name) for name in names], metadata={"fitscope.run": run.id})
+    form = pa.schema([STATS_SCHEMA.field(name) for name in columns(stats)])
+    written = [_write(run, out, form, rows(run, sites, form.names, progress), force)]
+    if SAMPLES in sites:
+        written.append(_write(run, beside(out, SAMPLES), SAMPLES_SCHEMA, samples(run), force))
+    return written
+
+
+def _write(run: Run, out: Path, form: pa.Schema, tables: Iterator[pa.Table], force: bool) -> Path:
+    form = form.with_metadata({"fitscope.run": run.id})
     with new_file(out, force) as path, pq.ParquetWriter(path, form, compression="zstd") as writer:
-        for group in _groups(rows(run, sites, names, progress)):
+        for group in _groups(tables):
             writer.write_table(group.cast(form), row_group_size=GROUP_ROWS)
-    return [out]
+    return out
 
 
 def _groups(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:

@@ -36,6 +36,11 @@ def new_file(out: Path, force: bool) -> Iterator[Path]:
         unfinished.unlink(missing_ok=True)
 
 
+def beside(out: Path, name: str) -> Path:
+    """The file for a second table: `run.parquet` has `run.samples.parquet` beside it."""
+    return out.with_name(f"{out.stem}.{name}{out.suffix}")
+
+
 def folder(out: Path, force: bool) -> Path:
     """A directory to write in, created if there is none."""
     if out.exists() and not out.is_dir():

@@ -1,4 +1,4 @@
-"""The rows of a run's stats table as a stream, ordered by step, whatever the number of parts and ranks.
+"""The rows of a run's tables as a stream, ordered by step, whatever the number of parts and ranks.
 
 At any time there is about one part per rank in memory. The parts of one rank follow one another in time;
 those of several ranks are merged by always reading on where the steps are lowest. A damaged part is reported
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,10 +21,12 @@ from fitscope.store import schema
 if TYPE_CHECKING:
     from fitscope.export import Progress
     from fitscope.read import Run
-    from fitscope.read.tables import Part
+    from fitscope.read.tables import Part, Table
 
 #: What is in a row beside its stats.
 ABOUT = ("step", "epoch", "batch", "time", "attempt", "rank", "site", "dtype", "shape", "batched", "value")
+#: What the samples table is called among the sites of an export.
+SAMPLES = schema.SAMPLES
 #: The columns the histogram is made of.
 HISTOGRAM = ("buckets", "counts")
 
@@ -37,6 +39,12 @@ def sites(run: Run) -> list[str]:
     return sorted(found)
 
 
+def has_samples(run: Run) -> bool:
+    """Whether there are single samples."""
+    run._now.look()
+    return bool(run._now.samples.parts)
+
+
 def columns(stats: Sequence[str]) -> list[str]:
     """The columns of an export limited to these stats; all of them if there are none."""
     if not stats:
@@ -47,9 +55,29 @@ def columns(stats: Sequence[str]) -> list[str]:
 
 def rows(run: Run, sites: Sequence[str], columns: Sequence[str], progress: Progress) -> Iterator[pa.Table]:
     """The rows of these sites, by step and site. What is flushed while this goes on is not part of it."""
-    parts = run._now.stats.parts
     form = pa.schema([schema.STATS_SCHEMA.field(name) for name in columns])
     wanted = pa.array(sites, pa.string())
+
+    def chosen(table: pa.Table) -> pa.Table:
+        return table.filter(pc.is_in(table["site"].cast(pa.string()), wanted))
+
+    yield from _stream(run, run._now.stats, form, chosen, ("step", "site", "rank"), progress)
+
+
+def samples(run: Run) -> Iterator[pa.Table]:
+    """The rows of the samples table, by step, phase, batch and sample."""
+    order = ("step", "phase", "batch", "output", "rank", "sample")
+    yield from _stream(
+        run, run._now.samples, schema.SAMPLES_SCHEMA, lambda table: table, order, lambda *_: None
+    )
+
+
+def _stream(
+    run: Run, table: Table, form: pa.Schema, chosen: Callable[[pa.Table], pa.Table], order: Sequence[str],
+    progress: Progress,
+) -> Iterator[pa.Table]:  # fmt: skip
+    """The chosen rows of all parts of a table, in the columns of `form`."""
+    parts = table.parts
     done = 0
 
     def read(part: Part) -> pa.Table:
@@ -57,15 +85,12 @@ def rows(run: Run, sites: Sequence[str], columns: Sequence[str], progress: Progr
         done += 1
         progress(done, len(parts))
         try:
-            table = part.read(sorted({"step", "site", *columns}))
+            found = part.owned({*order, *form.names})
         except (pa.ArrowException, OSError) as problem:
             run._now.damaged.add(part.key, problem)
             return form.empty_table()
         part.let_go()  # of one in an object store the bytes would be kept
-        if part.end is not None:
-            table = table.filter(pc.less(table["step"], part.end))
-        table = plain(table.filter(pc.is_in(table["site"].cast(pa.string()), wanted)))
-        return _formed(table, form)
+        return _formed(plain(chosen(found)), form)
 
     # An attempt ends where the next one starts, so their steps follow one another.
     for document in run.attempts:
@@ -74,11 +99,13 @@ def rows(run: Run, sites: Sequence[str], columns: Sequence[str], progress: Progr
             for rank in range(int(document.get("world") or 1))
         ]
         lanes = [deque(p for p in parts if p.key.startswith(f"{folder}/")) for folder in folders]
-        yield from _merged(lanes, read)
+        yield from _merged(lanes, read, order)
     run._now.damaged.warn(4)
 
 
-def _merged(lanes: list[deque[Part]], read: Any) -> Iterator[pa.Table]:
+def _merged(
+    lanes: list[deque[Part]], read: Callable[[Part], pa.Table], order: Sequence[str]
+) -> Iterator[pa.Table]:
     """The rows of several ranks in one stream."""
     reached = [-math.inf if lane else math.inf for lane in lanes]  # the step up to which each has been read
     waiting: list[pa.Table] = []
@@ -94,7 +121,7 @@ def _merged(lanes: list[deque[Part]], read: Any) -> Iterator[pa.Table]:
             continue
         ready, waiting = _split(pa.concat_tables(waiting), min(reached))
         if ready.num_rows:
-            yield ready.sort_by([(name, "ascending") for name in ("step", "site", "rank")])
+            yield ready.sort_by([(name, "ascending") for name in order if name in ready.column_names])
 
 
 def _split(table: pa.Table, reached: float) -> tuple[pa.Table, list[pa.Table]]:

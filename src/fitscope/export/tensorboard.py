@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from fitscope.read import Run
 
 #: What of a tensor is shown unless told otherwise.
-SHOWN = ("mean", "std", "min", "max", "rms", "zeros", "nans", "infs", "histogram")
+SHOWN = ("mean", "std", "min", "max", "rms", "zeros", "nans", "infs", "cosine", "histogram")
 
 BATCH_ROWS = 1_000  #: rows turned into Python objects at once
 DT_FLOAT, DT_DOUBLE = 1, 2  #: in TensorFlow's types.proto
@@ -48,7 +48,7 @@ def export(
     began = run.created.timestamp()
     with new_file(path, force=True) as unfinished, Events(unfinished, began, stats or SHOWN) as events:
         for seen in _by_step(rows(run, sites, columns(()), progress)):
-            events.add(seen.site, seen.step, seen.time, seen.stats, seen.value)
+            events.add(seen.site, seen.step, seen.time, seen.stats, seen.value, seen.cosine)
     for earlier in where.glob(f"events.out.tfevents.*{ENDING}"):
         if earlier.name != path.name:
             earlier.unlink()
@@ -67,14 +67,20 @@ class Events:
         self._records = self._tb.RecordWriter(self._file)
         self._write(wall_time=began, file_version="brain.Event:2")
 
-    def add(self, site: str, step: int, time: float, stats: Stats, value: float | None = None) -> None:
+    def add(
+        self, site: str, step: int, time: float, stats: Stats, value: float | None = None,
+        cosine: float | None = None,
+    ) -> None:  # fmt: skip
         """What is known about one site at one step; `value` if it is a scalar. Steps of a site must grow."""
         summary = self._tb.Summary()
         if value is not None:
             self._scalar(summary, site, value)
         else:
             for name in self._shown:
-                if name != "histogram":
+                if name == "cosine":
+                    if cosine is not None:
+                        self._scalar(summary, f"{site}/cosine", cosine)
+                elif name != "histogram":
                     self._scalar(summary, f"{site}/{name}", getattr(stats, name))
                 elif stats.finite:
                     self._histogram(summary, f"{site}/histogram", triples(stats))
@@ -144,6 +150,11 @@ class _Seen:
     rank: int  #: of the first row
     stats: Stats = field(default_factory=Stats)
     values: list[float] = field(default_factory=list)
+    cosines: list[float] = field(default_factory=list)
+
+    @property
+    def cosine(self) -> float | None:
+        return float(np.mean(self.cosines)) if self.cosines else None
 
     @property
     def value(self) -> float | None:
@@ -155,6 +166,8 @@ class _Seen:
         self.time = max(self.time, row["time"])
         if row["value"] is not None:
             self.values.append(row["value"])
+        if row["cosine"] is not None:
+            self.cosines.append(row["cosine"])
         hist = np.zeros(BUCKETS, np.int64)
         if row["buckets"]:
             hist[np.array(row["buckets"]) + ZERO_BUCKET] = row["counts"]
@@ -165,7 +178,7 @@ def _by_step(tables: Iterator[pa.Table]) -> Iterator[_Seen]:
     """One for each site and step. Holds one step at a time."""
     seen: dict[str, _Seen] = {}
     step = None
-    needed = ["site", "step", "time", "rank", "batched", "value", *NAMES, *HISTOGRAM]
+    needed = ["site", "step", "time", "rank", "batched", "value", "cosine", *NAMES, *HISTOGRAM]
     for table in tables:
         for batch in table.select(needed).to_batches(max_chunksize=BATCH_ROWS):
             for row in batch.to_pylist():

@@ -1,7 +1,8 @@
 """What there is of a run by now: its attempts, their ranks, and the tables those write.
 
 `look` takes notice of what is new and asks nothing about a rank that has said its last word. An attempt
-counts up to the step at which a later one started.
+counts up to the step at which a later one started; what is said of the weights there (by a pass, a checkpoint)
+belongs to both.
 """
 
 from __future__ import annotations
@@ -15,8 +16,6 @@ from fitscope.read.tables import Table
 from fitscope.store import schema
 from fitscope.store._base import Objects
 
-TABLES = ("stats", "samples")  #: the tables a rank may write, each in a folder of its name
-
 
 class Following:
     """The parts a run is merged from, kept up to date."""
@@ -24,13 +23,17 @@ class Following:
     def __init__(self, objects: Objects, run_id: str) -> None:
         self.objects = objects
         self.damaged = DamageReport(run_id)
-        self.tables = {name: Table(name, objects, self.damaged) for name in TABLES}
+        self.tables = {name: Table(name, objects, self.damaged) for name in schema.TABLES}
         self._attempts: dict[str, dict[str, Any]] = {}
         self._ranks: dict[tuple[int, int], Rank] = {}
 
     @property
     def stats(self) -> Table:
         return self.tables[schema.STATS]
+
+    @property
+    def samples(self) -> Table:
+        return self.tables[schema.SAMPLES]
 
     @property
     def attempts(self) -> list[dict[str, Any]]:

@@ -12,20 +12,26 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import xarray as xr
 
-from fitscope.reduce.stats import ZERO_BUCKET, edges
+from fitscope.reduce.stats import NAMES, ZERO_BUCKET, edges
 
 MOMENT = ("step", "epoch", "batch")
+EPOCH = ("captures", "step", "time", *NAMES, "cosine")  #: the columns over an epoch
+SAMPLE = (
+    "step", "epoch", "batch", "sample", "phase", "output", "id", "loss", "weight", "target", "prediction",
+    "time",
+)  # fmt: skip
 
 _SUMS = ("count", "zeros", "negatives", "nans", "infs")
 _WEIGHTED = ("mean", "std", "rms")
 
 
-def columns_for(stat: str, *, ranks: bool) -> tuple[str, ...]:
+def columns_for(stat: str, *, ranks: bool, of_pass: bool) -> tuple[str, ...]:
     """The columns it takes to give one stat, and to merge several ranks if there are any."""
     if not ranks:
-        return ("step", stat)
+        return ("step", "batch", stat) if of_pass else ("step", stat)
     extra = ("count", "nans", "infs", "mean") if stat in _WEIGHTED else ()
     return tuple(dict.fromkeys((*MOMENT, "rank", "batched", stat, *extra)))
 
@@ -42,21 +48,48 @@ def plain(table: pa.Table) -> pa.Table:
     return pa.table(columns, table.column_names)
 
 
-def by_step(table: pa.Table) -> pd.DataFrame:
-    """The rows of one site, one for each moment, indexed by step."""
-    frame = frame_of(table)
-    if "rank" in frame and frame["rank"].nunique() > 1:
-        frame = merge_ranks(frame)
-    return frame.sort_values("step", kind="stable").set_index("step")
+def by_step(table: pa.Table, *, of_pass: bool) -> pd.DataFrame:
+    """The rows of one site, one for each moment, indexed by step; those of a pass by step and batch."""
+    frame = _one_rank(frame_of(table), of_pass)
+    return frame.sort_values("step", kind="stable").set_index(["step", "batch"] if of_pass else "step")
 
 
-def merge_ranks(frame: pd.DataFrame) -> pd.DataFrame:
+def by_epoch(table: pa.Table, *, of_pass: bool) -> pd.DataFrame:
+    """The stats of one site over each epoch: as if its tensors had been one. `captures` is how many there were."""
+    frame = _one_rank(frame_of(table), of_pass).sort_values(
+        ["epoch", "step"], kind="stable", ignore_index=True
+    )
+    place = frame.groupby("epoch").ngroup().to_numpy()
+    rows = frame.groupby(place)
+    merged = _merged(frame, place, np.ones(len(rows), bool))
+    merged = merged.assign(
+        captures=rows.size(), step=rows["step"].last(), time=rows["time"].max(), cosine=rows["cosine"].mean()
+    )
+    return without_cosine(merged.set_index("epoch")[list(EPOCH)])
+
+
+def without_cosine(frame: pd.DataFrame) -> pd.DataFrame:
+    """Only sites of changes have one."""
+    return frame.drop(columns="cosine") if frame["cosine"].isna().all() else frame
+
+
+def _one_rank(frame: pd.DataFrame, of_pass: bool) -> pd.DataFrame:
     """One row for each moment, from the rows of several ranks."""
-    frame = frame.sort_values([*MOMENT, "rank"], kind="stable", ignore_index=True)
-    place = _places(frame)
+    if "rank" not in frame or frame["rank"].nunique() < 2:
+        return frame
+    # The batches of a pass, then those of the next at the same step, in the order of the ranks.
+    inner = ["again", "batch"] if of_pass else ["batch", "again"]
+    frame = frame.assign(again=_again(frame, of_pass))
+    frame = frame.sort_values(["step", "epoch", *inner, "rank"], kind="stable", ignore_index=True)
+    place = frame.groupby(["step", "epoch", *inner]).ngroup().to_numpy()
+    batched = frame.groupby(place)["batched"].first().to_numpy(bool)
+    return _merged(frame.drop(columns="again"), place, batched)
+
+
+def _merged(frame: pd.DataFrame, place: np.ndarray[Any, Any], batched: np.ndarray[Any, Any]) -> pd.DataFrame:
+    """One row for each place; of those that are not `batched` the first row speaks for all."""
     rows = frame.groupby(place)
     merged = rows.first()
-    batched = merged["batched"].to_numpy(bool)
 
     def take(column: str, values: Any) -> None:
         merged[column] = merged[column].where(~batched, values)
@@ -85,35 +118,78 @@ def merge_ranks(frame: pd.DataFrame) -> pd.DataFrame:
     return merged
 
 
-def histogram(table: pa.Table, name: str) -> xr.DataArray:
-    """The histograms of one site as counts (step, bucket), from the lists of non-empty buckets."""
+def histogram(table: pa.Table, name: str, *, of_pass: bool) -> xr.DataArray:
+    """The histograms of one site as counts (step, bucket), from the lists of non-empty buckets.
+
+    What several ranks saw of one moment adds up, and so do all batches of one pass.
+    """
     frame = frame_of(table.select([*MOMENT, "rank"]))
-    place = _places(frame)
+    frame = frame.assign(again=_again(frame, of_pass))
+    keys = ["step", "epoch", "again"] if of_pass else [*MOMENT, "again"]
+    place = frame.groupby(keys).ngroup().to_numpy()
     moments = frame.assign(place=place).drop_duplicates("place").sort_values("place")
     lengths, ids = _flat(table["buckets"])
     _, counts = _flat(table["counts"])
     low, high = (int(ids.min()), int(ids.max())) if len(ids) else (0, -1)
     dense = np.zeros((len(moments), high - low + 1), np.int64)
-    np.add.at(dense, (np.repeat(place, lengths), ids.astype(np.int64) - low), counts)  # ranks add up
+    np.add.at(dense, (np.repeat(place, lengths), ids.astype(np.int64) - low), counts)
     buckets = np.arange(low, high + 1)
-    return xr.DataArray(
-        dense,
-        dims=("step", "bucket"),
-        coords={
-            "step": moments["step"].to_numpy(),
-            "epoch": ("step", moments["epoch"].to_numpy()),
-            "batch": ("step", moments["batch"].to_numpy()),
-            "bucket": buckets,
-            "edge": ("bucket", edges()[buckets + ZERO_BUCKET]),
-        },
-        name=name,
-    )
+    coords: dict[str, Any] = {
+        "step": moments["step"].to_numpy(),
+        "epoch": ("step", moments["epoch"].to_numpy()),
+        "bucket": buckets,
+        "edge": ("bucket", edges()[buckets + ZERO_BUCKET]),
+    }
+    if not of_pass:
+        coords["batch"] = ("step", moments["batch"].to_numpy())
+    return xr.DataArray(dense, dims=("step", "bucket"), coords=coords, name=name)
 
 
-def _places(frame: pd.DataFrame) -> np.ndarray[Any, Any]:
-    """For each row the number of its moment, by step; what one rank saw twice is two moments."""
-    again = frame.groupby([*MOMENT, "rank"]).cumcount()
-    return frame.assign(again=again).groupby([*MOMENT, "again"]).ngroup().to_numpy()
+def samples(table: pa.Table) -> pd.DataFrame:
+    """The samples, ordered by step, batch and sample; those of several ranks are counted on."""
+    for name in ("target", "prediction"):
+        place = table.column_names.index(name)
+        table = table.set_column(place, name, _single(table[name]))
+    frame = frame_of(table)
+    for name in ("target", "prediction"):
+        if frame[name].dtype == object:
+            frame[name] = frame[name].map(_number_or_array)
+    # A pass describes the weights that the training step of the same number starts from: it comes first.
+    frame["training"] = frame["phase"] == "train"
+    walk = ["step", "training", "epoch", "phase"]
+    place = frame["batch"].astype("int64") * (1 << 32) + frame["sample"]
+    frame["again"] = _restarts(place, [frame[name] for name in (*walk, "output", "rank")])
+    batch = [*walk, "again", "batch", "output"]
+    frame = frame.sort_values([*batch, "rank", "sample"], kind="stable", ignore_index=True)
+    if frame["rank"].nunique() > 1:
+        frame["sample"] = frame.groupby(batch, sort=False).cumcount().astype("int32")
+    return frame[list(SAMPLE)]
+
+
+def _single(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A column of lists as one of numbers, where no list has several."""
+    lengths = pc.min_max(pc.list_value_length(column)).as_py()
+    if lengths["max"] is None:
+        return pa.nulls(len(column), pa.float64())
+    return pc.list_element(column, 0) if lengths == {"min": 1, "max": 1} else column
+
+
+def _number_or_array(value: Any) -> Any:
+    if value is None:
+        return np.nan
+    return float(value[0]) if len(value) == 1 else value
+
+
+def _again(frame: pd.DataFrame, of_pass: bool) -> Any:
+    """How often one rank has seen the moment before; of a pass: how many passes it made before at that step."""
+    if not of_pass:
+        return frame.groupby([*MOMENT, "rank"]).cumcount()
+    return _restarts(frame["batch"], [frame[name] for name in ("step", "epoch", "rank")])
+
+
+def _restarts(place: pd.Series[Any], walk: list[pd.Series[Any]]) -> pd.Series[Any]:
+    """How often a walk has gone back to its beginning by then. Places of one walk through the data grow."""
+    return (place <= place.groupby(walk).shift(fill_value=-1)).groupby(walk).cumsum()
 
 
 def _flat(column: pa.ChunkedArray) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

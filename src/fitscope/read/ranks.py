@@ -7,13 +7,16 @@ only if it did.
 from __future__ import annotations
 
 import json
+import zipfile
 from collections.abc import Callable
 from typing import Any
 
 from fitscope.read.damage import DamageReport
 from fitscope.read.stored import StoredArray
+from fitscope.reduce.average import Average
 from fitscope.store import schema
 from fitscope.store._base import Objects
+from fitscope.store.averages import decode
 from fitscope.store.liveness import is_alive
 
 
@@ -59,6 +62,20 @@ class Rank:
         if found is None and f"{self.folder}/{key}" not in self._damaged:
             self._damaged.add(f"{self.folder}/{key}", "it is missing")
         return found if isinstance(found, StoredArray) else None
+
+    def averages(self) -> dict[str, str]:
+        """By site, the path of its average."""
+        found = self._said().get("averages")
+        return found if isinstance(found, dict) else {}
+
+    def average(self, path: str) -> Average | None:
+        """One average as it is by now; None if it cannot be read, which is then reported."""
+        key = f"{schema.AVERAGES}/{path}.npz"
+        try:
+            return decode(self._objects.get(key))
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as problem:
+            self._damaged.add(f"{self.folder}/{key}", problem)
+            return None
 
     def _said(self) -> dict[str, Any]:
         document = self._document(schema.STATUS, json.loads)

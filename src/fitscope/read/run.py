@@ -7,12 +7,15 @@ warned about once. Not thread-safe: open the run once per thread.
 
 from __future__ import annotations
 
+import warnings
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from fitscope.errors import RunError, one_of
+from fitscope.errors import FitscopeWarning, RunError, one_of
 from fitscope.read.damage import Damage
 from fitscope.read.following import Following
+from fitscope.record import pass_of
+from fitscope.reduce.average import Average
 from fitscope.reduce.stats import NAMES
 from fitscope.store import schema
 from fitscope.store._base import Objects
@@ -25,7 +28,8 @@ if TYPE_CHECKING:  # what only some calls need is imported by those
     from fitscope.read.stored import Array
     from fitscope.read.tensors import Captures
 
-STATS = ("value", *NAMES)  #: what `series` can give; `value` for scalars only
+#: What `series` can give; `value` for scalars only, `cosine` for changes.
+STATS = ("value", *NAMES, "cosine")
 SEVERITY = ("failed", "interrupted", "running", "complete")  #: the worst of several ranks speaks for the run
 
 
@@ -141,7 +145,9 @@ class Run:
         """The names of all sites."""
         self._now.look()
         sites = self._now.stats.sites()
-        sites.update(site for rank in self._now.ranks for site, _ in rank.arrays())
+        for rank in self._now.ranks:
+            sites.update(site for site, _ in rank.arrays())
+            sites.update(rank.averages())
         self._now.damaged.warn()
         return sorted(sites)
 
@@ -157,55 +163,144 @@ class Run:
             return frame_of(schema.STATS_SCHEMA.empty_table())
         return frame_of(plain(table).sort_by([("step", "ascending"), ("site", "ascending")]))
 
-    def frame(self, site: str) -> pd.DataFrame:
-        """All stats of one site, indexed by step, with epoch, batch and time beside them."""
-        from fitscope.read.frames import by_step
+    @property
+    def samples(self) -> pd.DataFrame:
+        """What was seen of each sample: a row for each, by step, batch and sample.
 
-        described = ("step", "epoch", "batch", "time", "attempt", "rank", "dtype", "shape", "batched")
-        return by_step(self._rows(self.resolve(site), (*described, *STATS)))
+        A target or prediction of one number is that number, of several an array; NaN where it has more than 64,
+        or was not asked for.
+        """
+        from fitscope.read.frames import samples
+
+        self._now.look()
+        table = self._now.samples.read(schema.SAMPLES_SCHEMA.names)
+        self._now.damaged.warn()
+        return samples(schema.SAMPLES_SCHEMA.empty_table() if table is None else table)
+
+    def frame(self, site: str, by: str = "step") -> pd.DataFrame:
+        """All stats of one site, indexed by step, with epoch, batch and time beside them.
+
+        A site of a pass (`validation/…`) is indexed by step and batch. `by="epoch"` gives the stats of all that
+        was captured in an epoch together, indexed by epoch.
+        """
+        from fitscope.read.frames import by_epoch, by_step, without_cosine
+
+        if by not in ("step", "epoch"):
+            raise RunError("'step' or 'epoch'", f"by={by!r}", one_of(("step", "epoch"), by))
+        name = self.resolve(site)
+        of_pass = pass_of(name) is not None
+        if by == "epoch":
+            needed = ("step", "epoch", "batch", "time", "rank", "batched", *NAMES, "cosine")
+            return by_epoch(self._rows(name, needed), of_pass=of_pass)
+        about = ("step", "epoch", "batch", "time", "attempt", "rank", "dtype", "shape", "batched")
+        return without_cosine(by_step(self._rows(name, (*about, *STATS)), of_pass=of_pass))
 
     def series(self, site: str, stat: str | None = None) -> pd.Series[Any]:
         """One stat of one site, indexed by step. A scalar site such as `loss` needs no stat.
 
-        Epoch and batch of each step are in `run.frame(site)`, which has the same index.
+        Epoch and batch of each step are in `run.frame(site)`, which has the same index. A site of a pass
+        (`validation/…`) is indexed by step and batch.
         """
         from fitscope.read.frames import by_step, columns_for
 
         if stat is not None and stat not in STATS:
             raise RunError("a stat", f"{stat!r}", one_of(STATS, stat))
         name = self.resolve(site)
-        rows = self._rows(name, columns_for(stat or "value", ranks=self._now.several_ranks))
+        of_pass = pass_of(name) is not None
+        columns = columns_for(stat or "value", ranks=self._now.several_ranks, of_pass=of_pass)
+        rows = self._rows(name, columns)
         if stat is None and rows["value"].null_count == rows.num_rows:
             raise RunError(
                 f"a stat for {name!r}, which is not a scalar",
                 "none",
                 f"Name one: run.series({name!r}, 'mean'). {one_of(NAMES, '')}",
             )
-        return by_step(rows)[stat or "value"].rename(name if stat is None else f"{name} {stat}")
+        if stat == "cosine" and rows["cosine"].null_count == rows.num_rows:
+            raise RunError(
+                "a site of changes, which alone have a cosine", f"{name!r}", "Watch it with fs.changes(…)"
+            )
+        found = by_step(rows, of_pass=of_pass)[stat or "value"]
+        return found.rename(name if stat is None else f"{name} {stat}")
 
     def histogram(self, site: str) -> xr.DataArray:
         """The histograms of one site: how many elements fell into each power-of-two bucket, (step, bucket).
 
-        Buckets below and above those ever used are left out; `edge` is the bound of a bucket nearer to zero.
+        Buckets below and above those ever used are left out; `edge` is the bound of a bucket nearer to zero. A
+        pass is one entry.
         """
         from fitscope.read.frames import histogram
 
         name = self.resolve(site)
         rows = self._rows(name, ("step", "epoch", "batch", "rank", "buckets", "counts"))
-        return histogram(rows, f"{name} histogram")
+        return histogram(rows, f"{name} histogram", of_pass=pass_of(name) is not None)
 
     def tensor(self, site: str) -> xr.DataArray:
         """The tensors captured at one site: a lazy DataArray (step, sample, dim_1, …).
 
         `size` along the steps says how many rows of each are real, the others are NaN (0 for integers);
         `batch_size` how many the batch had. Slicing reads only the chunks needed; `.chunk()` makes it a dask
-        array.
+        array. A pass (`validation/…`) is one entry: its batches follow one another along `sample`.
         """
         return self._captures(site).lazy()
 
     def array(self, site: str, step: int) -> Array:
-        """The tensor captured at one site and step, as it was: no padding."""
+        """The tensor captured at one site and step, as it was: no padding. Of a pass, all its batches."""
         return self._captures(site).at(step)
+
+    @property
+    def averages(self) -> list[str]:
+        """The sites of which there is a running average."""
+        self._now.look()
+        return sorted({site for rank in self._now.ranks for site in rank.averages()})
+
+    def average(self, site: str) -> Average:
+        """The running average of one site, of all ranks and attempts: `.mean`, `.std`, `.count`, `.captures`."""
+        names = self.averages
+        name = self._resolve(site, names, "a site with an average")
+        found, twice = Average.empty(), False
+        for rank in self._now.ranks:
+            path = rank.averages().get(name)
+            average = None if path is None else rank.average(path)
+            if average is None or not _counts(average.first_step, rank.end, name):
+                continue  # all of it was done again
+            twice = twice or not _counts(average.last_step, rank.end, name)
+            found.merge(average)
+        self._now.damaged.warn()
+        if found.shape is None:
+            raise RunError(f"the average of {name!r}", "a damaged one", "run.damaged says which")
+        if twice:
+            warnings.warn(
+                f"The average of {name!r} in run {self.id!r} includes steps that a later attempt did again: those "
+                "count twice.",
+                FitscopeWarning,
+                stacklevel=2,
+            )
+        return found
+
+    @property
+    def checkpoints(self) -> pd.DataFrame:
+        """The checkpoints that were saved: step (updates done by then), epoch, path, time."""
+        import pandas as pd
+
+        self._now.look()
+        found: dict[str, dict[str, Any]] = {}
+        for rank in self._now.ranks:
+            for one in rank.status().get("checkpoints") or ():
+                if rank.end is None or int(one["step"]) <= rank.end:
+                    found[str(one["path"])] = one  # saved again under one name: the last is what is there
+        frame = pd.DataFrame(list(found.values()), columns=["step", "epoch", "path", "time"])
+        return frame.sort_values(["step", "time"], kind="stable", ignore_index=True)
+
+    def checkpoint(self, step: int) -> str:
+        """The path of the newest checkpoint at or before a step."""
+        there = self.checkpoints
+        before = there[there["step"] <= step]
+        if before.empty:
+            steps = [str(one) for one in there["step"]]
+            raise RunError(
+                f"a step at or after a checkpoint of run {self.id!r}", f"step {step}", one_of(steps, "")
+            )
+        return str(before["path"].iloc[-1])
 
     def sql(self, query: str) -> pd.DataFrame:
         """A DuckDB query over the tables of the run: `stats`, and `samples` where there is one."""
@@ -218,7 +313,15 @@ class Run:
 
     def resolve(self, site: str) -> str:
         """The full name of a site: `weights/kernel` finds `weights/dense/kernel` if only that fits."""
-        sites = self.sites
+        return self._resolve(site, self.sites, "a site")
+
+    # ---- from the parts to the whole ----------------------------------------------------------------
+
+    def _statuses(self, *, newest: bool = False) -> list[dict[str, Any]]:
+        self._now.look()
+        return self._now.statuses(newest=newest)
+
+    def _resolve(self, site: str, sites: list[str], what: str) -> str:
         if site in sites:
             return site
         found = [name for name in sites if _abbreviates(site, name)]
@@ -226,13 +329,7 @@ class Run:
             return found[0]
         if found:
             raise RunError("the name of one site", f"{site!r}, which fits {len(found)}", one_of(found, site))
-        raise RunError(f"a site of run {self.id!r}", f"{site!r}", one_of(sites, site))
-
-    # ---- from the parts to the whole ----------------------------------------------------------------
-
-    def _statuses(self, *, newest: bool = False) -> list[dict[str, Any]]:
-        self._now.look()
-        return self._now.statuses(newest=newest)
+        raise RunError(f"{what} of run {self.id!r}", f"{site!r}", one_of(sites, site))
 
     def _newest(self, key: str) -> Any:
         return next((d[key] for d in reversed(self.attempts) if d.get(key) is not None), self.info.get(key))
@@ -249,10 +346,11 @@ class Run:
         table = self._now.stats.read(columns, name)
         self._now.damaged.warn()
         if table is None or not table.num_rows:
+            kept, use = ("averages", "average") if name in self.averages else ("tensors", "tensor")
             raise RunError(
                 f"statistics of {name!r}",
-                "a site of which there are only tensors so far",
-                f"Use run.tensor({name!r})",
+                f"a site of which there are only {kept} so far",
+                f"Use run.{use}({name!r})",
             )
         return table
 
@@ -284,6 +382,13 @@ class Run:
         if known is None or known[0] != made_of:  # an array that has not grown is the same object as before
             known = self._captured[name] = (made_of, Captures(name, made_of))
         return known[1]
+
+
+def _counts(step: int | None, end: int | None, site: str) -> bool:
+    """Whether a step of an attempt that ended at `end` belongs to it."""
+    if step is None or end is None:
+        return step is not None
+    return step <= end if pass_of(site) else step < end
 
 
 def _abbreviates(short: str, name: str) -> bool:

@@ -14,6 +14,7 @@ import pandas as pd
 
 from fitscope.errors import RunError
 from fitscope.read.tables import Table
+from fitscope.record import PASSES
 from fitscope.store import schema
 
 
@@ -41,25 +42,30 @@ def _ask(query: str, tables: Sequence[Table], ends: Mapping[int, int | None]) ->
             "SET python_enable_replacements = false"
         )  # names mean tables of the run, nothing else
         for table in tables:
-            if table.parts:
-                connection.register(f"{table.name}_parts", table.dataset())
-            elif table.name == schema.STATS:
-                connection.register(f"{table.name}_parts", schema.STATS_SCHEMA.empty_table())
-            else:
-                continue
-            rules = [
-                f"(attempt = {number} AND step >= {end})" for number, end in ends.items() if end is not None
-            ]
-            where = f" WHERE NOT ({' OR '.join(rules)})" if rules else ""
+            scanned = table.dataset() if table.parts else table.form.empty_table()
+            connection.register(f"{table.name}_parts", scanned)
+            where = _owned(table, ends)
             connection.execute(f"CREATE VIEW {table.name} AS SELECT * FROM {table.name}_parts{where}")
         frame: pd.DataFrame = connection.sql(query).df()
         return frame
 
 
+def _owned(table: Table, ends: Mapping[int, int | None]) -> str:
+    """The condition that a row counts, as `Part.owned` has it."""
+    whose = "site" if "site" in table.form.names else "phase"
+    of_pass = f"regexp_matches({whose}, '^({'|'.join(PASSES)})(/|$)')"
+    rules = [
+        f"(attempt = {number} AND (step > {end} OR (step = {end} AND NOT {of_pass})))"
+        for number, end in ends.items()
+        if end is not None
+    ]
+    return f" WHERE NOT ({' OR '.join(rules)})" if rules else ""
+
+
 def _refused(query: str, problem: BaseException) -> RunError:
-    columns = ", ".join(schema.STATS_SCHEMA.names)
+    tables = "; ".join(f"{name}: {', '.join(form.names)}" for name, form in schema.TABLES.items())
     return RunError(
         "a query that DuckDB can answer",
         f"{query!r}, of which it says: {str(problem).strip()}",
-        f"The table is called stats, its columns {columns}",
+        f"The tables and their columns are {tables}",
     )

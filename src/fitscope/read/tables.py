@@ -20,6 +20,8 @@ import pyarrow.parquet as pq
 
 from fitscope.read.damage import DamageReport
 from fitscope.read.filesystem import filesystem
+from fitscope.record import PASSES
+from fitscope.store import schema
 from fitscope.store._base import Objects
 from fitscope.store.places import is_local
 
@@ -29,16 +31,18 @@ if TYPE_CHECKING:
 KEEP_BYTES = 512 << 20  #: of decoded columns
 READERS = 16  #: parts fetched at once from an object store; local files are read one by one, which is faster
 
+_REPETITIVE = ("site", "dtype", "phase", "output")  # columns of few names: kept as dictionaries
 _UNREADABLE = (pa.ArrowException, OSError)
 
 
 class Part:
-    """One immutable part; `end` is the step at which a later attempt took over."""
+    """One immutable part of a table; `end` is the step at which a later attempt took over."""
 
-    def __init__(self, objects: Objects, key: str, end: int | None) -> None:
+    def __init__(self, objects: Objects, key: str, end: int | None, form: pa.Schema) -> None:
         self.objects = objects
         self.key = key
         self.end = end
+        self._form = form
         self.kept_bytes = 0
         self._columns: dict[str, pa.Array] = {}
         self._footer: pq.FileMetaData | None = None
@@ -50,20 +54,15 @@ class Part:
         return self._rows or ()
 
     def lacks(self, columns: Sequence[str]) -> bool:
-        return self._rows is None or any(name not in self._columns for name in columns)
+        unknown = self._rows is None and "site" in self._form.names
+        return unknown or any(name not in self._columns for name in columns)
 
     def load(self, columns: Sequence[str]) -> None:
         """Reads the columns that are not there yet."""
         missing = [name for name in columns if name not in self._columns]
-        needed = {
-            *missing,
-            *(["site"] if self._rows is None else []),
-            *(["step"] if self.end is not None else []),
-        }
-        table = self.read(sorted(needed))
-        if self.end is not None:
-            table = table.filter(pc.less(table["step"], self.end))
-        if self._rows is None:
+        survey = self._rows is None and "site" in self._form.names
+        table = self.owned([*missing, *(["site"] if survey else [])])
+        if survey:
             self._rows = _rows_by_site(table["site"].combine_chunks())
         for name in missing:
             self._columns[name] = column = table[name].combine_chunks()
@@ -83,8 +82,23 @@ class Part:
             return [array.slice(rows.start, rows.stop - rows.start) for array in arrays]
         return [array.take(pa.array(rows)) for array in arrays]
 
+    def owned(self, columns: Iterable[str]) -> pa.Table:
+        """Reads columns of the rows that count: those of steps that no later attempt did again.
+
+        A pass at the very step where the next attempt started belongs to both, so it counts.
+        """
+        if self.end is None:
+            return self.read(sorted({*columns}))
+        table = self.read(sorted({*columns, "step"}))
+        shared = pc.equal(table["step"], self.end)
+        counts = pc.less(table["step"], self.end)
+        if pc.any(shared).as_py():
+            whose = "site" if "site" in self._form.names else "phase"
+            counts = pc.or_(counts, pc.and_(shared, _of_passes(self.read([whose])[whose])))
+        return table.filter(counts)
+
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """Reads columns from the store, all by default."""
+        """Reads columns from the store, all by default. One that an older part does not have is null."""
         data = self._data
         if data is None:
             data = self.objects.get(self.key)
@@ -95,11 +109,15 @@ class Part:
             pa.BufferReader(data),
             metadata=self._footer,
             page_checksum_verification=True,
-            read_dictionary=["site", "dtype"],
+            read_dictionary=[name for name in _REPETITIVE if name in self._form.names],
         )
         self._footer = file.metadata
         # Arrow's own threads only get in the way of something so small.
-        return file.read(columns=columns, use_threads=False)
+        table = file.read(columns=columns, use_threads=False)
+        for name in columns or ():
+            if name not in table.column_names:
+                table = table.append_column(name, pa.nulls(table.num_rows, self._form.field(name).type))
+        return table
 
 
 class Table:
@@ -107,6 +125,7 @@ class Table:
 
     def __init__(self, name: str, run: Objects, damaged: DamageReport) -> None:
         self.name = name
+        self.form = schema.TABLES[name]
         self._run = run
         self._damaged = damaged
         self._parts: dict[str, Part] = {}
@@ -122,7 +141,7 @@ class Table:
             key = f"{base}/{name}"
             known = self._parts.get(key)
             if name.endswith(".parquet") and (known is None or known.end != end):
-                self._parts[key] = Part(self._run, key, end)
+                self._parts[key] = Part(self._run, key, end, self.form)
                 if known is not None:  # rows of it count no more: so may not the sites
                     self._sites, self._surveyed = set(), set()
 
@@ -162,8 +181,8 @@ class Table:
         form = ds.ParquetFileFormat(default_fragment_scan_options=options)
         keys = [part.key for part in self.parts]
         if is_local(self._run):
-            return ds.dataset([self._run.describe(key) for key in keys], format=form)
-        return ds.dataset(keys, format=form, filesystem=filesystem(self._run))
+            return ds.dataset([self._run.describe(key) for key in keys], self.form, format=form)
+        return ds.dataset(keys, self.form, format=form, filesystem=filesystem(self._run))
 
     def _load(self, parts: Iterable[Part], columns: Sequence[str]) -> None:
         self._each([part for part in parts if part.lacks(columns)], lambda part: part.load(columns))
@@ -193,6 +212,12 @@ class Table:
             _, oldest = self._used.popitem(last=False)
             kept -= oldest.kept_bytes
             oldest.let_go()
+
+
+def _of_passes(column: Any) -> Any:
+    """Which rows are of a pass, told by their sites or by their phases."""
+    heads = f"^({'|'.join(PASSES)})(/|$)"
+    return pc.match_substring_regex(column.cast(pa.string()), heads)
 
 
 def _rows_by_site(column: Any) -> dict[str, slice | np.ndarray[Any, Any]]:

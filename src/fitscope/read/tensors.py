@@ -3,13 +3,18 @@
 A step counts in the attempt that owns it. What several ranks saw of the same step follows one another along
 `sample`, in the order of the ranks; what is not made of samples (weights, updates) is the same everywhere
 and taken from the first. Nothing is read before it is asked for, and then only the chunks needed.
+
+A pass (a validation, say) has many batches at one step. They are one entry: its batches follow one another along
+`sample`, or along `batch` where they are not made of samples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -17,16 +22,42 @@ from xarray.core import indexing  # documented for backends, though under `core`
 
 from fitscope.errors import RunError
 from fitscope.read.stored import Array, Index, StoredArray
+from fitscope.record import pass_of
+
+BLOCK_BYTES = 64 << 20  #: of a pass that are read at once
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One array's share: its `row[i]` is the capture `place[i]` of the run, from sample `offset[i]` on."""
+    """One array's share: its `row[i]` is part of the capture `place[i]` of the run, from sample `offset[i]` on."""
 
     array: StoredArray
     row: Index
     place: Index
     offset: Index
+
+
+class Segment(NamedTuple):
+    """A row of an array."""
+
+    array: StoredArray
+    row: int
+    batch: int
+
+    @property
+    def size(self) -> int:
+        """How far it goes along the first axis of its capture."""
+        return int(self.array.shapes[self.row, 0]) if self.array.batched else 1
+
+
+@dataclass(slots=True)
+class Entry:
+    """A capture of the run: the same batch as seen by each rank, or all batches of a pass."""
+
+    rank: int  #: who saw it first: it speaks for the others where there are no samples
+    epoch: int
+    batch: int  #: the first
+    segments: list[Segment] = field(default_factory=list)
 
 
 class Captures:
@@ -35,44 +66,103 @@ class Captures:
     def __init__(self, site: str, ranks: Sequence[Sequence[tuple[StoredArray, int | None]]]) -> None:
         """`ranks`: for each the arrays of the site, with the step at which their attempt stops to count."""
         self.site = site
-        places: dict[tuple[int, int, int, int], int] = {}
-        sizes: list[int] = []
-        batch_sizes: list[int] = []
-        found: list[tuple[StoredArray, list[int], list[int], list[int]]] = []
-        for arrays in ranks:
-            seen: dict[tuple[int, int, int], int] = {}  # a step has several batches in a validation
-            for array, end in arrays:
-                rows, to, offsets = [], [], []
-                moments = zip(array.step.tolist(), array.epoch.tolist(), array.batch.tolist(), strict=True)
-                for row, moment in enumerate(moments):
-                    if end is not None and moment[0] >= end:
-                        continue
-                    again = seen[moment] = seen.get(moment, -1) + 1
-                    place = places.setdefault((*moment, again), len(places))
-                    if place == len(sizes):
-                        sizes.append(0)
-                        batch_sizes.append(0)
-                    elif not array.batched:
-                        continue
-                    rows.append(row)
-                    to.append(place)
-                    offsets.append(sizes[place])
-                    if array.batched:
-                        sizes[place] += int(array.shapes[row, 0])
-                        batch_sizes[place] += int(array.batch_size[row])
-                if rows:
-                    found.append((array, rows, to, offsets))
-        moments_found = np.array(list(places), np.int64).reshape(len(places), 4)
-        order = np.argsort(moments_found[:, 0], kind="stable")
-        rank_of = np.empty(len(order), np.intp)
-        rank_of[order] = np.arange(len(order))
-        self.step, self.epoch, self.batch = (moments_found[order, axis] for axis in range(3))
-        self.size = np.array(sizes, np.int64)[order]
-        self.batch_size = np.array(batch_sizes, np.int64)[order]
+        self.of_pass = pass_of(site) is not None
+        found: dict[tuple[int, ...], Entry] = {}
+        for rank, arrays in enumerate(ranks):
+            self._add(found, rank, arrays)
+        order = sorted(found, key=lambda moment: moment[0])
+        self.entries = [found[moment] for moment in order]
+        self.step = np.array([moment[0] for moment in order], np.int64)
+        self.epoch = np.array([entry.epoch for entry in self.entries], np.int64)
+        self.batched = any(s.array.batched for entry in self.entries for s in entry.segments[:1])
+        pieces: dict[int, tuple[StoredArray, list[tuple[int, int, int]]]] = {}
+        self.size = np.zeros(
+            len(order), np.int64
+        )  # along the second axis of the whole, if it is one of samples
+        for place, entry in enumerate(self.entries):
+            if self.of_pass:
+                entry.segments.sort(key=lambda segment: segment.batch)  # stable: ranks stay in their order
+            for array, row, _ in entry.segments:
+                share = pieces.setdefault(id(array), (array, []))
+                share[1].append((row, place, int(self.size[place])))
+                self.size[place] += int(array.shapes[row, 0]) if array.batched else 1
         self.pieces = [
-            Piece(array, np.array(rows), rank_of[np.array(to)], np.array(offsets))
-            for array, rows, to, offsets in found
+            Piece(array, *(np.array(column) for column in zip(*rows, strict=True)))
+            for array, rows in pieces.values()
         ]
+
+    def _add(
+        self, found: dict[tuple[int, ...], Entry], rank: int, arrays: Sequence[tuple[StoredArray, int | None]]
+    ) -> None:
+        """What one rank captured."""
+        seen: dict[tuple[int, ...], int] = {}
+        before: tuple[int, ...] = ()
+        for array, end in arrays:
+            moments = zip(array.step.tolist(), array.epoch.tolist(), array.batch.tolist(), strict=True)
+            for row, moment in enumerate(moments):
+                if end is not None and (moment[0] > end if self.of_pass else moment[0] >= end):
+                    continue
+                key = moment[:2] if self.of_pass else moment
+                if not self.of_pass or before[:2] != key or moment[2] <= before[2]:
+                    seen[key] = seen.get(key, -1) + 1
+                before = moment
+                entry = found.get((*key, seen[key]))
+                if entry is None:
+                    entry = found[(*key, seen[key])] = Entry(rank, moment[1], moment[2])
+                if array.batched or rank == entry.rank:
+                    entry.segments.append(Segment(array, row, moment[2]))
+
+    @property
+    def beside(self) -> dict[str, Array]:
+        """What is known of each capture beside its step."""
+        entries = self.entries
+        known = {"epoch": self.epoch}
+        if self.of_pass:
+            known["batches"] = np.array([len({s.batch for s in e.segments}) for e in entries], np.int64)
+        else:
+            known["batch"] = np.array([entry.batch for entry in entries], np.int64)
+        if self.batched:
+            known["size"] = self.size
+            sizes = [sum(int(s.array.batch_size[s.row]) for s in entry.segments) for entry in entries]
+            known["batch_size"] = np.array(sizes, np.int64)
+        return known
+
+    def shape(self, place: int) -> tuple[int, ...]:
+        """The shape of one capture, the `place`-th, as `capture` gives it."""
+        segments = self.entries[place].segments
+        shapes = [tuple(int(extent) for extent in s.array.shapes[s.row]) for s in segments]
+        if not self.stacked(place):
+            return shapes[0]
+        if len({(s.array.batched, len(shape)) for s, shape in zip(segments, shapes, strict=True)}) > 1:
+            raise RunError(
+                f"batches of one number of dimensions at {self.site!r}",
+                f"shapes {sorted(set(shapes))}",
+                "Watch the site with statistics only",
+            )
+        widest = tuple(max(extents) for extents in zip(*shapes, strict=True))
+        length = sum(segment.size for segment in segments)
+        return (length, *widest[1:]) if segments[0].array.batched else (length, *widest)
+
+    def stacked(self, place: int) -> bool:
+        """Whether a capture is put together: several batches or ranks, or batches without samples."""
+        segments = self.entries[place].segments
+        return len(segments) > 1 or (self.of_pass and not segments[0].array.batched)
+
+    def blocks(self, place: int) -> Iterator[Array]:
+        """One capture batch by batch, along its first axis: padded where batches differ in more than samples."""
+        shape = self.shape(place)
+        for array, row, _ in self.entries[place].segments:
+            block = array.capture(row)
+            if self.stacked(place):
+                block = block if array.batched else block[None]
+                if block.shape[1:] != shape[1:]:
+                    block = _padded(block, (len(block), *shape[1:]))
+            yield block
+
+    def capture(self, place: int) -> Array:
+        """One capture, the `place`-th, as it was: no padding beside that of `blocks`."""
+        blocks = list(self.blocks(place))
+        return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
 
     def at(self, step: int) -> Array:
         """The newest capture of a step, without padding."""
@@ -83,12 +173,7 @@ class Captures:
                 f"step {step}",
                 f"There are: {_listed(self.step)}",
             )
-        found = [
-            piece.array.capture(int(row))
-            for piece in self.pieces
-            for row in piece.row[piece.place == places[-1]]
-        ]
-        return found[0] if len(found) == 1 else np.concatenate(found)
+        return self.capture(int(places[-1]))
 
     def lazy(self) -> xr.DataArray:
         """All of it, lazy: (step, sample, dim_1, …), or (step, dim_0, …) where there are no samples."""
@@ -100,32 +185,27 @@ class Captures:
                 "Take them one by one: run.array(site, step)",
             )
         batched, ndim = kinds.pop()
-        data = LazyCaptures(self)
-        dims = ["step", *(f"dim_{axis}" for axis in range(ndim - 1))]
-        coords: dict[str, Any] = {
-            "step": self.step,
-            "epoch": ("step", self.epoch),
-            "batch": ("step", self.batch),
-        }
+        dims = [f"dim_{axis}" for axis in range(ndim - 1)]
+        shapes = zip(*(piece.array.shape[1:] for piece in self.pieces), strict=True)
+        extents = [max(along) for along in shapes]
         if batched:
-            dims[1] = "sample"
-            coords["size"] = ("step", self.size)
-            coords["batch_size"] = ("step", self.batch_size)
-        variable = xr.Variable(dims, indexing.LazilyIndexedArray(data))
+            dims[0], extents[0] = "sample", int(self.size.max())
+        elif self.of_pass:
+            dims, extents = ["batch", *dims], [int(self.size.max()), *extents]
+        coords: dict[str, Any] = {"step": self.step}
+        coords |= {name: ("step", values) for name, values in self.beside.items()}
+        data = (LazyPasses if self.of_pass else LazyBatches)(self, [len(self.step), *extents])
+        variable = xr.Variable(["step", *dims], indexing.LazilyIndexedArray(data))
         return xr.DataArray(variable, coords, name=self.site, attrs={"site": self.site})
 
 
-class LazyCaptures(xr.backends.BackendArray):  # type: ignore[no-untyped-call, misc, unused-ignore]
+class Lazy(xr.backends.BackendArray, ABC):  # type: ignore[no-untyped-call, misc, unused-ignore]
     """What xarray asks for elements."""
 
-    def __init__(self, captures: Captures) -> None:
+    def __init__(self, captures: Captures, shape: Sequence[int]) -> None:
         self._captures = captures
-        arrays = [piece.array for piece in captures.pieces]
-        inner = [max(extents) for extents in zip(*(array.shape[1:] for array in arrays), strict=True)]
-        if arrays[0].batched:
-            inner[0] = int(captures.size.max())
-        self.shape = (len(captures.step), *inner)
-        self.dtype = np.result_type(*(array.dtype for array in arrays))
+        self.shape = tuple(shape)
+        self.dtype = np.result_type(*(piece.array.dtype for piece in captures.pieces))
 
     def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
         return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.OUTER, self._read)
@@ -134,6 +214,17 @@ class LazyCaptures(xr.backends.BackendArray):  # type: ignore[no-untyped-call, m
         wanted = [np.atleast_1d(np.arange(extent)[k]) for k, extent in zip(key, self.shape, strict=True)]
         out = self._outer(wanted)
         return out[tuple(0 if isinstance(k, (int, np.integer)) else slice(None) for k in key)]
+
+    @abstractmethod
+    def _outer(self, wanted: list[Index]) -> Array:
+        """The elements at the outer product of `wanted`, one list of places per axis."""
+
+    def _padding(self, shape: tuple[int, ...]) -> Array:
+        return np.full(shape, _fill(self.dtype), self.dtype)
+
+
+class LazyBatches(Lazy):
+    """Captures of a training: an entry is one row of an array, or one of each rank's."""
 
     def _outer(self, wanted: list[Index]) -> Array:
         shape = tuple(len(places) for places in wanted)
@@ -165,9 +256,50 @@ class LazyCaptures(xr.backends.BackendArray):  # type: ignore[no-untyped-call, m
                 out[np.ix_(*(np.flatnonzero(i) for i in inside))] = block
         return self._padding(shape) if out is None else out
 
-    def _padding(self, shape: tuple[int, ...]) -> Array:
-        fill: float = 0 if self.dtype.kind in "iub" else np.nan
-        return np.full(shape, fill, self.dtype)
+
+class LazyPasses(Lazy):
+    """Captures of passes: an entry is many rows of an array."""
+
+    def _outer(self, wanted: list[Index]) -> Array:
+        out = self._padding(tuple(len(places) for places in wanted))
+        if not out.size:
+            return out
+        for piece in self._captures.pieces:
+            array, inner = piece.array, wanted[2:]
+            inside = [places < extent for places, extent in zip(inner, self._inner(array), strict=True)]
+            inner = [places[i] for places, i in zip(inner, inside, strict=True)]
+            sizes = array.shapes[piece.row, 0] if array.batched else np.ones(len(piece.row), np.int64)
+            needed = np.isin(piece.place, wanted[0])
+            needed &= (piece.offset <= wanted[1].max()) & (piece.offset + sizes > wanted[1].min())
+            at = np.flatnonzero(needed)
+            each = math.prod(array.shape[1:]) * array.dtype.itemsize
+            step = max(1, BLOCK_BYTES // max(1, each))
+            for start in range(0, len(at), step):
+                some = at[start : start + step]
+                axes = [np.arange(sizes[some].max())] if array.batched else []
+                block = array.read([piece.row[some], *axes, *inner])
+                for values, one in zip(block, some, strict=True):
+                    local = wanted[1] - piece.offset[one]
+                    here = (local >= 0) & (local < sizes[one])
+                    to = (wanted[0] == piece.place[one], here, *inside)
+                    taken = values[local[here]] if array.batched else values[None]
+                    out[np.ix_(*(np.flatnonzero(mask) for mask in to))] = taken
+        return out
+
+    @staticmethod
+    def _inner(array: StoredArray) -> tuple[int, ...]:
+        return array.shape[2:] if array.batched else array.shape[1:]
+
+
+def _padded(block: Array, shape: tuple[int, ...]) -> Array:
+    padded = np.full(shape, _fill(block.dtype), block.dtype)
+    padded[tuple(slice(extent) for extent in block.shape)] = block
+    return padded
+
+
+def _fill(dtype: np.dtype[Any]) -> float:
+    """What lies beyond the end of a capture that is shorter than others."""
+    return 0 if dtype.kind in "iub" else np.nan
 
 
 def _listed(steps: Array) -> str:

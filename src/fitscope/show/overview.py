@@ -15,9 +15,10 @@ import numpy as np
 import pandas as pd
 
 from fitscope.read import Run
+from fitscope.record import PASSES
 from fitscope.show.squeeze import Array, Grid
 
-#: One row for each site and step. Finite elements only, as everywhere; over ranks their squares are added.
+#: One row for each site and step of the training. Finite elements only, as everywhere; over ranks their squares are added.
 _QUERY = """
 select site, step, max(epoch) as epoch, any_value(value) as value, sum(count) as count,
        sum(zeros) as zeros, sum(nans) as nans, sum(infs) as infs,
@@ -27,8 +28,8 @@ select site, step, max(epoch) as epoch, any_value(value) as value, sum(count) as
        case when count(*) = 1 then any_value(rms)
             else sqrt(sum(case when count > nans + infs then rms * rms * (count - nans - infs) end)
                       / nullif(sum(count - nans - infs), 0)) end as rms
-from stats group by site, step order by step
-"""
+from stats where not regexp_matches(site, '^({passes})/') group by site, step order by step
+""".format(passes="|".join(PASSES))
 
 
 @dataclass(frozen=True, slots=True)

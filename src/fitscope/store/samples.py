@@ -1,7 +1,7 @@
 """The samples table of one rank: the loss, target and prediction of single samples (see `parts`).
 
-Rows come a batch at a time and stay in the arrays they came in until they leave. About 30 bytes a row with an
-id, a loss, a target and a prediction of one number each.
+Rows come a batch at a time and stay in the arrays they came in until they leave. On disk a row takes about 5 bytes
+with a loss alone, 19 with a hash as its id, a target and a prediction, 42 with ten predictions.
 """
 
 from __future__ import annotations
