@@ -16,3 +16,10 @@ def jax_bind(eqn: Any, values: list[Any]) -> list[Any]:
         else:
             results = eqn.primitive.bind(*values, **bind_params)
     return list(results) if eqn.primitive.multiple_results else [results]
+
+
+def jit_options(function: Any) -> dict[str, Any]:
+    """How a function was given to `jax.jit`, as far as JAX tells."""
+    info = getattr(function, "_jit_info", None)
+    names = ("static_argnums", "static_argnames", "donate_argnums", "donate_argnames")
+    return {name: getattr(info, name) for name in names if getattr(info, name, None)}

@@ -42,9 +42,10 @@ class Anatomy:
     model: Any
     layers: tuple[LayerPart, ...]
     weights: tuple[WeightPart, ...]
+    optimizers: tuple[Any, ...] = ()  #: that train it, beside its own
 
     @classmethod
-    def of(cls, model: Any) -> Anatomy:
+    def of(cls, model: Any, optimizers: tuple[Any, ...] = ()) -> Anatomy:
         if not hasattr(model, "_flatten_layers"):
             raise ModelError("a Keras model", type(model).__name__, "Pass the model you call fit() on")
         if not model.built:
@@ -54,7 +55,7 @@ class Anatomy:
                 "Call it on a batch or model.build(...) first; inside fit() this happens by itself",
             )
         layers = tuple(_layers(model, "", "", seen={id(model)}))
-        return cls(model, layers, tuple(_weights(model, layers)))
+        return cls(model, layers, tuple(_weights(model, layers)), optimizers)
 
     def same(self, other: Anatomy) -> bool:
         """Whether both are of one model that has not changed its parts in between."""

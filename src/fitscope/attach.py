@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -44,9 +44,14 @@ class Collector(Protocol):
 
 
 @contextmanager
-def attached(anatomy: Anatomy, wants: Wants, collector: Collector) -> Iterator[None]:
-    """The model with taps at the wanted places, for the length of the block."""
-    taps = _Taps(anatomy, wants, collector)
+def attached(
+    anatomy: Anatomy, wants: Wants, collector: Collector, *, stateless: bool = False
+) -> Iterator[None]:
+    """The model with taps at the wanted places, for the length of the block.
+
+    `stateless`: the step is the user's own and may carry the weights through it as bare arrays.
+    """
+    taps = _Taps(anatomy, wants, collector, stateless)
     with ExitStack() as undo:
         undo.enter_context(listening(taps.show))
         for owner, name, make in taps.patches():
@@ -142,12 +147,13 @@ def guarded(collector: Collector, site: Site, tensor: Any, *, gradient: bool = F
 class _Taps:
     """The patches for one model, and how often each layer was called so far."""
 
-    def __init__(self, anatomy: Anatomy, wants: Wants, collector: Collector) -> None:
+    def __init__(self, anatomy: Anatomy, wants: Wants, collector: Collector, stateless: bool) -> None:
         self.anatomy = anatomy
         self.wants = wants
         self.collector = collector
         self.calls: Counter[str] = Counter()
         self.applying = False
+        self.stateless = stateless
 
     def patches(self) -> Iterator[tuple[Any, str, Callable[[Any], Any]]]:
         model = self.anatomy.model
@@ -158,10 +164,13 @@ class _Taps:
             yield model, "call", self._predictions
         if ("loss", "") in self.wants:
             yield model, "compute_loss", self._loss
-        if any(kind == "weight_gradients" for kind, _ in self.wants):
-            for optimizer in optimizers(model):
+        kinds = {kind for kind, _ in self.wants}
+        if "weight_gradients" in kinds or (self.stateless and "updates" in kinds):
+            for optimizer in optimizers(self.anatomy):
                 yield optimizer, "apply", self._apply(optimizer)
                 yield optimizer, "stateless_apply", self._stateless_apply(optimizer)
+        if self.stateless and "weights" in kinds:
+            yield model, "stateless_call", self._stateless_call
         if LOSS_SCALE in self.wants and scaled_dynamically(model):
             yield model.optimizer, "scale_loss", self._loss_scale(model.optimizer)
         if ("metrics", "") in self.wants:
@@ -273,24 +282,42 @@ class _Taps:
         def make(stateless_apply: Any) -> Any:
             def tapped(optimizer_variables: Any, grads: Any, trainable_variables: Any) -> Any:
                 # Here the variables are bare arrays; which weight each one is follows from its position.
-                self._weight_gradients(grads, known_variables(optimizer, self.anatomy.model))
+                variables = known_variables(optimizer, self.anatomy.model)
+                self._weight_gradients(grads, variables)
                 self.applying = True
                 try:
-                    return stateless_apply(optimizer_variables, grads, trainable_variables)
+                    after, state = stateless_apply(optimizer_variables, grads, trainable_variables)
                 finally:
                     self.applying = False
+                if self.stateless:
+                    moved = (new - old for new, old in zip(after, trainable_variables, strict=True))
+                    self._of_weights("updates", variables, moved)
+                return after, state
 
             return tapped
 
         return make
 
+    def _stateless_call(self, stateless_call: Any) -> Any:
+        """What the model is called with are its weights, by position."""
+
+        def tapped(trainable: Any, non_trainable: Any, *args: Any, **kwargs: Any) -> Any:
+            model = self.anatomy.model
+            self._of_weights("weights", model.trainable_variables, trainable)
+            self._of_weights("weights", model.non_trainable_variables, non_trainable)
+            return stateless_call(trainable, non_trainable, *args, **kwargs)
+
+        return tapped
+
     def _weight_gradients(self, grads: list[Any], variables: list[Any]) -> None:
+        self._of_weights("weight_gradients", variables, grads)
+
+    def _of_weights(self, kind: str, variables: Iterable[Any], values: Iterable[Any]) -> None:
         paths = {id(weight.variable): weight.path for weight in self.anatomy.weights}
-        for grad, variable in zip(grads, variables, strict=False):
+        for variable, value in zip(variables, values, strict=False):
             path = paths.get(id(variable))
-            if grad is not None and path is not None and ("weight_gradients", path) in self.wants:
-                site = Site(f"weight_gradients/{path}", ("weight_gradients", path), False)
-                guarded(self.collector, site, grad)
+            if value is not None and path is not None and (kind, path) in self.wants:
+                guarded(self.collector, Site(f"{kind}/{path}", (kind, path), False), value)
 
     def _metric(self, prefix: str, metric: Any) -> Callable[[Any], Any]:
         """The metric on this batch alone: Keras's stateless form of it, beside the stateful update."""
@@ -323,9 +350,10 @@ class _Taps:
         return make
 
 
-def optimizers(model: Any) -> list[Any]:
-    """The model's optimizer, and any other that a custom training step keeps on the model."""
-    found = [getattr(model, "optimizer", None), *vars(model).values()]
+def optimizers(anatomy: Anatomy) -> list[Any]:
+    """The model's optimizer, any other that a custom training step keeps on the model, and those of a loop."""
+    model = anatomy.model
+    found = [getattr(model, "optimizer", None), *vars(model).values(), *anatomy.optimizers]
     unique = {id(o): o for o in found if hasattr(o, "stateless_apply") and hasattr(o, "apply_gradients")}
     return list(unique.values())
 

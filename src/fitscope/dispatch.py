@@ -58,7 +58,9 @@ class TappedSteps:
                 for place, want in request.wants.items():
                     wants.add(place, want)
             try:
-                step = self._timed(self.adapter.tapped(Ask(self.anatomy, wants, phase, self.finish(wants))))
+                function = plain if phase == "step" else None
+                ask = Ask(self.anatomy, wants, phase, self.finish(wants), function)
+                step = self._timed(self.adapter.tapped(ask))
             except Exception as error:
                 raise NotBuilt from error
             self.built[key] = (plain, step)
@@ -99,9 +101,10 @@ class StandIn:
         self.requests: list[Request] = []
 
     def remove(self) -> None:
-        own = vars(self.steps.anatomy.model)
-        if own.get(PHASES[self.phase][0]) is self:
-            own[PHASES[self.phase][0]] = self.plain
+        if self.phase in PHASES:  # it stands on the model
+            own = vars(self.steps.anatomy.model)
+            if own.get(PHASES[self.phase][0]) is self:
+                own[PHASES[self.phase][0]] = self.plain
 
     def withdraw(self, who: object) -> None:
         """Drops a wish that was not fulfilled, and with the last one the stand-in."""
@@ -132,13 +135,20 @@ class StandIn:
             if step is not None:
                 return *step(*args, **kwargs), None
         except TapFailed as failed:
-            failure, args, harvests = failed.error, failed.rest, failed.harvests
+            failure, args, kwargs, harvests = failed.error, failed.rest, failed.keywords, failed.harvests
         except NotBuilt as failed:
             failure = failed.__cause__
         if failure is not None:
             self.steps.give_up(self.phase, self.plain, self.requests)
         # Outside of the handlers: what the user's own step raises bears no trace of our failure.
         return self.plain(*args, **kwargs), harvests, failure
+
+
+def run(steps: TappedSteps, function: Callable[..., Any], request: Request, *args: Any, **kwargs: Any) -> Any:
+    """Runs a step of the user's own, which stands on no model, showing what the request wants."""
+    stand_in = StandIn(steps, "step", function)
+    stand_in.requests.append(request)
+    return stand_in(*args, **kwargs)
 
 
 def install(steps: TappedSteps, phase: str, request: Request) -> StandIn:

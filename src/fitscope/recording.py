@@ -10,13 +10,15 @@ import functools
 import time
 from collections import ChainMap
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
 from fitscope import reducing
+from fitscope.attach import patched
 from fitscope.backends import Adapter, Harvest
 from fitscope.batch import Batch
-from fitscope.dispatch import Request, StandIn, TappedSteps, install
+from fitscope.dispatch import Request, StandIn, TappedSteps, install, run
 from fitscope.errors import FitscopeWarning
 from fitscope.plan import LOSS_SCALE, SAMPLE_LOSS, Due, Plan, Watches
 from fitscope.record import Moment
@@ -60,7 +62,8 @@ class Recording:
         self.seen_step: int | None = None  #: the last one that was captured,
         #: also in what we go on from
         self.last_step: int | None = after.last_step if after is not None else None
-        self._optimizer = getattr(self.model, "optimizer", None)
+        own = getattr(self.model, "optimizer", None)
+        self._optimizer = own if own is not None else next(iter(plan.anatomy.optimizers), None)
         finish = reducing.finish_in_step if in_step else reducing.finish_on_host
         self._steps = TappedSteps(adapter, plan.anatomy, finish)
         self._counted: int | None = None  # by the optimizer, when the newest epoch began
@@ -71,6 +74,7 @@ class Recording:
         known = len(self._steps.first_calls)  # of those before us
         recorder.first_calls = lambda: self._steps.first_calls[known:]
         recorder.leaving = self._leave
+        self._undo = ExitStack()
         self._stand_in: StandIn | None = None
         self._epoch, self._epoch_start = 0, 0
         self._batches: int | None = None
@@ -97,20 +101,39 @@ class Recording:
         self._epoch, self._batches = epoch, batches
 
     @_kept
-    def before_step(self, batch: int) -> None:
-        """A step (or several in one execution) is about to run, beginning with this batch of the epoch."""
+    def before_step(self, batch: int, together: int | None = None) -> None:
+        """A step (or several together in one execution) is about to run, beginning with this batch of the epoch."""
+        turns = self._turns(batch, self.model.steps_per_execution if together is None else together)
+        if turns:
+            self._ask("train", turns)
+
+    def run_step(self, batch: int, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Runs a step of the user's own, with taps if something of it is due."""
+        request = None
+        try:
+            turns = self._turns(batch, 1)
+            due = [self.plan.due(turn) for turn in turns]
+            if due and due[0].all and self.recorder.ready(turns[0].step):
+                request = self._request(turns, due, due[0].all, function)
+        except FitscopeWarning:
+            raise
+        except Exception as error:
+            self.recorder.failed(error)
+        return run(self._steps, function, request, *args, **kwargs) if request else function(*args, **kwargs)
+
+    def _turns(self, batch: int, together: int) -> list[Turn]:
+        """The turns that are about to come; none if nothing more is recorded."""
         recorder = self.recorder
         recorder.raised = None
         recorder.tell()
-        together = self.model.steps_per_execution
         if batch == 0 or self.next_step is None:
             self._epoch_start = self._count(batch)
         step = self._epoch_start + batch
         self.next_step = step + together
         recorder.steps += together
         if recorder.stopped:
-            return
-        self._ask("train", [Turn(step + k, self._epoch, batch + k, self._batches) for k in range(together)])
+            return []
+        return [Turn(step + k, self._epoch, batch + k, self._batches) for k in range(together)]
 
     @_kept
     def epoch_end(self) -> None:
@@ -125,15 +148,16 @@ class Recording:
         self._pass, self._pass_step, self._pass_batches = name, self.done(), batches
 
     @_kept
-    def before_pass_step(self, batch: int) -> None:
+    def before_pass_step(self, batch: int, together: int | None = None) -> None:
         """A step of the pass is about to run, beginning with this batch of it."""
         self.recorder.raised = None
         self.recorder.tell()
         if self.recorder.stopped:
             return
-        together = range(self.model.steps_per_execution)
+        together = self.model.steps_per_execution if together is None else together
         turns = [
-            Turn(self._pass_step, self._epoch, batch + k, self._pass_batches, self._pass) for k in together
+            Turn(self._pass_step, self._epoch, batch + k, self._pass_batches, self._pass)
+            for k in range(together)
         ]
         self._ask("predict" if self._pass == "predict" else "test", turns)
 
@@ -150,10 +174,12 @@ class Recording:
         if wanted and self.recorder.ready(turns[0].step):
             self._stand_in = install(self._steps, function, self._request(turns, due, wanted))
 
-    def _request(self, turns: list[Turn], due: list[Due], wanted: Watches) -> Request:
+    def _request(
+        self, turns: list[Turn], due: list[Due], wanted: Watches, function: object = None
+    ) -> Request:
         return Request(
             who=id(self),
-            key=(id(self._steps), wanted),
+            key=(id(self._steps), wanted, id(function)),
             wants=self.plan.wants(wanted, turns[0].phase),
             deliver=lambda harvests: self._deliver(turns, due, harvests),
             failed=self.recorder.failed,
@@ -165,7 +191,28 @@ class Recording:
             self.recorder.put(*self._pending)
             self._pending = None
 
+    def note_saves(self) -> None:
+        """Has the run know of every checkpoint that is saved through the model from now on."""
+        for name in ("save", "save_weights"):
+            if hasattr(self.model, name):
+                self._undo.enter_context(patched(self.model, name, self._noting))
+
+    def _noting(self, save: Any) -> Any:
+        @functools.wraps(save)
+        def saved(filepath: Any, *args: Any, **kwargs: Any) -> Any:
+            result = save(filepath, *args, **kwargs)
+            self.saved(filepath)
+            return result
+
+        return saved
+
+    @_kept
+    def saved(self, path: Any) -> None:
+        """A checkpoint of the model was saved."""
+        self.recorder.checkpoint(str(path), self.done(), self._epoch)
+
     def _leave(self) -> None:
+        self._undo.close()
         if self._stand_in is not None:
             self._stand_in.withdraw(id(self))
         self._pending = None  # its epoch never ended

@@ -6,6 +6,7 @@ the life cycle; each training it watches is a `Recording` of its own.
 
 from __future__ import annotations
 
+import functools
 import secrets
 import sys
 import warnings
@@ -22,6 +23,7 @@ from fitscope.batch import Batch
 from fitscope.dispatch import when_built
 from fitscope.errors import FitscopeWarning, WatchError, one_of
 from fitscope.hooks import Hooks
+from fitscope.loop import Loop
 from fitscope.plan import resolve
 from fitscope.recorder import Recorder
 from fitscope.recording import Recording
@@ -87,6 +89,7 @@ class Scope(Hooks):
         self._wait_no_more: Callable[[], None] = lambda: None
         self._batches: int | None = None
         self._recording: Recording | None = None
+        self._loop: Loop | None = None
         self._run: tuple[Any, str] | None = None  # where the runs are, and the id of the newest
 
     # ---- what the user reads -----------------------------------------------------------------------------
@@ -123,16 +126,91 @@ class Scope(Hooks):
         return writer.path if writer is not None else None
 
     def close(self) -> None:
-        """Finishes what is being recorded. Needed only when a training was left by an exception that is still held."""
-        if self._recording is not None:
-            self._recording.recorder.abandon(sys.exc_info()[1])
+        """Finishes what is being recorded: a hand-written loop, or a training left by an exception that is still held."""
+        self._leave(sys.exc_info()[1])
 
     def __enter__(self) -> Scope:
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        self._leave(error)
+
+    # ---- hand-written loops ------------------------------------------------------------------------------
+
+    def attach(self, model: Any, *, optimizer: Any = None) -> Scope:
+        """Records a training loop of your own: `with scope.attach(model):` around it.
+
+        In there `train_on_batch`, `test_on_batch` and `predict_on_batch` of the model are recorded, and every call of a function
+        under `@scope.step`. `optimizer` is the one that trains the model, where that is not the one it was compiled with.
+        Without `with`, `scope.close()` ends it.
+        """
+        border = _border()
+        self._leave(None)
+        self._model, self._batches = model, None
+        before, self._recording = self._recording, None
+        optimizers = (optimizer,) if optimizer is not None else ()
+        self._loop = Loop(model, border, lambda: self._begin(border, None, before, optimizers))
+        return self
+
+    def step(self, function: Any = None, *, model: Any = None, optimizer: Any = None) -> Any:
+        """Makes a function a training step that is recorded: `@scope.step` on a plain function, a `tf.function` or a jitted one.
+
+        The model is the one of `scope.attach`, or `@scope.step(model=model)` says it.
+        """
+        if function is None:
+            return lambda function: self.step(function, model=model, optimizer=optimizer)
+        if not callable(function):
+            raise WatchError(
+                "a function", repr(function), "Put @scope.step above the function that does one step"
+            )
+        if getattr(function, "_fitscope_step", False):
+            raise WatchError(
+                "a step of one scope", "a function that has one", "Use one scope with all watches"
+            )
+
+        @functools.wraps(function)
+        def step(*args: Any, **kwargs: Any) -> Any:
+            if model is not None and (self._loop is None or self._loop.model is not model):
+                self.attach(model, optimizer=optimizer)
+            if self._loop is None:
+                raise WatchError(
+                    "a model that the step trains",
+                    "none",
+                    "Write `with scope.attach(model):` around the loop, or @scope.step(model=model)",
+                )
+            return self._loop.step(function, *args, **kwargs)
+
+        step._fitscope_step = True  # type: ignore[attr-defined]
+        return step
+
+    def epoch_end(self) -> None:
+        """Says that an epoch of a hand-written loop is over."""
+        if self._loop is None:
+            raise WatchError(
+                "a hand-written loop",
+                "none",
+                "fit() tells of its epochs by itself; a loop is begun by scope.attach(model)",
+            )
+        self._loop.epoch_end()
+
+    def checkpoint(self, path: str | PathLike[str]) -> None:
+        """Notes a checkpoint that was saved in a way of your own. What `model.save` and `model.save_weights` save is noted by itself."""
+        if self._recording is None:
+            raise WatchError("a training that is recorded", "none so far", "Call it during the training")
+        self._recording.saved(path)
+
+    def _leave(self, error: BaseException | None) -> None:
+        """Ends what is being recorded. A loop that was left without an error is complete: nobody else could say so."""
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            loop.close()
         if self._recording is not None:
-            self._recording.recorder.abandon(error)
+            recorder = self._recording.recorder
+            if loop is not None and error is None:
+                self._recording.epoch_end()
+                recorder.finish("complete")
+            else:
+                recorder.abandon(error)
 
     # ---- what Keras calls --------------------------------------------------------------------------------
 
@@ -165,7 +243,9 @@ class Scope(Hooks):
     def on_test_begin(self, logs: Any = None) -> None:  # noqa: ARG002
         # A validation is told by the very callback list that told of the training's begin.
         caller = sys._getframe(1)
-        if self._phase == "train" and caller.f_locals.get("self") is self._owner():
+        if self._loop is not None:
+            self._begin_pass("validation", self._batches)
+        elif self._phase == "train" and caller.f_locals.get("self") is self._owner():
             self._begin_pass("validation")
         else:
             self._start("evaluate", caller)
@@ -182,7 +262,8 @@ class Scope(Hooks):
         self._end("evaluate")
 
     def on_predict_begin(self, logs: Any = None) -> None:  # noqa: ARG002
-        self._start("predict", sys._getframe(1))
+        if self._loop is None:
+            self._start("predict", sys._getframe(1))
         self._begin_pass("predict", self._batches)
 
     def on_predict_batch_begin(self, batch: int, logs: Any = None) -> None:
@@ -197,6 +278,12 @@ class Scope(Hooks):
 
     def _start(self, phase: str, caller: Any) -> None:
         """A training, an evaluation or a prediction begins."""
+        if self._loop is not None:
+            raise WatchError(
+                "a scope that does one thing at a time",
+                "fit() with a scope that is attached to a hand-written loop",
+                "Leave `with scope.attach(...)` first, or use a second scope",
+            )
         # Keras does not tell callbacks of an exception. Its callback list lives just as long as `fit` does.
         owner = caller.f_locals.get("self")
         self._owner = weakref.ref(owner) if owner is not None else lambda: None
@@ -245,9 +332,11 @@ class Scope(Hooks):
         if owner is not None:
             weakref.finalize(owner, self._wait_no_more)
 
-    def _begin(self, border: Adapter, owner: Any, before: Recording | None) -> Recording | None:
+    def _begin(
+        self, border: Adapter, owner: Any, before: Recording | None, optimizers: tuple[Any, ...] = ()
+    ) -> Recording | None:
         """A recording of what begins now. What does not fit the model is an error, before the first step."""
-        anatomy = Anatomy.of(self._model)
+        anatomy = Anatomy.of(self._model, optimizers)
         plan = resolve(self._watches, anatomy, self._every, self._on)
         why_not = border.why_not(self._model)
         if why_not is not None:
@@ -284,6 +373,7 @@ class Scope(Hooks):
             samples=(lambda note: SampleLosses(anatomy.model, ids, border, note)) if per_sample else None,
         )
         self._recording = Recording(plan, border, recorder, in_step=in_step, after=after)
+        self._recording.note_saves()
         if owner is not None:
             recorder.finish_with(owner)
         return self._recording

@@ -51,10 +51,17 @@ class TapFailed(Exception):  # noqa: N818 - a message between adapter and dispat
     Only for a step that has changed nothing yet, neither state nor batch. Once it runs, what it raises is the user's.
     """
 
-    def __init__(self, error: BaseException, rest: tuple[Any, ...], harvests: list[Harvest]) -> None:
+    def __init__(
+        self,
+        error: BaseException,
+        rest: tuple[Any, ...],
+        harvests: list[Harvest],
+        keywords: dict[str, Any] | None = None,
+    ) -> None:
         super().__init__(str(error))
         self.error = error
         self.rest = rest
+        self.keywords = keywords or {}
         self.harvests = harvests
 
 
@@ -79,6 +86,9 @@ class Ask:
     wants: Wants
     phase: str = "train"
     finish: Finish = lambda tensors, _: tensors
+    function: Callable[..., Any] | None = (
+        None  #: the user's own step, where it is none of the model's (phase "step")
+    )
 
 
 #: Takes the arguments Keras gives to `model.train_function`, returns its result and the harvests.
@@ -108,9 +118,13 @@ class Adapter(ABC):
     def build(self, model: Any, phase: str, *args: Any) -> None:  # noqa: B027 - nothing to do for most
         """Builds what the first step would build, given its arguments, and uses none of them up."""
 
+    def build_step(self, function: Any, *args: Any, **kwargs: Any) -> bool:  # noqa: ARG002
+        """Builds what the first call of the user's own step would build, and uses nothing up. False: it cannot."""
+        return False
+
     @abstractmethod
     def tapped(self, ask: Ask) -> TappedStep:
-        """The model's own step, with taps."""
+        """The model's own step, or the user's own (`ask.function`), with taps."""
 
     @abstractmethod
     def to_numpy(self, tensor: Any) -> np.ndarray[Any, Any]:

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.interpreters import ad, batching, mlir
 
-from fitscope._compat import jax_bind
+from fitscope._compat import jax_bind, jit_options
 from fitscope.attach import Site, attached, guarded, patched, show_batch
 from fitscope.backends._base import PHASES, Adapter, Ask, Harvest, TapFailed, TappedStep, finished, steps_of
 
@@ -172,7 +172,8 @@ def _has_taps(jaxpr: Any) -> bool:
 @contextmanager
 def _tagging(ask: Ask, collector: _Collector) -> Iterator[None]:
     with ExitStack() as stack:
-        stack.enter_context(attached(ask.anatomy, ask.wants, collector))
+        stateless = ask.function is not None
+        stack.enter_context(attached(ask.anatomy, ask.wants, collector, stateless=stateless))
         if ("loss", "") in ask.wants:
             for name in ("value_and_grad", "grad"):
                 stack.enter_context(patched(jax, name, _with_loss(collector)))
@@ -234,6 +235,76 @@ def _weights(model: Any, state: Any) -> dict[int, Any]:
     return {id(variable): value for variable, value in pairs}
 
 
+def _traced(ask: Ask, fresh: Any, args: tuple[Any, ...], zero: Any, seen: Harvest) -> tuple[Any, Any]:
+    """What a step returns, and the values that were tapped in it, inside the program that is being traced."""
+    collector = _Collector()
+    jaxpr, shape = jax.make_jaxpr(fresh(collector), return_shape=True)(*args)
+    found: dict[str, Any] = {}
+    flat = _harvest(jaxpr.jaxpr, jaxpr.consts, jax.tree.leaves(args), found)
+    seen.sites.update(collector.harvest.sites)
+    seen.failed.update(collector.failed)
+    seen.noted[:] = collector.noted
+    for name in collector.harvest.sites.keys() - found.keys():
+        seen.failed[name] = _unseen(name)
+    found = {name: _own_copy(value, zero) for name, value in found.items()}
+    result = jax.tree.unflatten(jax.tree.structure(shape), flat)
+    return result, ask.finish(found, collector.harvest.sites)
+
+
+def _function(ask: Ask, function: Any) -> TappedStep:
+    """The user's own step with taps: compiled as it was given to `jax.jit`, or run as it is."""
+    seen = Harvest()
+    body = getattr(function, "__wrapped__", None)
+    if body is None or not hasattr(function, "lower"):
+
+        def eager(*args: Any, **kwargs: Any) -> tuple[Any, list[Harvest]]:
+            collector = _Collector()
+            _running.collector = collector
+            try:
+                with _tagging(ask, collector):
+                    result = function(*args, **kwargs)
+            finally:
+                _running.collector = None
+            return result, [finished(collector.harvest, ask.finish)]
+
+        return eager
+
+    options = jit_options(function)
+    static = set(options.get("static_argnums", ())), set(options.get("static_argnames", ()))
+
+    def program(*args: Any, fitscope_zero: Any, **kwargs: Any) -> Any:
+        fixed = {i: value for i, value in enumerate(args) if i in static[0]}
+        named = {name: value for name, value in kwargs.items() if name in static[1]}
+        traced = (
+            {i: value for i, value in enumerate(args) if i not in fixed},
+            {name: value for name, value in kwargs.items() if name not in named},
+        )
+
+        def fresh(collector: _Collector) -> Any:
+            def step(positional: Any, keywords: Any) -> Any:
+                given = {**fixed, **positional}
+                with _tagging(ask, collector):
+                    return body(*(given[i] for i in range(len(args))), **named, **keywords)
+
+            return step
+
+        return _traced(ask, fresh, traced, fitscope_zero, seen)
+
+    compiled = jax.jit(program, **options)
+
+    def step(*args: Any, **kwargs: Any) -> tuple[Any, list[Harvest]]:
+        try:
+            result, tensors = compiled(*args, fitscope_zero=_ZERO, **kwargs)
+        except Exception as error:
+            given = [leaf for leaf in jax.tree.leaves((args, kwargs)) if isinstance(leaf, jax.Array)]
+            if any(leaf.is_deleted() for leaf in given):
+                raise  # it ran, and has used up what it was given
+            raise TapFailed(error, args, [], kwargs) from error
+        return result, [Harvest(tensors, seen.sites, seen.failed, seen.noted)]
+
+    return step
+
+
 class JaxAdapter(Adapter):
     name = "jax"
 
@@ -247,6 +318,8 @@ class JaxAdapter(Adapter):
         )
 
     def tapped(self, ask: Ask) -> TappedStep:
+        if ask.function is not None:
+            return _function(ask, ask.function)
         model = ask.anatomy.model
         compiled = model.jit_compile and not model.run_eagerly
         single = self._compiled(ask) if compiled else self._eager(ask)
@@ -297,24 +370,13 @@ class JaxAdapter(Adapter):
         seen = Harvest()  # sites and failures, as tracing found them
 
         def program(state: Any, data: Any, zero: Any) -> Any:
-            collector = _Collector()
-
             # A fresh function each time: JAX caches traces by the function's identity, and would give back an older
             # one, made without taps.
-            def fresh(state: Any, data: Any) -> Any:
-                return _single_step(ask, collector, state, data)
+            def fresh(collector: _Collector) -> Any:
+                return lambda state, data: _single_step(ask, collector, state, data)
 
-            jaxpr, shape = jax.make_jaxpr(fresh, return_shape=True)(state, data)
-            found: dict[str, Any] = {}
-            flat = _harvest(jaxpr.jaxpr, jaxpr.consts, jax.tree.leaves((state, data)), found)
-            seen.sites.update(collector.harvest.sites)
-            seen.failed.update(collector.failed)
-            seen.noted[:] = collector.noted
-            for name in collector.harvest.sites.keys() - found.keys():
-                seen.failed[name] = _unseen(name)
-            logs, state = jax.tree.unflatten(jax.tree.structure(shape), flat)
-            found = {name: _own_copy(value, zero) for name, value in found.items()}
-            return logs, state, ask.finish(found, collector.harvest.sites)
+            (logs, state), tensors = _traced(ask, fresh, (state, data), zero, seen)
+            return logs, state, tensors
 
         compiled = jax.jit(program, donate_argnums=0)
 

@@ -90,15 +90,14 @@ def _asking_tapes(collector: _Collector, wants_loss: bool) -> Iterator[None]:
         tf.GradientTape.gradient = original
 
 
-def _single_step(ask: Ask, collector: _Collector, data: Any) -> Any:
-    """The user's own step with taps, and the taps on what it was given and what it did to the weights."""
+def _single_step(ask: Ask, collector: _Collector, run: Any) -> Any:
+    """The user's own step with taps, and the taps on what it did to the weights."""
     weights = [
         w for w in ask.anatomy.weights if {("weights", w.path), ("updates", w.path)} & ask.wants.keys()
     ]
     with attached(ask.anatomy, ask.wants, collector), _asking_tapes(collector, ("loss", "") in ask.wants):
-        show_batch(ask.wants, ask.anatomy, collector, data)
         before = [tf.convert_to_tensor(w.variable.value) for w in weights]
-        logs = getattr(ask.anatomy.model, PHASES[ask.phase][1])(data)
+        result = run()
         for weight, old in zip(weights, before, strict=True):
             if ("weights", weight.path) in ask.wants:
                 guarded(collector, Site(f"weights/{weight.path}", ("weights", weight.path), False), old)
@@ -108,7 +107,79 @@ def _single_step(ask: Ask, collector: _Collector, data: Any) -> Any:
                 guarded(collector, Site(f"updates/{weight.path}", ("updates", weight.path), False), moved)
     for name in collector.ungraded:
         collector.failed[name] = "no gradient of the loss reaches it"
-    return logs
+    return result
+
+
+class _Trace:
+    """A step in the making: what tracing it found, and whether it got to its end."""
+
+    def __init__(self, ask: Ask, *, compiled: bool, xla: bool) -> None:
+        self.ask = ask
+        self.compiled = compiled
+        self.done = False
+        self._seen = Harvest()  # sites and failures
+        self._zero = tf.Variable(0, trainable=False, dtype=tf.int64) if xla else None
+
+    def __call__(self, run: Any, data: Any = None) -> tuple[Any, dict[str, Any]]:
+        """Runs the step with taps; returns what it returns, and what is handed out."""
+        self.done = False
+        collector, seen = _Collector(), self._seen
+
+        def step() -> Any:
+            if data is not None:
+                show_batch(self.ask.wants, self.ask.anatomy, collector, data)
+            return run()
+
+        result = _single_step(self.ask, collector, step)
+        seen.sites.update(collector.harvest.sites)
+        seen.failed.update(collector.failed)
+        seen.noted[:] = collector.noted
+        if self.compiled:
+            _detach(collector, self._zero)
+        # An error of ours must not end the trace: what the trace of the step has made would be left half made.
+        tensors = finished(collector.harvest, self.ask.finish).tensors
+        seen.broken = collector.harvest.broken
+        self.done = True
+        return result, tensors
+
+    def harvest(self, tensors: dict[str, Any]) -> Harvest:
+        seen = self._seen
+        return Harvest(tensors, seen.sites, dict(seen.failed), seen.noted, seen.broken)
+
+
+def _function(ask: Ask, function: Any) -> TappedStep:
+    """The user's own step with taps: a `tf.function` like the one it is, or run as it is."""
+    compiled = isinstance(function, tf.types.experimental.PolymorphicFunction)
+    xla = bool(compiled and function._jit_compile)
+    trace = _Trace(ask, compiled=compiled, xla=xla)
+    body = function
+    if compiled:
+        body = function.python_function
+        if function._autograph:  # ours is not to be converted, theirs is
+            body = tf.__internal__.autograph.tf_convert(body, tf.__internal__.autograph.control_status_ctx())
+
+    @tf.autograph.experimental.do_not_convert
+    def tapped(*args: Any, **kwargs: Any) -> Any:
+        return trace(lambda: body(*args, **kwargs))
+
+    if compiled:
+        tapped = tf.function(
+            tapped,
+            input_signature=function.input_signature,
+            jit_compile=function._jit_compile,
+            reduce_retracing=function._reduce_retracing,
+        )
+
+    def step(*args: Any, **kwargs: Any) -> tuple[Any, list[Harvest]]:
+        try:
+            result, tensors = tapped(*args, **kwargs)
+        except Exception as error:
+            if trace.done or not compiled:  # then it ran
+                raise
+            raise TapFailed(error, args, [], kwargs) from error
+        return result, [trace.harvest(tensors)]
+
+    return step
 
 
 class TensorFlowAdapter(Adapter):
@@ -135,27 +206,20 @@ class TensorFlowAdapter(Adapter):
 
         tf.function(on_iterator).get_concrete_function(*args)  # traces, as Keras would, and runs nothing
 
+    def build_step(self, function: Any, *args: Any, **kwargs: Any) -> bool:
+        if not isinstance(function, tf.types.experimental.PolymorphicFunction):
+            return False
+        function.get_concrete_function(*args, **kwargs)  # traces it and runs nothing
+        return True
+
     def tapped(self, ask: Ask) -> TappedStep:
+        if ask.function is not None:
+            return _function(ask, ask.function)
         model = ask.anatomy.model
-        zero = tf.Variable(0, trainable=False, dtype=tf.int64)
-        seen = Harvest()  # sites and failures, as tracing found them
-        traced = False  # the step in the making has been traced to its end
+        trace = _Trace(ask, compiled=not model.run_eagerly, xla=model.jit_compile and not model.run_eagerly)
 
         def one_step(data: Any) -> Any:
-            nonlocal traced
-            traced = False
-            collector = _Collector()
-            logs = _single_step(ask, collector, data)
-            seen.sites.update(collector.harvest.sites)
-            seen.failed.update(collector.failed)
-            seen.noted[:] = collector.noted
-            if not model.run_eagerly:
-                _detach(collector, zero if model.jit_compile else None)
-            # An error of ours must not end the trace: what the trace of the step has made would be left half made.
-            tensors = finished(collector.harvest, ask.finish).tensors
-            seen.broken = collector.harvest.broken
-            traced = True
-            return logs, tensors
+            return trace(lambda: getattr(model, PHASES[ask.phase][1])(data), data)
 
         @tf.autograph.experimental.do_not_convert
         def on_data(data: Any) -> Any:
@@ -186,11 +250,11 @@ class TensorFlowAdapter(Adapter):
                 try:
                     output, tensors = on_data(_without_optionals(data))
                 except Exception as error:
-                    if traced or model.run_eagerly or outputs:
+                    if trace.done or model.run_eagerly or outputs:
                         raise
                     raise TapFailed(error, (batches,), harvests) from error
                 outputs.append(output)
-                harvests.append(Harvest(tensors, seen.sites, dict(seen.failed), seen.noted, seen.broken))
+                harvests.append(trace.harvest(tensors))
             if len(outputs) > 1:
                 return tf.nest.map_structure(lambda *parts: tf.concat(parts, 0), *outputs), harvests
             return outputs[0], harvests
@@ -211,26 +275,25 @@ class TensorFlowAdapter(Adapter):
                         optional = iterator.get_next_as_optional()
                         if not optional.has_value():
                             raise StopIteration
-                        drawn = [optional]
+                        drawn = [optional.get_value]
                         logs, tensors = on_optional(optional)
                     else:
-                        logs, tensors = on_data(_without_optionals(next(iterator)))
+                        batch = next(iterator)
+                        drawn = [lambda batch=batch: batch]
+                        logs, tensors = on_data(_without_optionals(batch))
                 except (StopIteration, tf.errors.OutOfRangeError):
                     if not done:
                         raise
                     break
                 except Exception as error:
-                    if traced or model.run_eagerly:  # then it ran
+                    if trace.done or model.run_eagerly:  # then it ran
                         raise
-                    rest = (
-                        itertools.chain((optional.get_value() for optional in drawn), iterator)
-                        if drawn
-                        else iterator
-                    )
+                    rest = iterator
                     if drawn:
+                        rest = itertools.chain((value() for value in drawn), iterator)
                         rest = itertools.islice(rest, model.steps_per_execution - done)
                     raise TapFailed(error, (rest,), harvests) from error
-                harvests.append(Harvest(tensors, seen.sites, dict(seen.failed), seen.noted, seen.broken))
+                harvests.append(trace.harvest(tensors))
             return logs, harvests
 
         return predict if ask.phase == "predict" else step

@@ -88,18 +88,45 @@ def _watching_backward(collector: _Collector, wanted: bool) -> Iterator[None]:
         torch.Tensor.backward = original
 
 
-def _single_step(ask: Ask, collector: _Collector, run: Any, data: Any) -> Any:
-    """The user's own step with taps, and the taps on what it was given and what it did to the weights."""
+@contextmanager
+def _watching_optimizers(ask: Ask, collector: _Collector) -> Iterator[None]:
+    """A loop of the user's own may use an optimizer of torch's."""
+    wanted = {
+        id(weight.variable.value): weight.path
+        for weight in ask.anatomy.weights
+        if ask.function is not None and ("weight_gradients", weight.path) in ask.wants
+    }
+    if not wanted:
+        yield
+        return
+
+    def see(optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG001
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                path = wanted.get(id(parameter))
+                if path is not None and parameter.grad is not None:
+                    place = ("weight_gradients", path)
+                    guarded(collector, Site(f"weight_gradients/{path}", place, False), parameter.grad)
+
+    handle = torch.optim.optimizer.register_optimizer_step_pre_hook(see)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _single_step(ask: Ask, collector: _Collector, run: Any) -> Any:
+    """The user's own step with taps, and the taps on what it did to the weights."""
     weights = [
         w for w in ask.anatomy.weights if {("weights", w.path), ("updates", w.path)} & ask.wants.keys()
     ]
     with (
         attached(ask.anatomy, ask.wants, collector),
         _watching_backward(collector, ("loss", "") in ask.wants),
+        _watching_optimizers(ask, collector),
     ):
-        show_batch(ask.wants, ask.anatomy, collector, data)
         before = [w.variable.value.detach().clone() for w in weights]
-        logs = run(data)
+        result = run()
         for weight, old in zip(weights, before, strict=True):
             if ("weights", weight.path) in ask.wants:
                 guarded(collector, Site(f"weights/{weight.path}", ("weights", weight.path), False), old)
@@ -107,7 +134,7 @@ def _single_step(ask: Ask, collector: _Collector, run: Any, data: Any) -> Any:
                 new = weight.variable.value.detach()
                 moved = new - old if new.dtype is not torch.bool else new ^ old
                 guarded(collector, Site(f"updates/{weight.path}", ("updates", weight.path), False), moved)
-    return logs
+    return result
 
 
 class TorchAdapter(Adapter):
@@ -117,6 +144,8 @@ class TorchAdapter(Adapter):
         return None
 
     def tapped(self, ask: Ask) -> TappedStep:
+        if ask.function is not None:
+            return self._function(ask, ask.function)
         model, name = ask.anatomy.model, PHASES[ask.phase][1]
         compiled = model.jit_compile and not model.run_eagerly
 
@@ -129,8 +158,25 @@ class TorchAdapter(Adapter):
         def step(data: Any) -> tuple[Any, list[Harvest]]:
             collector = _Collector()
             with contextlib.nullcontext() if ask.phase == "train" else torch.no_grad():
-                logs = _single_step(ask, collector, run, data[0])
+
+                def own() -> Any:
+                    show_batch(ask.wants, ask.anatomy, collector, data[0])
+                    return run(data[0])
+
+                logs = _single_step(ask, collector, own)
             return logs, [collector.finished(ask, versions_tell=not compiled)]
+
+        return step
+
+    def _function(self, ask: Ask, function: Any) -> TappedStep:
+        """The user's own step: compiled anew if `torch.compile` made it, or run as it is."""
+        body = getattr(function, "_torchdynamo_orig_callable", None)
+        run = function if body is None else torch.compile(body)
+
+        def step(*args: Any, **kwargs: Any) -> tuple[Any, list[Harvest]]:
+            collector = _Collector()
+            result = _single_step(ask, collector, lambda: run(*args, **kwargs))
+            return result, [collector.finished(ask, versions_tell=body is None)]
 
         return step
 
