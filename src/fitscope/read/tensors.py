@@ -43,11 +43,8 @@ class Segment(NamedTuple):
     array: StoredArray
     row: int
     batch: int
-
-    @property
-    def size(self) -> int:
-        """How far it goes along the first axis of its capture."""
-        return int(self.array.shapes[self.row, 0]) if self.array.batched else 1
+    size: int  #: how far it goes along the first axis of its capture
+    batch_size: int
 
 
 @dataclass(slots=True)
@@ -76,16 +73,16 @@ class Captures:
         self.epoch = np.array([entry.epoch for entry in self.entries], np.int64)
         self.batched = any(s.array.batched for entry in self.entries for s in entry.segments[:1])
         pieces: dict[int, tuple[StoredArray, list[tuple[int, int, int]]]] = {}
-        self.size = np.zeros(
-            len(order), np.int64
-        )  # along the second axis of the whole, if it is one of samples
+        sizes = []
         for place, entry in enumerate(self.entries):
             if self.of_pass:
                 entry.segments.sort(key=lambda segment: segment.batch)  # stable: ranks stay in their order
-            for array, row, _ in entry.segments:
-                share = pieces.setdefault(id(array), (array, []))
-                share[1].append((row, place, int(self.size[place])))
-                self.size[place] += int(array.shapes[row, 0]) if array.batched else 1
+            offset = 0
+            for array, row, _, size, _ in entry.segments:
+                pieces.setdefault(id(array), (array, []))[1].append((row, place, offset))
+                offset += size
+            sizes.append(offset)
+        self.size = np.array(sizes, np.int64)  # along the second axis of the whole, if it is one of samples
         self.pieces = [
             Piece(array, *(np.array(column) for column in zip(*rows, strict=True)))
             for array, rows in pieces.values()
@@ -99,6 +96,8 @@ class Captures:
         before: tuple[int, ...] = ()
         for array, end in arrays:
             moments = zip(array.step.tolist(), array.epoch.tolist(), array.batch.tolist(), strict=True)
+            sizes = array.shapes[:, 0].tolist() if array.batched else [1] * len(array.step)
+            batch_sizes = array.batch_size.tolist()
             for row, moment in enumerate(moments):
                 if end is not None and (moment[0] > end if self.of_pass else moment[0] >= end):
                     continue
@@ -106,11 +105,12 @@ class Captures:
                 if not self.of_pass or before[:2] != key or moment[2] <= before[2]:
                     seen[key] = seen.get(key, -1) + 1
                 before = moment
-                entry = found.get((*key, seen[key]))
+                place = (*key, seen[key])
+                entry = found.get(place)
                 if entry is None:
-                    entry = found[(*key, seen[key])] = Entry(rank, moment[1], moment[2])
+                    entry = found[place] = Entry(rank, moment[1], moment[2])
                 if array.batched or rank == entry.rank:
-                    entry.segments.append(Segment(array, row, moment[2]))
+                    entry.segments.append(Segment(array, row, moment[2], sizes[row], batch_sizes[row]))
 
     @property
     def beside(self) -> dict[str, Array]:
@@ -123,7 +123,7 @@ class Captures:
             known["batch"] = np.array([entry.batch for entry in entries], np.int64)
         if self.batched:
             known["size"] = self.size
-            sizes = [sum(int(s.array.batch_size[s.row]) for s in entry.segments) for entry in entries]
+            sizes = [sum(segment.batch_size for segment in entry.segments) for entry in entries]
             known["batch_size"] = np.array(sizes, np.int64)
         return known
 
@@ -151,7 +151,7 @@ class Captures:
     def blocks(self, place: int) -> Iterator[Array]:
         """One capture batch by batch, along its first axis: padded where batches differ in more than samples."""
         shape = self.shape(place)
-        for array, row, _ in self.entries[place].segments:
+        for array, row, *_ in self.entries[place].segments:
             block = array.capture(row)
             if self.stacked(place):
                 block = block if array.batched else block[None]
