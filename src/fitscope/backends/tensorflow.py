@@ -204,7 +204,12 @@ class TensorFlowAdapter(Adapter):
         def on_iterator(iterator: Any) -> Any:
             return getattr(model, PHASES[phase][1])(_without_optionals(iterator.get_next()))
 
-        tf.function(on_iterator).get_concrete_function(*args)  # traces, as Keras would, and runs nothing
+        @tf.autograph.experimental.do_not_convert
+        def on_batches(batches: Any) -> Any:
+            return getattr(model, PHASES[phase][1])(_without_optionals(batches[0]))
+
+        # Traces, as Keras would, and runs nothing.
+        tf.function(on_batches if phase == "predict" else on_iterator).get_concrete_function(*args)
 
     def build_step(self, function: Any, *args: Any, **kwargs: Any) -> bool:
         if not isinstance(function, tf.types.experimental.PolymorphicFunction):

@@ -15,6 +15,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from fitscope.attach import Site, attached, guarded, show_batch
 from fitscope.backends._base import PHASES, Adapter, Ask, Harvest, TappedStep, finished, steps_of
@@ -108,7 +109,7 @@ def _watching_optimizers(ask: Ask, collector: _Collector) -> Iterator[None]:
                     place = ("weight_gradients", path)
                     guarded(collector, Site(f"weight_gradients/{path}", place, False), parameter.grad)
 
-    handle = torch.optim.optimizer.register_optimizer_step_pre_hook(see)
+    handle = register_optimizer_step_pre_hook(see)
     try:
         yield
     finally:
@@ -142,6 +143,16 @@ class TorchAdapter(Adapter):
 
     def why_not(self, model: Any) -> str | None:  # noqa: ARG002
         return None
+
+    def unbuilt(self, model: Any, *, loss: bool = False) -> bool:  # noqa: ARG002
+        return not all(layer.built for layer in model._flatten_layers())  # only predict() leaves it at that
+
+    def build(self, model: Any, phase: str, *args: Any) -> None:  # noqa: ARG002
+        from keras.src import backend
+        from keras.src.trainers.data_adapters.data_adapter_utils import unpack_x_y_sample_weight
+
+        x, _, _ = unpack_x_y_sample_weight(args[0][0])
+        backend.compute_output_spec(model, x, training=False)  # shapes only
 
     def tapped(self, ask: Ask) -> TappedStep:
         if ask.function is not None:
