@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from fitscope._version import __version__
 
 if TYPE_CHECKING:
+    from fitscope import layers
     from fitscope.errors import (
         FitscopeError,
         FitscopeWarning,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from fitscope.export import export_run
     from fitscope.read import Run, open, runs  # noqa: A004
     from fitscope.scope import Scope
+    from fitscope.tapped_model import with_taps
     from fitscope.tapping import tap
     from fitscope.watch import (
         activations,
@@ -53,6 +55,7 @@ _NAMES = {
     "Run": "fitscope.read",
     "export_run": "fitscope.export",
     "tap": "fitscope.tapping",
+    "with_taps": "fitscope.tapped_model",
     **dict.fromkeys(
         (
             "activations", "gradients", "weights", "weight_gradients", "updates", "loss", "metrics",
@@ -65,8 +68,13 @@ _NAMES = {
     ),
 }  # fmt: skip
 
+#: Public modules. They import Keras, and are loaded when first used, too.
+_MODULES = ("layers",)
+
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"fitscope.{name}")
     if name not in _NAMES:
         raise AttributeError(f"module 'fitscope' has no attribute {name!r}")
     value = getattr(importlib.import_module(_NAMES[name]), name)
@@ -75,7 +83,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*_NAMES, "__version__"])
+    return sorted([*_NAMES, *_MODULES, "__version__"])
 
 
 __all__ = [
@@ -94,6 +102,7 @@ __all__ = [
     "export_run",
     "gradients",
     "inputs",
+    "layers",
     "loss",
     "metrics",
     "open",
@@ -106,4 +115,5 @@ __all__ = [
     "updates",
     "weight_gradients",
     "weights",
+    "with_taps",
 ]

@@ -2,7 +2,7 @@
 
     FitscopeError
     ├── WatchError      what was asked for does not fit the model, or is not a thing we know
-    ├── ModelError      the model cannot be watched as it is (not built, not compiled, not Keras)
+    ├── ModelError      the model cannot be watched as it is (not built, not compiled, not Keras), or does not fit a layer of ours
     ├── StoreError      the place to write to cannot be used
     └── RunError        the run cannot be read, or has nothing under that name
 

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from fitscope.anatomy import Anatomy, LayerPart, WeightPart
-from fitscope.errors import WatchError, one_of
+from fitscope.anatomy import Anatomy
+from fitscope.selection import is_input, select, shown
 from fitscope.watch import LAYER_KINDS, PHASES, Schedule, Turn, Watch, several
 
 Place = tuple[str, str]  #: a kind of site, and the path of a layer or weight ("" where there is only one)
@@ -169,7 +169,7 @@ class Plan:
         return [
             {
                 "kind": watch.kind,
-                "layers": [_shown(selector) for selector in watch.layers],
+                "layers": [shown(selector) for selector in watch.layers],
                 "keep": [name for name in ("stats", "tensor", "mean") if getattr(watch, name)],
                 "samples": watch.samples,
                 "every": schedule.text,
@@ -227,61 +227,15 @@ def scaled_dynamically(model: Any) -> bool:
 def _paths(watch: Watch, kind: str, anatomy: Anatomy) -> list[str]:
     if kind not in LAYER_KINDS:
         return [""]
+    who = f"fs.{watch.kind}(...)"
     if kind in ("activations", "gradients"):
-        layers = [part for part in anatomy.layers if not _is_input(part)]
-        return _select(
-            watch, layers, by_default=[part for part in layers if not part.container and not part.looped]
-        )
+        layers = [part for part in anatomy.layers if not is_input(part)]
+        chosen = select(who, watch.layers, layers)
+        # A layer that shows itself is seen under `taps/`.
+        twice = [
+            part for part in layers if kind == "activations" and getattr(part.layer, "shows_itself", False)
+        ]
+        by_default = [part for part in layers if not (part.container or part.looped or part in twice)]
+        return [part.path for part in (chosen if watch.layers else by_default)]
     weights = [w for w in anatomy.weights if kind != "weight_gradients" or w.variable.trainable]
-    return _select(watch, weights, by_default=weights)
-
-
-def _select(
-    watch: Watch, parts: list[LayerPart] | list[WeightPart], by_default: list[LayerPart] | list[WeightPart]
-) -> list[str]:
-    if not watch.layers:
-        return [part.path for part in by_default]
-    found: list[str] = []
-    for selector in watch.layers:
-        matching = [part.path for part in parts if _matches(selector, part) and not _looped(part)]
-        if not matching:
-            names = [part.path for part in parts if not _looped(part)]
-            inside = next((part for part in parts if _matches(selector, part)), None)
-            if inside is not None:
-                raise WatchError(
-                    f"fs.{watch.kind}(...) to name a layer that runs once in a step",
-                    f"{_shown(selector)}, which {_looped(inside)!r} runs once per time step",
-                    f"Watch {_looped(inside)!r}: with return_sequences=True its output holds all time steps",
-                )
-            raise WatchError(
-                f"fs.{watch.kind}(...) to name a layer of the model",
-                _shown(selector),
-                one_of(names, selector if isinstance(selector, str) else "", limit=40),
-            )
-        found.extend(matching)
-    return found
-
-
-def _matches(selector: Any, part: LayerPart | WeightPart) -> bool:
-    owner = part if isinstance(part, LayerPart) else part.owner
-    if isinstance(selector, str):
-        names = {part.path, owner.path, getattr(owner.layer, "name", owner.path)}
-        return any(fnmatch.fnmatchcase(name, selector) for name in names)
-    if isinstance(selector, type):
-        return isinstance(owner.layer, selector)
-    return owner.layer is selector
-
-
-def _looped(part: LayerPart | WeightPart) -> str:
-    return part.looped if isinstance(part, LayerPart) else ""  # a weight is one, however often it is used
-
-
-def _is_input(part: LayerPart) -> bool:
-    """Input layers compute nothing: what goes in is the site `inputs`."""
-    return type(part.layer).__name__ == "InputLayer"
-
-
-def _shown(selector: Any) -> str:
-    if isinstance(selector, str):
-        return repr(selector)
-    return selector.__name__ if isinstance(selector, type) else getattr(selector, "name", repr(selector))
+    return [weight.path for weight in (select(who, watch.layers, weights) if watch.layers else weights)]
