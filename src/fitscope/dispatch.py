@@ -171,7 +171,7 @@ class FirstCall:
         self.model = model
         self.phase = phase
         self.plain = plain
-        self.waiting: list[Callable[[Exception | None], None]] = []
+        self.waiting: list[Callable[[BaseException | None], None]] = []
 
     def remove(self) -> None:
         own = vars(self.model)
@@ -180,8 +180,11 @@ class FirstCall:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self.remove()
+        failure: BaseException
         try:
-            self.adapter.build(self.model, self.phase, *args, **kwargs)
+            args = self.adapter.build(self.model, self.phase, *args)
+        except TapFailed as failed:
+            failure, args = failed.error, failed.rest
         except Exception as error:  # the first step builds it, as it would have anyway, but is not seen
             failure = error
         else:
@@ -195,7 +198,7 @@ class FirstCall:
 
 
 def when_built(
-    adapter: Adapter, model: Any, phase: str, begin: Callable[[Exception | None], None]
+    adapter: Adapter, model: Any, phase: str, begin: Callable[[BaseException | None], None]
 ) -> Callable[[], None]:
     """Calls `begin` when the model was built, before its first step or, with the reason why, after it.
 

@@ -132,7 +132,7 @@ class Loop:
             announce()
         else:
 
-            def begin(failure: Exception | None) -> None:
+            def begin(failure: BaseException | None) -> None:
                 self._start(failure)
                 if failure is None:
                     announce()

@@ -227,14 +227,21 @@ class Recording:
         ends, or the last of several steps in one execution, is announced too. Never a step that was captured before:
         loss scaling does not count a batch that overflowed.
         """
-        known = self.adapter.iterations(self._optimizer) if self._optimizer is not None else 0
+        known = self._iterations()
         moved, self._counted = known != self._counted, known
         ours = 0 if moved or self.next_step is None else self.next_step
         return max(known - batch, ours, 0 if self.seen_step is None else self.seen_step + 1)
 
+    def _iterations(self) -> int:
+        """The optimizer's count; the one before where it has none, because a stateless loop carries its state elsewhere."""
+        try:
+            return self.adapter.iterations(self._optimizer) if self._optimizer is not None else 0
+        except RuntimeError:  # JAX, of an array that was donated
+            return self._counted or 0
+
     def done(self) -> int:
         """How many steps were done so far: the step whose weights are the ones there are now."""
-        known = self.adapter.iterations(self._optimizer) if self._optimizer is not None else 0
+        known = self._iterations()
         if known == self._counted and self.next_step is not None:  # it does not count, so we do
             return self.next_step
         return max(known, 0 if self.seen_step is None else self.seen_step + 1)

@@ -313,7 +313,7 @@ class Scope(Hooks):
         """Begins in the first step, which is what builds this model."""
         owner_alive = self._owner
 
-        def begin(failure: Exception | None) -> None:
+        def begin(failure: BaseException | None) -> None:
             recording = self._begin(border, owner_alive(), before)
             if recording is None:
                 return

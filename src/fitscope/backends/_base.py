@@ -115,8 +115,9 @@ class Adapter(ABC):
         """Whether the first step will build parts of the model, or of its `loss`. Most backends build them before."""
         return False
 
-    def build(self, model: Any, phase: str, *args: Any) -> None:  # noqa: B027 - nothing to do for most
-        """Builds what the first step would build, given its arguments, and uses none of them up."""
+    def build(self, model: Any, phase: str, *args: Any) -> tuple[Any, ...]:  # noqa: ARG002
+        """Builds what the first step would build, given its arguments; returns the arguments that it is to be given."""
+        return args
 
     def build_step(self, function: Any, *args: Any, **kwargs: Any) -> bool:  # noqa: ARG002
         """Builds what the first call of the user's own step would build, and uses nothing up. False: it cannot."""

@@ -199,17 +199,30 @@ class TensorFlowAdapter(Adapter):
             (several or loss) and compiled is not None and not compiled.built
         )
 
-    def build(self, model: Any, phase: str, *args: Any) -> None:
+    def build(self, model: Any, phase: str, *args: Any) -> tuple[Any, ...]:
         @tf.autograph.experimental.do_not_convert
         def on_iterator(iterator: Any) -> Any:
-            return getattr(model, PHASES[phase][1])(_without_optionals(iterator.get_next()))
+            return on_data(iterator.get_next())
 
         @tf.autograph.experimental.do_not_convert
-        def on_batches(batches: Any) -> Any:
-            return getattr(model, PHASES[phase][1])(_without_optionals(batches[0]))
+        def on_data(data: Any) -> Any:
+            return getattr(model, PHASES[phase][1])(_without_optionals(data))
 
         # Traces, as Keras would, and runs nothing.
-        tf.function(on_batches if phase == "predict" else on_iterator).get_concrete_function(*args)
+        (given,) = args
+        if isinstance(given, tf.data.Iterator | tf.distribute.DistributedIterator):
+            tf.function(on_iterator).get_concrete_function(given)
+        elif phase == "predict":  # a list of batches
+            tf.function(on_data).get_concrete_function(given[0])
+        else:
+            batch = next(given)
+            rest = (itertools.chain([batch], given),)
+            try:
+                tf.function(on_data).get_concrete_function(batch)
+            except Exception as error:
+                raise TapFailed(error, rest, []) from error
+            return rest
+        return args
 
     def build_step(self, function: Any, *args: Any, **kwargs: Any) -> bool:
         if not isinstance(function, tf.types.experimental.PolymorphicFunction):

@@ -147,12 +147,13 @@ class TorchAdapter(Adapter):
     def unbuilt(self, model: Any, *, loss: bool = False) -> bool:  # noqa: ARG002
         return not all(layer.built for layer in model._flatten_layers())  # only predict() leaves it at that
 
-    def build(self, model: Any, phase: str, *args: Any) -> None:  # noqa: ARG002
+    def build(self, model: Any, phase: str, *args: Any) -> tuple[Any, ...]:  # noqa: ARG002
         from keras.src import backend
         from keras.src.trainers.data_adapters.data_adapter_utils import unpack_x_y_sample_weight
 
         x, _, _ = unpack_x_y_sample_weight(args[0][0])
         backend.compute_output_spec(model, x, training=False)  # shapes only
+        return args
 
     def tapped(self, ask: Ask) -> TappedStep:
         if ask.function is not None:
