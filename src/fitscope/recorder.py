@@ -31,6 +31,23 @@ from fitscope.samples import SampleLosses
 from fitscope.store import RunWriter, interval
 from fitscope.transport import Transport
 
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a training ended. Not the exception itself: that would keep alive all that its traceback knows, the training too."""
+
+    status: str
+    by_what: str | None
+
+    @classmethod
+    def by(cls, error: BaseException | None) -> Ending:
+        lost = error is not None and not isinstance(error, KeyboardInterrupt | SystemExit)
+        text = None if error is None else f"{type(error).__name__}: {error}"
+        return cls("failed" if lost else "interrupted", text)
+
+
+COMPLETE = Ending("complete", None)
+
 Item = tuple[Site, Want, Any]  #: where, what is wanted there, and what the step handed out
 
 
@@ -57,7 +74,7 @@ class Recorder:
         self.writer: RunWriter | None = None
         self.finished = False
         self.stopped = False  #: nothing more is recorded: the run could not be made, or is full
-        self.raised: BaseException | None = None  #: what the newest captured step raised
+        self.raised: Ending | None = None  #: how the newest captured step ended, if it raised
         self.first_calls: Callable[[], list[float]] = list  #: seconds, of steps that were compiled
         self.leaving: Callable[[], None] = lambda: None  #: called once, when the training ends
         self.steps = 0  #: begun, captured or not
@@ -75,7 +92,7 @@ class Recorder:
         self._checkpoints: list[dict[str, Any]] = []
         self._began = time.perf_counter(), time.process_time()
         self._captured, self._thread_seconds = 0, 0.0
-        self._ending: tuple[str, BaseException | None] = "interrupted", None
+        self._ending = Ending("interrupted", None)
         self._lock = threading.RLock()  # a finalizer may run anywhere, also inside itself
         _open.add(self)
 
@@ -182,11 +199,9 @@ class Recorder:
 
     def abandon(self, error: BaseException | None = None, *, wait: bool = True) -> None:
         """The training ended and nobody told us; the exception says how, where it is known."""
-        error = self.raised or error
-        lost = error is not None and not isinstance(error, KeyboardInterrupt | SystemExit)
-        self.finish("failed" if lost else "interrupted", error, wait=wait)
+        self.finish(self.raised or Ending.by(error), wait=wait)
 
-    def finish(self, status: str, error: BaseException | None = None, *, wait: bool = True) -> None:
+    def finish(self, ending: Ending, *, wait: bool = True) -> None:
         """Has the run closed when all that is queued is written. Only the first call says how the training ended.
 
         With `wait`, returns when that is done, and says what went wrong.
@@ -194,7 +209,7 @@ class Recorder:
         with self._lock:
             first, self.finished = not self.finished, True
         if first:
-            self._ending = status, error
+            self._ending = ending
             _open.discard(self)
             self.leaving()
         if self._transport is not None:
@@ -225,7 +240,6 @@ class Recorder:
     def _end(self) -> None:
         """When everything is written."""
         assert self.writer is not None
-        status, error = self._ending
         if self.writer.full:
             lost = sum(self.writer.lost.values())
             self.failed(
@@ -233,9 +247,9 @@ class Recorder:
             )
         self._note()
         self._average()
-        if error is not None:
-            self.writer.note(ended_by=f"{type(error).__name__}: {error}")
-        self.writer.close(status)
+        if self._ending.by_what is not None:
+            self.writer.note(ended_by=self._ending.by_what)
+        self.writer.close(self._ending.status)
 
     def _average(self) -> None:
         assert self.writer is not None

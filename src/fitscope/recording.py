@@ -22,7 +22,7 @@ from fitscope.dispatch import Request, StandIn, TappedSteps, install, run
 from fitscope.errors import FitscopeWarning
 from fitscope.plan import LOSS_SCALE, SAMPLE_LOSS, Due, Plan, Watches
 from fitscope.record import Moment
-from fitscope.recorder import Item, Recorder
+from fitscope.recorder import Ending, Item, Recorder
 from fitscope.watch import Turn
 
 
@@ -249,7 +249,7 @@ class Recording:
     # ---- what the steps showed -----------------------------------------------------------------------------
 
     def _raised(self, error: BaseException) -> None:
-        self.recorder.raised = error
+        self.recorder.raised = Ending.by(error)
 
     @_kept
     def _deliver(self, turns: list[Turn], due: list[Due], harvests: list[Harvest]) -> None:

@@ -25,7 +25,7 @@ from fitscope.errors import FitscopeWarning, WatchError, one_of
 from fitscope.hooks import Hooks
 from fitscope.loop import Loop
 from fitscope.plan import resolve
-from fitscope.recorder import Recorder
+from fitscope.recorder import COMPLETE, Recorder
 from fitscope.recording import Recording
 from fitscope.reduce.average import Average
 from fitscope.samples import SampleLosses
@@ -208,7 +208,7 @@ class Scope(Hooks):
             recorder = self._recording.recorder
             if loop is not None and error is None:
                 self._recording.epoch_end()
-                recorder.finish("complete")
+                recorder.finish(COMPLETE)
             else:
                 recorder.abandon(error)
 
@@ -307,7 +307,7 @@ class Scope(Hooks):
         if self._phase == phase:
             self._phase = ""
             if self._recording is not None:
-                self._recording.recorder.finish("complete")
+                self._recording.recorder.finish(COMPLETE)
 
     def _wait(self, border: Adapter, phase: str, owner: Any, before: Recording | None) -> None:
         """Begins in the first step, which is what builds this model."""

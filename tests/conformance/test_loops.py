@@ -232,7 +232,7 @@ def test_a_step_of_ones_own(xy, tmp_path, tools, kind, every):
 
 
 def test_a_model_that_the_first_step_builds(xy, tmp_path):
-    x, y = xy
+    x, _ = xy
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.layers.Dense(2, name="only")])
     scope = fs.Scope(tmp_path, [fs.activations(keep="both")], 1)
