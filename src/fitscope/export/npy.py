@@ -90,7 +90,10 @@ def read_index(out: Path) -> dict[str, Any] | None:
     """What an earlier export left: its run, and the files that are its own. None where there is no such thing."""
     try:
         index = json.loads((out / INDEX).read_text())
-        return {"run": index["run"], "files": [entry for entry in index["files"] if _ours(str(entry["file"]))]}
+        return {
+            "run": index["run"],
+            "files": [entry for entry in index["files"] if _ours(str(entry["file"]))],
+        }
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

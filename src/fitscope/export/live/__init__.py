@@ -7,13 +7,14 @@ attempt, a step that is done again counts in the later one, as everywhere; what 
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fitscope.errors import FitscopeError, StoreError, WatchError, one_of
+from fitscope.errors import StoreError, WatchError, one_of
 from fitscope.read.run import Run
 from fitscope.store import schema
 from fitscope.store.places import existing
@@ -38,7 +39,8 @@ class Live(Protocol):
 
 Make = Callable[["RunWriter", Say], Live]
 
-DATABASES = ("duckdb", "sqlite")
+#: By scheme, which is the name of its module, the class.
+DATABASES = {"duckdb": "DuckDB", "sqlite": "SQLite"}
 
 
 def sinks(
@@ -110,13 +112,11 @@ def _parsed(url: Any) -> tuple[type[Database], Path]:
         raise WatchError("`database` to be of a kind we know", repr(url), one_of(DATABASES, scheme))
     if not rest.startswith("///") or not rest[3:] or rest.endswith("/"):
         raise WatchError(
-            "a file in `database`, after three slashes", repr(url), f"Use {examples}; an absolute path has four"
+            "a file in `database`, after three slashes",
+            repr(url),
+            f"Use {examples}; an absolute path has four",
         )
-    kind: type[Database]
-    if scheme == "duckdb":
-        from fitscope.export.duckdb import DuckDB as kind
-    else:
-        from fitscope.export.sqlite import SQLite as kind
+    kind: type[Database] = getattr(importlib.import_module(f"fitscope.export.{scheme}"), DATABASES[scheme])
     return kind, Path(rest[3:])
 
 
@@ -132,4 +132,4 @@ def _folder(path: Path) -> None:
         raise StoreError("a directory", f"{str(path)!r}, a file", "Choose another name")
 
 
-__all__ = ["FitscopeError", "Live", "Make", "run_of", "sinks", "start_of"]
+__all__ = ["Live", "Make", "run_of", "sinks", "start_of"]

@@ -117,7 +117,13 @@ class LiveArrays:
             facts = npy.write(self._out / name, joint.shape, one.dtype, one.blocks(joint))
             self._missing.pop((site, epoch), None)
             batches = sorted(set(one.batches))
-            self._files[site, epoch] = {**entry, "file": name, "step": one.at.step, "batches": batches, **facts}
+            self._files[site, epoch] = {
+                **entry,
+                "file": name,
+                "step": one.at.step,
+                "batches": batches,
+                **facts,
+            }
         except RunError as problem:  # batches that do not fit one another
             self._missing[site, epoch] = {**entry, "reason": str(problem)}
             self._say(f"epoch {epoch} of {site!r} is not written. {problem}")
@@ -140,7 +146,9 @@ class LiveArrays:
         for entry in index["files"]:
             site, epoch, step = str(entry["site"]), int(entry["epoch"]), int(entry["step"])
             name = str(entry["file"])
-            self._names[site] = name.removeprefix(npy.file_name(epoch, "").removesuffix(".npy")).removesuffix(".npy")
+            self._names[site] = name.removeprefix(npy.file_name(epoch, "").removesuffix(".npy")).removesuffix(
+                ".npy"
+            )
             if step < start or (step == start and pass_of(site) is not None):
                 self._files[site, epoch] = entry
             else:
@@ -166,7 +174,9 @@ class Newest:
     def __init__(self, record: Record, out: Path) -> None:
         self.site, self.at = record.site, record.at
         self.of_pass = pass_of(record.site) is not None
-        self.parts: list[tuple[bool, tuple[int, ...]]] = []  #: whether they are made of samples, and their shapes
+        self.parts: list[
+            tuple[bool, tuple[int, ...]]
+        ] = []  #: whether they are made of samples, and their shapes
         self.batches: list[int] = []
         self.touched = False  #: since the last flush
         self.written = False
@@ -174,7 +184,7 @@ class Newest:
         self._tensor: Array | None = None
         self._file: IO[bytes] | None = None
         if self.of_pass:
-            self._file = tempfile.SpooledTemporaryFile(IN_MEMORY, dir=out, prefix=".fitscope-")  # noqa: SIM115
+            self._file = tempfile.SpooledTemporaryFile(IN_MEMORY, dir=str(out), prefix=".fitscope-")  # noqa: SIM115
 
     @property
     def dtype(self) -> kept.DType:
@@ -188,7 +198,10 @@ class Newest:
     def is_over(self, record: Record) -> bool:
         """Whether a record says that no more batches will come."""
         here, there = self.at, record.at
-        same = pass_of(self.site) == pass_of(record.site) and (here.step, here.epoch) == (there.step, there.epoch)
+        same = pass_of(self.site) == pass_of(record.site) and (here.step, here.epoch) == (
+            there.step,
+            there.epoch,
+        )
         return self.of_pass and not same
 
     def add(self, record: Record, tensor: Array) -> None:
