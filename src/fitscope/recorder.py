@@ -14,7 +14,7 @@ import time
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +28,7 @@ from fitscope.reduce import host
 from fitscope.reduce.average import Average
 from fitscope.reducing import Border, nbytes
 from fitscope.samples import SampleLosses
+from fitscope.sink import Make, Sinks
 from fitscope.store import RunWriter, interval
 from fitscope.transport import Transport
 
@@ -70,6 +71,7 @@ class Recorder:
         memory: int,
         when_full: str,
         samples: Callable[[Callable[[str], None]], SampleLosses] | None = None,
+        sinks: Mapping[str, Make] | None = None,
     ) -> None:
         self.writer: RunWriter | None = None
         self.finished = False
@@ -82,6 +84,7 @@ class Recorder:
         self._border = border
         self._memory, self._when_full = memory, when_full
         self._digest = Digest(border, self.failed, None if samples is None else lambda: samples(self.failed))
+        self._sinks = Sinks(sinks or {}, self.failed)
         self._transport: Transport[Capture] | None = None
         self._errors: list[tuple[str, str]] = []  # not told yet: what kind of error, and its text
         self._told: Counter[str] = Counter()
@@ -118,7 +121,7 @@ class Recorder:
                 self._on_error,
                 limit=self._memory,
                 when_full=self._when_full,
-                start=host.warm_up,
+                start=self._start,
                 end=self._end,
             )
         self.stopped = self.stopped or (self.writer is not None and self.writer.full)
@@ -226,15 +229,28 @@ class Recorder:
 
     # ---- on the writer's thread ----------------------------------------------------------------------------
 
+    def _start(self) -> None:
+        assert self.writer is not None
+        self._sinks.open(self.writer)
+        host.warm_up()
+
     def _work(self, capture: Capture) -> None:
         assert self.writer is not None
-        self.writer.write(*self._digest.take(capture.at, capture.items))
+        records, samples = self._digest.take(capture.at, capture.items)
+        try:
+            self.writer.write(records, samples)
+        finally:
+            if not self.writer.full:
+                self._sinks.write(records, samples)
 
     def _idle(self) -> float:
         assert self.writer is not None
         self._note()
         self._average()
-        self.writer.flush()
+        try:
+            self.writer.flush()
+        finally:
+            self._sinks.flush()
         return interval(time.perf_counter() - self._began[0])
 
     def _end(self) -> None:
@@ -249,7 +265,11 @@ class Recorder:
         self._average()
         if self._ending.by_what is not None:
             self.writer.note(ended_by=self._ending.by_what)
-        self.writer.close(self._ending.status)
+        self._sinks.flush()  # what goes wrong there is still noted in the run
+        try:
+            self.writer.close(self._ending.status)
+        finally:
+            self._sinks.close()  # now they can say how it ended
 
     def _average(self) -> None:
         assert self.writer is not None

@@ -11,7 +11,7 @@ import secrets
 import sys
 import warnings
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from os import PathLike
 from typing import Any, Literal
@@ -29,6 +29,7 @@ from fitscope.recorder import COMPLETE, Recorder
 from fitscope.recording import Recording
 from fitscope.reduce.average import Average
 from fitscope.samples import SampleLosses
+from fitscope.sink import Make
 from fitscope.store import Objects, RunWriter, existing, place
 from fitscope.watch import Schedule, Watch, phases, schedule, several
 
@@ -50,6 +51,10 @@ class Scope(Hooks):
             and named in the run).
         reduce: Where statistics are computed: "host" (best on a CPU), "step" (on the accelerator), or "auto".
         notes: Anything that can be written as JSON, kept in the run.
+        tensorboard: A directory of logs. While the training goes on the statistics are written there too, for TensorBoard, as
+            `fitscope export tensorboard` would.
+        database: "duckdb:///stats.duckdb" or "sqlite:///stats.sqlite": the same in a database.
+        npy: A directory for what is kept of each epoch: `epoch_0003_predictions.npy`.
 
     One scope may watch several trainings, one after the other. `fit` called again on the same model continues its
     run; another model begins a new one.
@@ -70,6 +75,9 @@ class Scope(Hooks):
         when_full: Literal["block", "drop"] = "block",
         reduce: Literal["auto", "host", "step"] = "auto",
         notes: Any = None,
+        tensorboard: str | PathLike[str] | None = None,
+        database: str | None = None,
+        npy: str | PathLike[str] | None = None,
     ) -> None:
         place(to)  # an unusable place is an error now, not in the first step
         self._to = to
@@ -81,6 +89,7 @@ class Scope(Hooks):
         self._when_full = _choice("when_full", when_full, ("block", "drop"))
         self._reduce = _choice("reduce", reduce, ("auto", "host", "step"))
         self._notes = notes
+        self._sinks = _sinks(to, tensorboard=tensorboard, database=database, npy=npy)
         self._model: Any = None
         self._owner: Callable[[], Any] = lambda: None  # the list of callbacks that we are called by
         self._phase = ""  # "train", "evaluate" or "predict" while one goes on
@@ -371,12 +380,22 @@ class Scope(Hooks):
             memory=self._memory,
             when_full=self._when_full,
             samples=(lambda note: SampleLosses(anatomy.model, ids, border, note)) if per_sample else None,
+            sinks=self._sinks,
         )
         self._recording = Recording(plan, border, recorder, in_step=in_step, after=after)
         self._recording.note_saves()
         if owner is not None:
             recorder.finish_with(owner)
         return self._recording
+
+
+def _sinks(to: Any, **wanted: Any) -> Mapping[str, Make]:
+    """Where else what is recorded goes."""
+    if all(value is None for value in wanted.values()):
+        return {}
+    from fitscope.export import live
+
+    return live.sinks(to, **wanted)
 
 
 def _new_name() -> str:

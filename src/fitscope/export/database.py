@@ -27,6 +27,7 @@ import pyarrow as pa
 
 from fitscope.errors import StoreError
 from fitscope.export.rows import HISTOGRAM, SAMPLES, columns, rows, samples
+from fitscope.record import PASSES
 from fitscope.reduce.stats import ZERO_BUCKET, edges
 from fitscope.store.schema import SAMPLES_SCHEMA, STATS_SCHEMA
 
@@ -95,8 +96,48 @@ class Database(ABC):
         """Adds rows to one of the `TABLES`; columns that are not in `table` stay null."""
 
     @abstractmethod
+    def execute(self, statement: str, values: Sequence[Any]) -> None:
+        """Does something, with values for its question marks."""
+
+    @classmethod
+    @abstractmethod
+    def is_busy(cls, problem: BaseException) -> bool:
+        """Whether an error only says that somebody else uses the file at this moment."""
+
+    @classmethod
+    @abstractmethod
+    def is_one(cls, start: bytes) -> bool:
+        """Whether a file that begins with these bytes can be such a database."""
+
     def remove(self, run: str) -> None:
         """Takes a run out of all tables."""
+        for name in TABLES:
+            self.execute(f"DELETE FROM {name} WHERE run = ?", [run])
+
+    def forget(self, run: str, start: int) -> None:
+        """Takes out what counts no more when a run goes on from a step: as the run's reader has it.
+
+        A pass at that very step is of the weights that were there before and still are: it stays.
+        """
+        heads = {"stats": "site", "histograms": "site", "samples": "phase"}
+        for name, head in heads.items():
+            patterns = [f"{phase}/%" if head == "site" else phase for phase in PASSES]
+            kept = " OR ".join([f"{head} LIKE ?"] * len(patterns))
+            self.execute(
+                f"DELETE FROM {name} WHERE run = ? AND (step > ? OR (step = ? AND NOT ({kept})))",
+                [run, start, start, *patterns],
+            )
+
+
+def check(database: type[Database], out: Path) -> None:
+    """An error if there is something else at `out` than such a database, or nothing."""
+    if out.is_dir():
+        raise StoreError("the name of a file", f"the directory {str(out)!r}", "Name a file in it")
+    if out.exists():
+        with out.open("rb") as file:
+            start = file.read(64)
+        if start and not database.is_one(start):
+            raise not_ours(out, "it begins with something else")
 
 
 def fill(
@@ -104,8 +145,7 @@ def fill(
     progress: Progress,
 ) -> list[Path]:  # fmt: skip
     """Adds a run to the database at `out`, which is made if there is none."""
-    if out.is_dir():
-        raise StoreError("the name of a file", f"the directory {str(out)!r}", "Name a file in it")
+    check(database, out)
     out.parent.mkdir(parents=True, exist_ok=True)
     new = not out.exists()
     try:
@@ -131,22 +171,29 @@ def _fill(
 ) -> None:  # fmt: skip
     if run.id in tables.runs():
         if not force:
-            raise StoreError(
-                "a database without this run",
-                f"{str(out)!r}, which has run {run.id!r}",
-                "Choose another, or force=True (--force) to replace the run in it",
-            )
+            raise there_already(run, out, "force=True (--force) to replace the run in it")
         tables.remove(run.id)
     tables.insert("runs", facts(run))
     for table in rows(run, sites, columns(stats), progress):
-        tables.insert(
-            "stats", _of(run, table.drop_columns([n for n in HISTOGRAM if n in table.column_names]))
-        )
-        if "buckets" in table.column_names:
-            tables.insert("histograms", _of(run, histograms(table)))
+        insert_stats(tables, run, table)
     if SAMPLES in sites:
         for table in samples(run):
-            tables.insert("samples", _of(run, table))
+            tables.insert("samples", of(run, table))
+
+
+def insert_stats(tables: Database, run: Run, table: pa.Table) -> None:
+    """Adds rows of the stats table, and their histograms."""
+    tables.insert("stats", of(run, table.drop_columns([n for n in HISTOGRAM if n in table.column_names])))
+    if "buckets" in table.column_names:
+        tables.insert("histograms", of(run, histograms(table)))
+
+
+def there_already(run: Run, out: Path, or_else: str) -> StoreError:
+    return StoreError(
+        "a database without this run",
+        f"{str(out)!r}, which has run {run.id!r}",
+        f"Choose another, or {or_else}",
+    )
 
 
 def not_ours(out: Path, why: object) -> StoreError:
@@ -156,7 +203,8 @@ def not_ours(out: Path, why: object) -> StoreError:
     )
 
 
-def _of(run: Run, table: pa.Table) -> pa.Table:
+def of(run: Run, table: pa.Table) -> pa.Table:
+    """The table with the run's id in front."""
     return table.add_column(0, _RUN, pa.array([run.id] * table.num_rows, pa.string()))
 
 

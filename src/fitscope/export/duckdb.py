@@ -67,9 +67,18 @@ class DuckDB(Database):
         # unregistered, until the transaction ends (duckdb 2.0): all of a long run.
         self._connection.execute(f'INSERT INTO {name} BY NAME SELECT * FROM "table"')
 
-    def remove(self, run: str) -> None:
-        for name in TABLES:
-            self._connection.execute(f"DELETE FROM {name} WHERE run = ?", [run])
+    def execute(self, statement: str, values: Sequence[Any]) -> None:
+        self._connection.execute(statement, values)
+
+    @classmethod
+    def is_busy(cls, problem: BaseException) -> bool:
+        # Another process has it open; or this one has, to read only.
+        locked = isinstance(problem, duckdb.IOException) and "lock" in str(problem)
+        return locked or isinstance(problem, duckdb.ConnectionException)
+
+    @classmethod
+    def is_one(cls, start: bytes) -> bool:
+        return start[8:12] == b"DUCK"  # behind a checksum
 
     def _prepare(self, name: str, form: pa.Schema) -> None:
         """Makes the table, or adds the columns that an older version of it does not have."""

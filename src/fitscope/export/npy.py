@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fitscope.read.tensors import Captures
 
 INDEX = "index.json"
+Entry = dict[str, Any]  #: what the index says of a file
 
 
 def export(
@@ -37,23 +38,19 @@ def export(
     out = folder(out, force)
     _clear(out)
     names = _names(sites)
-    files: list[dict[str, Any]] = []
-    missing: list[dict[str, Any]] = []
+    files: list[Entry] = []
+    missing: list[Entry] = []
     for done, (site, epoch, place) in enumerate(wanted, 1):
-        entry: dict[str, Any] = {"site": site, "epoch": epoch}
-        name = f"epoch_{epoch:04d}_{names[site]}.npy"
+        name = file_name(epoch, names[site])
         try:
-            entry |= {"file": name, **_write(out / name, found[site], place)}
-            files.append(entry)
+            files.append(write_capture(out / name, found[site], place))
         except RunError as problem:  # damage of one capture is no reason to keep the others back
-            missing.append({**entry, "reason": str(problem)})
+            missing.append({"site": site, "epoch": epoch, "reason": str(problem)})
             warnings.warn(
                 f"Epoch {epoch} of {site!r} is not exported. {problem}", FitscopeWarning, stacklevel=3
             )
         progress(done, len(wanted))
-    document = {"run": run.id, "files": files, "missing": missing}
-    with new_file(out / INDEX, force=True) as path:
-        path.write_text(json.dumps(document, indent=1))
+    write_index(out, run.id, files, missing)
     return [*(out / str(entry["file"]) for entry in files), out / INDEX]
 
 
@@ -64,41 +61,67 @@ def last_of_epochs(captures: Captures) -> list[tuple[int, int]]:
     )
 
 
-def _write(path: Path, captures: Captures, place: int) -> dict[str, Any]:
-    """Writes one file, streaming: a validation may be larger than the memory."""
-    shape = captures.shape(place)
-    original = kept.dtype(captures, place)
-    dtype = kept.stored(original)
-    with new_file(path, force=True) as unfinished, unfinished.open("wb") as file:
-        kept.write_npy(file, shape, dtype, captures.blocks(place))
+def write_capture(path: Path, captures: Captures, place: int) -> Entry:
+    """Writes one file from the run."""
+    shape, dtype = captures.shape(place), kept.dtype(captures, place)
     return {
+        "site": captures.site,
+        "epoch": int(captures.epoch[place]),
+        "file": path.name,
         "step": int(captures.step[place]),
         "batches": sorted({segment.batch for segment in captures.entries[place].segments}),
-        "shape": list(shape),
-        "dtype": original.name,
+        **write(path, shape, dtype, captures.blocks(place)),
     }
 
 
+def write(path: Path, shape: tuple[int, ...], dtype: kept.DType, blocks: Iterable[kept.Array]) -> Entry:
+    """Writes one file, streaming: a validation may be larger than the memory. Returns what the index says of it."""
+    with new_file(path, force=True) as unfinished, unfinished.open("wb") as file:
+        kept.write_npy(file, shape, kept.stored(dtype), blocks)
+    return {"shape": list(shape), "dtype": dtype.name}
+
+
+def write_index(out: Path, run: str, files: Sequence[Entry], missing: Sequence[Entry]) -> None:
+    with new_file(out / INDEX, force=True) as path:
+        path.write_text(json.dumps({"run": run, "files": files, "missing": missing}, indent=1))
+
+
+def read_index(out: Path) -> dict[str, Any] | None:
+    """What an earlier export left: its run, and the files that are its own. None where there is no such thing."""
+    try:
+        index = json.loads((out / INDEX).read_text())
+        return {
+            "run": index["run"],
+            "files": [entry for entry in index["files"] if _ours(str(entry["file"]))],
+        }
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _ours(name: str) -> bool:
+    return name == Path(name).name and name.startswith("epoch_") and name.endswith(".npy")
+
+
+def file_name(epoch: int, name: str) -> str:
+    return f"epoch_{epoch:04d}_{name}.npy"
+
+
+def new_name(site: str, used: Collection[str]) -> str:
+    """What a site is called in file names: different from those used also where upper and lower case are the same."""
+    name, taken = flat(site), {one.casefold() for one in used}
+    while name.casefold() in taken:
+        name += "+"
+    return name
+
+
 def _names(sites: Sequence[str]) -> dict[str, str]:
-    """A file name for each site, different also where upper and lower case are the same."""
     names: dict[str, str] = {}
-    used: set[str] = set()
     for site in sites:
-        name = flat(site)
-        while name.casefold() in used:
-            name += "+"
-        used.add(name.casefold())
-        names[site] = name
+        names[site] = new_name(site, names.values())
     return names
 
 
 def _clear(out: Path) -> None:
     """Removes what an earlier export listed as its own; other files in the directory stay."""
-    try:
-        listed = json.loads((out / INDEX).read_text())["files"]
-        names = [str(entry["file"]) for entry in listed]
-    except (OSError, ValueError, KeyError, TypeError):
-        return
-    for name in names:
-        if name == Path(name).name and name.startswith("epoch_") and name.endswith(".npy"):
-            (out / name).unlink(missing_ok=True)
+    for entry in (read_index(out) or {"files": ()})["files"]:
+        (out / str(entry["file"])).unlink(missing_ok=True)

@@ -53,28 +53,33 @@ def columns(stats: Sequence[str]) -> list[str]:
     return [name for name in schema.STATS_SCHEMA.names if name in wanted]
 
 
-def rows(run: Run, sites: Sequence[str], columns: Sequence[str], progress: Progress) -> Iterator[pa.Table]:
-    """The rows of these sites, by step and site. What is flushed while this goes on is not part of it."""
+def rows(
+    run: Run, sites: Sequence[str], columns: Sequence[str], progress: Progress, before: int | None = None
+) -> Iterator[pa.Table]:
+    """The rows of these sites, by step and site. What is flushed while this goes on is not part of it.
+
+    With `before`, those of the attempts before that one.
+    """
     form = pa.schema([schema.STATS_SCHEMA.field(name) for name in columns])
     wanted = pa.array(sites, pa.string())
 
     def chosen(table: pa.Table) -> pa.Table:
         return table.filter(pc.is_in(table["site"].cast(pa.string()), wanted))
 
-    yield from _stream(run, run._now.stats, form, chosen, ("step", "site", "rank"), progress)
+    yield from _stream(run, run._now.stats, form, chosen, ("step", "site", "rank"), progress, before)
 
 
-def samples(run: Run) -> Iterator[pa.Table]:
+def samples(run: Run, before: int | None = None) -> Iterator[pa.Table]:
     """The rows of the samples table, by step, phase, batch and sample."""
     order = ("step", "phase", "batch", "output", "rank", "sample")
     yield from _stream(
-        run, run._now.samples, schema.SAMPLES_SCHEMA, lambda table: table, order, lambda *_: None
+        run, run._now.samples, schema.SAMPLES_SCHEMA, lambda table: table, order, lambda *_: None, before
     )
 
 
 def _stream(
     run: Run, table: Table, form: pa.Schema, chosen: Callable[[pa.Table], pa.Table], order: Sequence[str],
-    progress: Progress,
+    progress: Progress, before: int | None,
 ) -> Iterator[pa.Table]:  # fmt: skip
     """The chosen rows of all parts of a table, in the columns of `form`."""
     parts = table.parts
@@ -94,6 +99,8 @@ def _stream(
 
     # An attempt ends where the next one starts, so their steps follow one another.
     for document in run.attempts:
+        if before is not None and int(document["attempt"]) >= before:
+            break
         folders = [
             schema.rank_folder(int(document["attempt"]), rank)
             for rank in range(int(document.get("world") or 1))

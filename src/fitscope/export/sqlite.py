@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
@@ -77,9 +77,17 @@ class SQLite(Database):
             rows = zip(*(column.to_pylist() for column in batch.columns), strict=True)
             self._connection.executemany(f"INSERT INTO {name} ({names}) VALUES ({places})", rows)
 
-    def remove(self, run: str) -> None:
-        for name in TABLES:
-            self._connection.execute(f"DELETE FROM {name} WHERE run = ?", [run])
+    def execute(self, statement: str, values: Sequence[Any]) -> None:
+        self._connection.execute(statement, values)
+
+    @classmethod
+    def is_busy(cls, problem: BaseException) -> bool:
+        code = getattr(problem, "sqlite_errorcode", None)  # of SQLite itself
+        return code is not None and code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+    @classmethod
+    def is_one(cls, start: bytes) -> bool:
+        return start.startswith(b"SQLite format 3\0")
 
     def _prepare(self, name: str, form: pa.Schema) -> None:
         """Makes the table, or adds the columns that an older version of it does not have."""

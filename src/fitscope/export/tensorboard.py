@@ -12,7 +12,7 @@ that is installed (tensorboard 2.21), and its queue and thread serve nobody here
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -42,17 +42,28 @@ ENDING = ".fitscope"  #: of our event files; TensorBoard looks only for "tfevent
 def export(
     run: Run, out: Path, *, sites: Sequence[str], stats: Sequence[str], force: bool, progress: Progress
 ) -> list[Path]:
-    _package()  # before anything is made
-    where = folder(out / flat(run.id), force)
-    path = where / f"events.out.tfevents.{int(run.created.timestamp()):010d}{ENDING}"
+    package()  # before anything is made
+    where = folder(directory(out, run), force)
+    path = where / file_name(run)
     began = run.created.timestamp()
     with new_file(path, force=True) as unfinished, Events(unfinished, began, stats or SHOWN) as events:
-        for seen in _by_step(rows(run, sites, columns(()), progress)):
-            events.add(seen.site, seen.step, seen.time, seen.stats, seen.value, seen.cosine)
-    for earlier in where.glob(f"events.out.tfevents.*{ENDING}"):
+        for seen in by_step(rows(run, sites, columns(()), progress)):
+            events.add(seen)
+    for earlier in where.glob(f"events.out.tfevents.*{ENDING}*"):  # also of what was written live
         if earlier.name != path.name:
             earlier.unlink()
     return [path]
+
+
+def directory(out: Path, run: Run) -> Path:
+    """Where a run's event files are, in a directory of logs."""
+    return out / flat(run.id)
+
+
+def file_name(run: Run, attempt: int = 0) -> str:
+    """The name of an event file. TensorBoard reads the files of a directory in the order of their names."""
+    name = f"events.out.tfevents.{int(run.created.timestamp()):010d}{ENDING}"
+    return f"{name}.{attempt:04d}" if attempt else name
 
 
 class Events:
@@ -60,31 +71,33 @@ class Events:
 
     def __init__(self, path: Path, began: float, shown: Sequence[str] = SHOWN) -> None:
         """`began`: seconds since 1970; TensorBoard shows times relative to it."""
-        self._tb = _package()
+        self._tb = package()
         self._shown = tuple(shown)
         self._known: set[str] = set()  # tags whose plugin has been named
         self._file: IO[bytes] = path.open("wb")
         self._records = self._tb.RecordWriter(self._file)
         self._write(wall_time=began, file_version="brain.Event:2")
 
-    def add(
-        self, site: str, step: int, time: float, stats: Stats, value: float | None = None,
-        cosine: float | None = None,
-    ) -> None:  # fmt: skip
-        """What is known about one site at one step; `value` if it is a scalar. Steps of a site must grow."""
+    def add(self, seen: Seen) -> None:
+        """What is known about one site at one step. Steps of a site must grow."""
         summary = self._tb.Summary()
-        if value is not None:
-            self._scalar(summary, site, value)
+        if seen.value is not None:
+            self._scalar(summary, seen.site, seen.value)
         else:
             for name in self._shown:
                 if name == "cosine":
-                    if cosine is not None:
-                        self._scalar(summary, f"{site}/cosine", cosine)
+                    if seen.cosine is not None:
+                        self._scalar(summary, f"{seen.site}/cosine", seen.cosine)
                 elif name != "histogram":
-                    self._scalar(summary, f"{site}/{name}", getattr(stats, name))
-                elif stats.finite:
-                    self._histogram(summary, f"{site}/histogram", triples(stats))
-        self._write(wall_time=time, step=step, summary=summary)
+                    self._scalar(summary, f"{seen.site}/{name}", getattr(seen.stats, name))
+                elif seen.stats.finite:
+                    self._histogram(summary, f"{seen.site}/histogram", triples(seen.stats))
+        self._write(wall_time=seen.time, step=seen.step, summary=summary)
+
+    def restart(self, step: int, time: float) -> None:
+        """The training goes on from a step that was passed before: TensorBoard forgets what it has from there on."""
+        for _ in range(2):  # the first one that it meets in a directory is a start to it, and no restart
+            self._write(wall_time=time, step=step, session_log=self._tb.started)
 
     def flush(self) -> None:
         self._file.flush()
@@ -141,16 +154,18 @@ def triples(stats: Stats) -> np.ndarray[Any, Any]:
 
 
 @dataclass(slots=True)
-class _Seen:
+class Seen:
     """What was seen at one site at one step, by whoever and in however many batches."""
 
     site: str
     step: int
     time: float
-    rank: int  #: of the first row
+    rank: int = 0  #: of the first row
     stats: Stats = field(default_factory=Stats)
     values: list[float] = field(default_factory=list)
     cosines: list[float] = field(default_factory=list)
+    touched: bool = False  #: since it was last asked for
+    told: bool = False  #: handed out, as far as it is known
 
     @property
     def cosine(self) -> float | None:
@@ -160,36 +175,72 @@ class _Seen:
     def value(self) -> float | None:
         return float(np.mean(self.values)) if self.values else None
 
-    def take(self, row: dict[str, Any]) -> None:
-        if not row["batched"] and row["rank"] != self.rank:
-            return  # the same tensor in every rank: the first speaks for it
-        self.time = max(self.time, row["time"])
-        if row["value"] is not None:
-            self.values.append(row["value"])
-        if row["cosine"] is not None:
-            self.cosines.append(row["cosine"])
-        hist = np.zeros(BUCKETS, np.int64)
-        if row["buckets"]:
-            hist[np.array(row["buckets"]) + ZERO_BUCKET] = row["counts"]
-        self.stats = self.stats.merge(Stats(**{name: row[name] for name in NAMES}, hist=hist))
+    def take(self, time: float, stats: Stats, value: float | None, cosine: float | None) -> None:
+        self.time = max(self.time, time)
+        if value is not None:
+            self.values.append(value)
+        if cosine is not None:
+            self.cosines.append(cosine)
+        self.stats = self.stats.merge(stats)
+        self.touched, self.told = True, False
 
 
-def _by_step(tables: Iterator[pa.Table]) -> Iterator[_Seen]:
-    """One for each site and step. Holds one step at a time."""
-    seen: dict[str, _Seen] = {}
-    step = None
+class Steps:
+    """Merges what comes into one for each site and step. Holds one step at a time."""
+
+    def __init__(self) -> None:
+        self._step: int | None = None
+        self._seen: dict[str, Seen] = {}
+
+    def at(self, step: int) -> list[Seen]:
+        """What follows is of this step. Returns all of the step before, unless it is the same."""
+        if step == self._step:
+            return []
+        done, self._step, self._seen = self.rest(), step, {}
+        return done
+
+    def of(self, site: str, time: float, rank: int = 0) -> Seen:
+        """What was seen at a site in this step, to be added to."""
+        if site not in self._seen:
+            assert self._step is not None
+            self._seen[site] = Seen(site, self._step, time, rank)
+        return self._seen[site]
+
+    def rest(self) -> list[Seen]:
+        """All there is by now and was not handed out."""
+        return self._tell(list(self._seen.values()))
+
+    def quiet(self) -> list[Seen]:
+        """Of these, what has stayed the same since this was asked last: a pass that goes on has not."""
+        found = self._tell([seen for seen in self._seen.values() if not seen.touched])
+        for seen in self._seen.values():
+            seen.touched = False
+        return found
+
+    def _tell(self, some: list[Seen]) -> list[Seen]:
+        new = sorted((seen for seen in some if not seen.told), key=lambda seen: seen.site)
+        for seen in new:
+            seen.told = True
+        return new
+
+
+def by_step(tables: Iterable[pa.Table]) -> Iterator[Seen]:
+    """One for each site and step, of rows of the stats table."""
+    steps = Steps()
     needed = ["site", "step", "time", "rank", "batched", "value", "cosine", *NAMES, *HISTOGRAM]
     for table in tables:
         for batch in table.select(needed).to_batches(max_chunksize=BATCH_ROWS):
             for row in batch.to_pylist():
-                if row["step"] != step:
-                    yield from seen.values()
-                    seen, step = {}, row["step"]
-                site = row["site"]
-                if site not in seen:
-                    seen[site] = _Seen(site, row["step"], row["time"], row["rank"])
-                seen[site].take(row)
-    yield from seen.values()
+                yield from steps.at(row["step"])
+                seen = steps.of(row["site"], row["time"], row["rank"])
+                if not row["batched"] and row["rank"] != seen.rank:
+                    continue  # the same tensor in every rank: the first speaks for it
+                hist = np.zeros(BUCKETS, np.int64)
+                if row["buckets"]:
+                    hist[np.array(row["buckets"]) + ZERO_BUCKET] = row["counts"]
+                stats = Stats(**{name: row[name] for name in NAMES}, hist=hist)
+                seen.take(row["time"], stats, row["value"], row["cosine"])
+    yield from steps.rest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,10 +251,11 @@ class _Package:
     Summary: Any
     RecordWriter: Any
     Tensor: Any
+    started: Any
     metadata: dict[str, Any]
 
 
-def _package() -> _Package:
+def package() -> _Package:
     try:
         event, summary, record_writer, tensor, scalar, histogram = (
             importlib.import_module(f"tensorboard.{name}")
@@ -222,6 +274,7 @@ def _package() -> _Package:
         summary.Summary,
         record_writer.RecordWriter,
         tensor.TensorProto,
+        event.SessionLog(status=event.SessionLog.START),
         {
             name: module.create_summary_metadata(display_name=None, description=None)
             for name, module in (("scalar", scalar), ("histogram", histogram))

@@ -21,6 +21,7 @@ import xarray as xr
 from xarray.core import indexing  # documented for backends, though under `core`
 
 from fitscope.errors import RunError
+from fitscope.read.joint import Joint, padding
 from fitscope.read.stored import Array, Index, StoredArray
 from fitscope.record import pass_of
 
@@ -129,35 +130,18 @@ class Captures:
 
     def shape(self, place: int) -> tuple[int, ...]:
         """The shape of one capture, the `place`-th, as `capture` gives it."""
-        segments = self.entries[place].segments
-        shapes = [tuple(int(extent) for extent in s.array.shapes[s.row]) for s in segments]
-        if not self.stacked(place):
-            return shapes[0]
-        if len({(s.array.batched, len(shape)) for s, shape in zip(segments, shapes, strict=True)}) > 1:
-            raise RunError(
-                f"batches of one number of dimensions at {self.site!r}",
-                f"shapes {sorted(set(shapes))}",
-                "Watch the site with statistics only",
-            )
-        widest = tuple(max(extents) for extents in zip(*shapes, strict=True))
-        length = sum(segment.size for segment in segments)
-        return (length, *widest[1:]) if segments[0].array.batched else (length, *widest)
-
-    def stacked(self, place: int) -> bool:
-        """Whether a capture is put together: several batches or ranks, or batches without samples."""
-        segments = self.entries[place].segments
-        return len(segments) > 1 or (self.of_pass and not segments[0].array.batched)
+        return self._joint(place).shape
 
     def blocks(self, place: int) -> Iterator[Array]:
         """One capture batch by batch, along its first axis: padded where batches differ in more than samples."""
-        shape = self.shape(place)
+        joint = self._joint(place)
         for array, row, *_ in self.entries[place].segments:
-            block = array.capture(row)
-            if self.stacked(place):
-                block = block if array.batched else block[None]
-                if block.shape[1:] != shape[1:]:
-                    block = _padded(block, (len(block), *shape[1:]))
-            yield block
+            yield joint.block(array.capture(row), array.batched)
+
+    def _joint(self, place: int) -> Joint:
+        segments = self.entries[place].segments
+        parts = [(s.array.batched, tuple(int(extent) for extent in s.array.shapes[s.row])) for s in segments]
+        return Joint.of(self.site, parts)
 
     def capture(self, place: int) -> Array:
         """One capture, the `place`-th, as it was: no padding beside that of `blocks`."""
@@ -220,7 +204,7 @@ class Lazy(xr.backends.BackendArray, ABC):  # type: ignore[no-untyped-call, misc
         """The elements at the outer product of `wanted`, one list of places per axis."""
 
     def _padding(self, shape: tuple[int, ...]) -> Array:
-        return np.full(shape, _fill(self.dtype), self.dtype)
+        return np.full(shape, padding(self.dtype), self.dtype)
 
 
 class LazyBatches(Lazy):
@@ -289,17 +273,6 @@ class LazyPasses(Lazy):
     @staticmethod
     def _inner(array: StoredArray) -> tuple[int, ...]:
         return array.shape[2:] if array.batched else array.shape[1:]
-
-
-def _padded(block: Array, shape: tuple[int, ...]) -> Array:
-    padded = np.full(shape, _fill(block.dtype), block.dtype)
-    padded[tuple(slice(extent) for extent in block.shape)] = block
-    return padded
-
-
-def _fill(dtype: np.dtype[Any]) -> float:
-    """What lies beyond the end of a capture that is shorter than others."""
-    return 0 if dtype.kind in "iub" else np.nan
 
 
 def _listed(steps: Array) -> str:

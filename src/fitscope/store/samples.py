@@ -68,6 +68,10 @@ class SamplesRows(Rows):
         self._batches, self._count, self._numbers = [], 0, 0
 
     def encode(self) -> bytes:
+        return parquet(self.table(), _DICTIONARIES, _ENCODINGS, _STATISTICS)
+
+    def table(self) -> pa.Table:
+        """All rows, as they came. There must be some."""
         batches = self._batches
         lengths = np.array([len(samples) for samples in batches])
 
@@ -103,8 +107,7 @@ class SamplesRows(Rows):
             "id": own("id", of="ids"),
             **{name: own(name) for name in ("loss", "weight", "target", "prediction")},
         }
-        table = pa.table([arrays[name] for name in SAMPLES_SCHEMA.names], SAMPLES_SCHEMA.names)
-        return parquet(table, _DICTIONARIES, _ENCODINGS, _STATISTICS)
+        return pa.table([arrays[name] for name in SAMPLES_SCHEMA.names], SAMPLES_SCHEMA.names)
 
 
 def numbers(samples: Samples) -> int:

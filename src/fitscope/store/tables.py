@@ -61,7 +61,7 @@ class StatsRows(Rows):
 
     def add(self, record: Record, stats: Stats) -> None:
         """Takes a row."""
-        value = _value(record, stats) if record.shape == () else None
+        value = scalar(record, stats)
         at = record.at
         where = (record.site, at.step, at.epoch, at.batch, at.time)
         about = (record.dtype, record.shape, record.batched, value, record.cosine)
@@ -89,6 +89,10 @@ class StatsRows(Rows):
         self._packed.append((lengths, (used[place] - ZERO_BUCKET).astype(np.int16), wide[row, place]))
 
     def encode(self) -> bytes:
+        return parquet(self.table(), _DICTIONARIES, _ENCODINGS, _STATISTICS)
+
+    def table(self) -> pa.Table:
+        """All rows, sorted by site and within a site as they came. There must be some."""
         self._pack()
         columns: list[Any] = list(zip(*self._rows, strict=True))
         sites, steps, epochs, batches, times, dtypes, shapes, batched, values, cosines, *numbers = columns
@@ -122,8 +126,7 @@ class StatsRows(Rows):
             "buckets": ids,
             "counts": counts,
         }
-        table = pa.table([arrays[name] for name in STATS_SCHEMA.names], STATS_SCHEMA.names)
-        return parquet(table, _DICTIONARIES, _ENCODINGS, _STATISTICS)
+        return pa.table([arrays[name] for name in STATS_SCHEMA.names], STATS_SCHEMA.names)
 
     def _histograms(self, order: np.ndarray[Any, Any]) -> tuple[pa.Array, pa.Array]:
         """The two list columns of all packed histograms, rows in `order`."""
@@ -139,8 +142,10 @@ class StatsRows(Rows):
         )
 
 
-def _value(record: Record, stats: Stats) -> float:
-    """The scalar itself. Without the tensor the stats have it, except for the sign of an infinity."""
+def scalar(record: Record, stats: Stats) -> float | None:
+    """The tensor itself where it is a scalar. Without it the stats have it, except for the sign of an infinity."""
+    if record.shape != ():
+        return None
     if record.tensor is not None:
         return float(np.real(record.tensor))
     if stats.finite:

@@ -55,6 +55,8 @@ class RunWriter:
     def __init__(self, run: Objects, run_id: str, attempt: int, rank: int, limit: int | None) -> None:
         self.id = run_id
         self.number = attempt  #: of the attempt
+        self.rank = rank
+        self.run = run  #: the objects of the whole run
         self.path = run.describe()
         self.full_at: int | None = None  #: the step at which the limit stopped the recording
         self._objects = run.folder(schema.rank_folder(attempt, rank))

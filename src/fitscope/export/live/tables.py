@@ -1,0 +1,117 @@
+"""A database that is filled while the training goes on, with the tables of `fitscope.export.database`.
+
+Rows gather and are added at each flush, in one transaction, and the file is closed in between: so others see whole
+steps, and DuckDB, which lets only one process have a file open, lets them in. Whoever has it open for longer makes us
+wait: the rows are added at a later flush, and up to a bound none is lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fitscope.errors import StoreError
+from fitscope.export.database import Database, facts, insert_stats, of, there_already
+from fitscope.export.live import start_of
+from fitscope.export.rows import columns, rows, samples, sites
+from fitscope.read.frames import plain
+from fitscope.store.parts import MOST_MEMORY
+from fitscope.store.samples import SamplesRows
+from fitscope.store.tables import StatsRows
+
+if TYPE_CHECKING:
+    from fitscope.read import Run
+    from fitscope.record import Record, Samples
+
+FLUSH_MEMORY = MOST_MEMORY // 8  #: bytes of rows waiting that call for a transaction before the flush is due
+LAST_TRIES = 20  #: at the end, when somebody else has the file
+PAUSE = 0.25  #: seconds between them
+
+
+class LiveTables:
+    """What one attempt adds to a database."""
+
+    def __init__(self, kind: type[Database], out: Path, run: Run, attempt: int, rank: int) -> None:
+        self._kind, self._out = kind, out
+        self._run, self._attempt = run, attempt
+        self._stats = StatsRows(attempt, rank)
+        self._samples = SamplesRows(attempt, rank)
+        self._begun = False  # what the database had of this run is as it should be
+        self._enough = FLUSH_MEMORY
+
+    def write(self, records: Sequence[Record], samples: Sequence[Samples]) -> None:
+        for record in records:
+            if record.stats is not None:
+                self._stats.add(record, record.stats)
+        for some in samples:
+            with contextlib.suppress(ValueError, TypeError):  # columns that do not fit: the run says so
+                self._samples.add(some)
+        if self._memory >= self._enough:
+            self.flush()
+
+    def flush(self) -> None:
+        if (self._begun and not self._memory) or self._put():
+            self._enough = FLUSH_MEMORY
+        elif self._memory >= MOST_MEMORY:
+            raise self._locked()
+        else:
+            self._enough = self._memory + FLUSH_MEMORY
+
+    def close(self) -> None:
+        """Adds the rest, and how the run ended."""
+        for left in reversed(range(LAST_TRIES)):
+            if self._put():
+                return
+            if left:
+                time.sleep(PAUSE)
+        raise self._locked()
+
+    @property
+    def _memory(self) -> int:
+        return self._stats.memory + self._samples.memory
+
+    def _put(self) -> bool:
+        """Adds what waits and brings the row of the run up to date. False: somebody else has the file."""
+        self._out.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with self._kind(self._out) as tables:
+                if not self._begun:
+                    self._begin(tables)
+                tables.execute("DELETE FROM runs WHERE run = ?", [self._run.id])
+                tables.insert("runs", facts(self._run))
+                if len(self._stats):
+                    insert_stats(tables, self._run, plain(self._stats.table()))
+                if len(self._samples):
+                    tables.insert("samples", of(self._run, plain(self._samples.table())))
+        except Exception as problem:
+            if self._kind.is_busy(problem) or self._kind.is_busy(problem.__cause__ or problem):
+                return False
+            raise
+        self._begun = True
+        self._stats.clear()
+        self._samples.clear()
+        return True
+
+    def _begin(self, tables: Database) -> None:
+        """What the attempts before left: without the steps that are done again, and all of it where none was added."""
+        known = self._run.id in tables.runs()
+        if known and not self._attempt:
+            raise there_already(self._run, self._out, "take that run out of it")
+        if known:
+            tables.forget(self._run.id, start_of(self._run, self._attempt))
+        elif self._attempt:
+            before = {"before": self._attempt}
+            for table in rows(self._run, sites(self._run), columns(()), lambda *_: None, **before):
+                insert_stats(tables, self._run, table)
+            for table in samples(self._run, **before):
+                tables.insert("samples", of(self._run, table))
+
+    def _locked(self) -> StoreError:
+        return StoreError(
+            "a database that can be written to now and then",
+            f"{str(self._out)!r}, which somebody else keeps open",
+            "Close it there; `fitscope export` adds all of the run afterwards",
+        )

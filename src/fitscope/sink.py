@@ -1,0 +1,85 @@
+"""What goes elsewhere while a training is recorded: sinks beside the run.
+
+A sink is given what the run is given, on the writer's thread. It is a guest there: whatever goes wrong in one is told and costs
+neither the run nor the training, and one that keeps failing is given up. The run has everything in any case.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from fitscope.record import Record, Samples
+from fitscope.store import RunWriter
+
+PATIENCE = 5  #: errors in a row after which a sink is given up
+
+
+class Sink(Protocol):
+    """A place beside the run. Must not grow with the number of steps."""
+
+    def write(self, records: Sequence[Record], samples: Sequence[Samples]) -> None:
+        """Takes what one step showed."""
+
+    def flush(self) -> None:
+        """Lets others see what there is; called every few seconds, after the run's own flush."""
+
+    def close(self) -> None:
+        """The end: the run is closed, and nothing follows."""
+
+
+Say = Callable[[str], None]
+#: Makes a sink for an attempt that was begun and has recorded nothing yet. `Say` takes what is wrong but no error of the sink.
+Make = Callable[[RunWriter, Say], Sink]
+
+
+class Sinks:
+    """Several sinks, by name, none of which can do any harm."""
+
+    def __init__(self, makers: Mapping[str, Make], failed: Say) -> None:
+        self._makers = makers
+        self._failed = failed
+        self._open: dict[str, Sink] = {}
+        self._failures: Counter[tuple[str, str]] = Counter()  # in a row, by name and action
+
+    def open(self, writer: RunWriter) -> None:
+        """Makes them, for a run that was just opened."""
+        for name, make in self._makers.items():
+            try:
+                self._open[name] = make(writer, self._named(name))
+            except Exception as error:
+                self._failed(f"{name}: nothing is written there. {type(error).__name__}: {error}")
+
+    def write(self, records: Sequence[Record], samples: Sequence[Samples]) -> None:
+        self._each("write", records, samples)
+
+    def flush(self) -> None:
+        self._each("flush")
+
+    def close(self) -> None:
+        self._each("close")
+        self._open.clear()
+
+    def _named(self, name: str) -> Say:
+        return lambda text: self._failed(f"{name}: {text}")
+
+    def _each(self, action: str, *args: Any) -> None:
+        for name, sink in list(self._open.items()):
+            try:
+                getattr(sink, action)(*args)
+                self._failures[name, action] = 0
+            except Exception as error:
+                self._failures[name, action] += 1
+                self._failed(f"{name}: {type(error).__name__}: {error}")
+                if self._failures[name, action] >= PATIENCE:
+                    self._give_up(name)
+
+    def _give_up(self, name: str) -> None:
+        sink = self._open.pop(name)
+        with contextlib.suppress(Exception):
+            sink.close()
+        self._failed(
+            f"{name} is given up after {PATIENCE} errors in a row. The run itself goes on: see `fitscope export`"
+        )
