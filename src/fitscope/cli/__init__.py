@@ -20,6 +20,7 @@ from fitscope._version import __version__
 from fitscope.cli.demo import demo
 from fitscope.cli.export import export
 from fitscope.cli.ls import ls
+from fitscope.cli.serve import serve
 from fitscope.cli.show import show
 from fitscope.errors import FitscopeError
 from fitscope.show.text import clean
@@ -29,6 +30,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     demo,  # train a small network under a scope and look at it
     ls,  # the runs in a directory
     show,  # one run on one screen
+    serve,  # the page, live in the browser
     export,  # a run for other tools
 )
 
