@@ -20,6 +20,7 @@ from fitscope._version import __version__
 from fitscope.cli.demo import demo
 from fitscope.cli.export import export
 from fitscope.cli.ls import ls
+from fitscope.cli.report import report
 from fitscope.cli.serve import serve
 from fitscope.cli.show import show
 from fitscope.errors import FitscopeError
@@ -31,6 +32,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     ls,  # the runs in a directory
     show,  # one run on one screen
     serve,  # the page, live in the browser
+    report,  # the page as one file
     export,  # a run for other tools
 )
 

@@ -67,11 +67,11 @@ class Guard:
         return self._unknown(scope, headers)
 
     def _unknown(self, scope: Scope, headers: Headers) -> Response | None:
-        """None if the request has the cookie. The token in the address is changed for one."""
-        if self._right(_cookies(headers).get(COOKIE, "")):
-            return None
+        """None if the request has the cookie. A token in the address is changed for one, and goes from there."""
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         given = next((value for name, value in query if name == "token"), "")
+        if self._right(_cookies(headers).get(COOKIE, "")) and not given:
+            return None
         if not self._right(given):
             return PlainTextResponse(
                 "Open the address that fitscope printed: the token in it is missing here.", 403

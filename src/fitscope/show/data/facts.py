@@ -190,7 +190,8 @@ class Facts:
             if self._a_layer(row):
                 name, share = self.rows[row].name, self._zeros.least(row)
                 since = f"since step {begin:,}" if self._zeros.still(row) else f"steps {begin:,} to {end:,}"
-                text = f"{share:.0%} or more of its output is zero, {since}"
+                much = "all" if share >= 0.9999 else f"{100 * share:.3g} % or more"
+                text = f"{much} of its output is zero, {since}"
                 found.append(
                     Finding("warning", f"Stays zero · {name}", text, "stays zero", begin, end, name,
                             f"activations/{name}", "activations.zeros")

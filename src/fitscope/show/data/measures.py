@@ -31,6 +31,7 @@ class Scale:
 
 
 LOG = Scale("log2", float(np.log2(1e-9)), float(np.log2(1e2)))
+ACTIVATION = Scale("log2", float(np.log2(1e-4)), float(np.log2(1e3)))
 RATIO = Scale("log2", float(np.log2(1e-8)), float(np.log2(1.0)))
 SHARE = Scale("share", 0.0, 1.0)
 COSINE = Scale("cosine", -1.0, 1.0)
@@ -107,15 +108,15 @@ _SQUARES = ("rms", "count", "nans", "infs")
 #: In the order of the menu. The first that a run has is shown first.
 MEASURES: tuple[Measure, ...] = (
     Measure("gradients.rms", "gradient RMS", ("gradients",), _SQUARES, LOG, _rms),
-    Measure("activations.rms", "activation RMS", ("activations",), _SQUARES, LOG, _rms),
-    Measure("activations.std", "activation spread", ("activations",), ("std", *_SQUARES[1:]), LOG, _std),
-    Measure("activations.max", "largest activation", ("activations",), ("min", "max"), LOG, _largest),
+    Measure("activations.rms", "activation RMS", ("activations",), _SQUARES, ACTIVATION, _rms),
+    Measure("activations.std", "activation spread", ("activations",), ("std", *_SQUARES[1:]), ACTIVATION, _std),
+    Measure("activations.max", "largest activation", ("activations",), ("min", "max"), ACTIVATION, _largest),
     Measure("activations.zeros", "zeros in activations", ("activations",), ("zeros", "count"), SHARE, _zeros),
     Measure("gradients.max", "largest gradient", ("gradients",), ("min", "max"), LOG, _largest),
     Measure("gradients.zeros", "zeros in gradients", ("gradients",), ("zeros", "count"), SHARE, _zeros),
     Measure("updates.ratio", "update / weight", ("updates", "weights"), _SQUARES, RATIO, _moved),
     Measure("weight_gradients.rms", "weight-gradient RMS", ("weight_gradients",), _SQUARES, LOG, _rms),
-    Measure("weights.rms", "weight RMS", ("weights",), _SQUARES, LOG, _rms),
+    Measure("weights.rms", "weight RMS", ("weights",), _SQUARES, ACTIVATION, _rms),
     Measure("updates.rms", "update RMS", ("updates",), _SQUARES, LOG, _rms),
     Measure("changes.rms", "change of activations", ("changes/activations",), _SQUARES, LOG, _rms),
     Measure("changes.cosine", "likeness to the batch before", ("changes/activations",), ("cosine",), COSINE, _cosine),
@@ -123,7 +124,7 @@ MEASURES: tuple[Measure, ...] = (
         Measure(f"{walk}.{what}", f"{walk}: {title}", (f"{walk}/activations",), columns, scale, value)
         for walk in PASSES
         for what, title, columns, scale, value in (
-            ("rms", "activation RMS", _SQUARES, LOG, _rms),
+            ("rms", "activation RMS", _SQUARES, ACTIVATION, _rms),
             ("zeros", "zeros in activations", ("zeros", "count"), SHARE, _zeros),
         )
     ),

@@ -83,7 +83,7 @@ function drawOver(g, w, h, page) {
   }
   for (const finding of page.head.findings) {
     const row = page.rowIndex(finding.row);
-    if (row >= 0 && finding.step >= from && finding.step <= to) flag(g, x(finding.step), y(row), finding.severity === "error", w);
+    if (row >= 0 && finding.step >= from && finding.step <= to) flag(g, x(finding.step), y(row), finding.severity === "error");
   }
   if (page.drag) {
     g.fillStyle = "rgb(255 255 255 / .25)";
@@ -109,14 +109,13 @@ function box(g, x, y) {
   g.strokeRect(x - 6.5, y - 6.5, 13, 13);
 }
 
-/** Where a fault began: a pennant that points at its cell and lies beside it. @param {CanvasRenderingContext2D} g @param {number} x @param {number} y @param {boolean} error @param {number} w */
-function flag(g, x, y, error, w) {
-  const away = x > 12 ? -1 : 1; // it must not hide the cell itself
-  void w;
+/** Where a fault began: a pennant that points at its cell and lies beside it. @param {CanvasRenderingContext2D} g @param {number} x @param {number} y @param {boolean} error */
+function flag(g, x, y, error) {
+  const away = x > 14 ? -1 : 1; // it must not hide the cell itself
   g.beginPath();
-  g.moveTo(x + away, y);
-  g.lineTo(x + away * 9, y - 5);
-  g.lineTo(x + away * 9, y + 5);
+  g.moveTo(x + away * 3, y);
+  g.lineTo(x + away * 11, y - 5);
+  g.lineTo(x + away * 11, y + 5);
   g.closePath();
   g.fillStyle = error ? "#d1242f" : "#fff";
   g.fill();

@@ -77,13 +77,6 @@ function histogram(canvas, page, now, before) {
   const { g, w, h } = sheet(canvas);
   const all = [...(now.buckets ?? []), ...(before?.buckets ?? [])].filter((b) => b !== 0);
   const t = page.theme;
-  if (now.nans + now.infs >= now.count) {
-    g.fillStyle = css(now.nans ? MARKS.nan : MARKS.inf);
-    g.font = "bold 13px system-ui, sans-serif";
-    g.textAlign = "center";
-    g.fillText(now.nans ? "all values NaN" : "all values Inf", w / 2, h / 2 - 8);
-    g.font = "11px system-ui, sans-serif";
-  }
   const sizes = all.map((b) => Math.abs(b));
   const [low, high] = all.length ? [Math.min(...sizes) - 1, Math.max(...sizes) + 1] : [120, 130];
   const span = 2 * (high - low + 1) + 1;
@@ -121,10 +114,17 @@ function histogram(canvas, page, now, before) {
   for (let b = low + 1; b < high; b += every) {
     for (const side of [b, -b]) {
       const at = x(side) + w / span / 2;
-      if (at > 16 && at < w - 16 && Math.abs(at - w / 2) > 22) g.fillText(`${side < 0 ? "−" : ""}2^${b - 129}`, at, h - 6);
+      if (at > 16 && at < w - 16 && Math.abs(at - x(0)) > 30) g.fillText(`${side < 0 ? "−" : ""}2^${b - 129}`, at, h - 6);
     }
   }
-  g.fillText("0", w / 2, h - 6);
+  g.fillText("0", x(0) + w / span / 2, h - 6);
+  if (now.nans + now.infs >= now.count) {
+    g.fillStyle = css(now.nans ? MARKS.nan : MARKS.inf);
+    g.font = "bold 13px system-ui, sans-serif";
+    g.textAlign = "center";
+    g.fillText(now.nans ? "all values NaN" : "all values Inf", w / 2, h / 2 - 8);
+    g.font = "11px system-ui, sans-serif";
+  }
 }
 
 /** @param {Page} page @param {any} spread */
@@ -140,7 +140,10 @@ function distribution(page, spread) {
     // Both signs together, by size.
     const sizes = [];
     for (let b = 0; b < many; b++) sizes.push(Math.abs(low + b));
-    const used = sizes.filter((s) => s > 0);
+    const seen = new Set();
+    for (let i = 0; i < share.length; i++) if (share[i]) seen.add(sizes[i % many]);
+    seen.delete(0);
+    const used = [...seen];
     const [least, most] = used.length ? [Math.min(...used), Math.max(...used)] : [128, 130];
     const tall = most - least + 1;
     const end = spread.facts.end;
@@ -177,16 +180,14 @@ function exactTable(moment) {
   const table = element("table");
   table.append(tableRow("th", ["", "this", "previous", "change"]));
   for (const { kind, site, now, before } of moment.sites) {
-    const name = WORDS[/** @type {"gradients"} */ (kind)] ?? kind;
-    const own = site.split("/").at(-1);
-    const label = ["weights", "weight_gradients", "updates"].includes(kind) ? `${name} ${own}` : name;
+    const label = short(kind, site);
     const rows = /** @type {[string, any, any][]} */ ([[`${label} RMS`, rms(now), before && rms(before)]]);
-    if (kind === "activations") rows.push(["zeros in it", now.zeros / now.count, before && before.zeros / before.count]);
     if (kind === "activations" || kind === "gradients") {
-      rows.push([`${label} mean`, now.mean, before?.mean], [`${label} range`, range(now), before && range(before)]);
+      rows.push([`${label} mean`, now.mean, before?.mean], [`${label} lowest`, now.min, before?.min], [`${label} highest`, now.max, before?.max]);
+      rows.push([`${label} zeros`, now.zeros / now.count, before && before.zeros / before.count]);
     }
     for (const [what, a, b] of rows) {
-      const share = what === "zeros in it";
+      const share = what.endsWith(" zeros");
       const shown = [a, b].map((v) => (v === null || v === undefined ? "–" : typeof v === "string" ? v : share ? percent(v) : number(v)));
       table.append(tableRow("td", [what, shown[0], shown[1], typeof a === "number" && typeof b === "number" ? change(a, b) : "–"]));
     }
@@ -197,8 +198,14 @@ function exactTable(moment) {
 /** @param {any} stats */
 const rms = (stats) => (stats.nans ? "NaN" : stats.infs ? "Inf" : stats.rms);
 
-/** @param {any} stats */
-const range = (stats) => `${number(stats.min)} … ${number(stats.max)}`;
+/** A site in two words. @param {string} kind @param {string} site */
+function short(kind, site) {
+  const own = site.split("/").at(-1) ?? "";
+  if (kind === "activations") return "output";
+  if (kind === "gradients") return "gradient";
+  const words = { weights: own, weight_gradients: `${own} grad`, updates: `${own} update` };
+  return words[/** @type {"weights"} */ (kind)] ?? kind;
+}
 
 /** @param {number} a @param {number} b */
 function change(a, b) {

@@ -54,8 +54,9 @@ export function drawLoss(canvas, page) {
   const { from, to } = page.span();
   const t = page.theme;
   const bottom = h - 16;
+  if (!c) return;
   const x = (/** @type {number} */ step) => left + ((step - from) / (to - from)) * (w - left);
-  const inside = c ? c.start.flatMap((s, i) => (s <= to && (c.start[i + 1] ?? c.end) >= from ? [i] : [])) : [];
+  const inside = c.start.flatMap((s, i) => (s <= to && (c.start[i + 1] ?? c.end) >= from ? [i] : []));
   g.strokeStyle = t.line;
   g.fillStyle = t.faint;
   g.textAlign = "center";
@@ -65,7 +66,7 @@ export function drawLoss(canvas, page) {
     const room = g.measureText(text).width / 2;
     g.fillText(text, Math.min(Math.max(x(step), left + room), w - room), bottom + 9);
   }
-  if (!c || !inside.length) {
+  if (!inside.length) {
     g.fillText("no loss was recorded", (left + w) / 2, h / 2);
     return;
   }

@@ -83,15 +83,18 @@ export class Page {
     if (source.live) this.pick(await source.runs());
     this.take(await source.head(this.selection.run || undefined));
     const first = this.head.findings[0];
+    if (this.head.shown && !this.selection.measure) [this.selection.measure, this.selection.mode] = this.head.shown;
     if (!this.selection.measure || !this.measure()) this.selection.measure = first?.measure ?? this.head.measures[0]?.key ?? "";
     if (!this.measure()) this.selection.measure = this.head.measures[0]?.key ?? "";
     this.menus();
     const [series] = await Promise.all([source.series(this.selection.run || undefined), this.load()]);
     this.curve = new Curve(series.facts, series.arrays);
-    if (this.selection.step === null && first && first.row) this.select({ layer: first.row, step: first.step });
-    else this.inspect();
+    if (this.selection.step === null && first?.row) Object.assign(this.selection, { layer: first.row, step: first.step });
+    toAddress(this.selection);
+    this.inspect();
     this.follow();
-    this.draw();
+    this.drawNow();
+    document.body.dataset.ready = "true";
   }
 
   /** @param {any} head */
@@ -285,7 +288,6 @@ export class Page {
       const f = this.head.findings[i];
       card.setAttribute("aria-current", String(!!f && f.step === this.selection.step && (f.row ?? "") === this.selection.layer));
     }
-    if (this.matrix || !this.head.measures.length) document.body.dataset.ready = "true";
   }
 
   caption() {
@@ -293,6 +295,8 @@ export class Page {
     const { from, to } = this.span();
     const wide = by("heat").clientWidth || 1;
     const each = (to - from) / wide;
+    document.body.dataset.span = `${from} ${to}`;
+    document.body.dataset.shown = m ? `${m.facts.measure} ${m.facts.mode} ${m.level}` : "";
     by("span").textContent = m ? `step ${whole(from)} … ${whole(Math.max(to - 1, from))} · ${each > 1 ? `1 pixel = ${each < 10 ? each.toFixed(1) : whole(each)} steps, what stands out is kept` : "every recorded step"}` : "";
     if (m) legend(by("legend"), m, this.theme.dark);
   }
@@ -300,7 +304,7 @@ export class Page {
   /** The line on top, and the findings. */
   tell() {
     const { head } = this;
-    by("name").textContent = this.source.live && by("run").childElementCount > 1 ? "" : clean([head.model, head.id].filter(Boolean).join(" / "));
+    by("name").textContent = !head.id ? "reading …" : this.source.live && by("run").childElementCount > 1 ? "" : clean([head.model, head.id].filter(Boolean).join(" / "));
     by("status").textContent = STATUS[/** @type {"running"} */ (head.status)] ?? clean(head.status ?? "");
     by("status").dataset.status = head.status;
     const facts = [head.step !== null && head.step !== undefined && `step ${whole(head.step)}`, head.epoch !== null && head.epoch !== undefined && `epoch ${head.epoch + 1}`];

@@ -2,7 +2,7 @@
 
 /** @typedef {{facts: any, arrays: Record<string, any>}} Packed */
 
-const TYPES = { uint8: Uint8Array, float32: Float32Array, float64: Float64Array };
+const ARRAYS = { uint8: Uint8Array, float32: Float32Array, float64: Float64Array };
 
 /** @param {ArrayBuffer} buffer @returns {Packed} */
 export function unpack(buffer) {
@@ -13,9 +13,9 @@ export function unpack(buffer) {
   let at = 4 + length;
   for (const [name, kind, shape] of header.arrays) {
     const count = shape.reduce((/** @type {number} */ a, /** @type {number} */ b) => a * b, 1);
-    const bytes = kind === "uint16" ? 2 * count : count * TYPES[/** @type {"uint8"} */ (kind)].BYTES_PER_ELEMENT;
+    const bytes = kind === "uint16" ? 2 * count : count * ARRAYS[/** @type {"uint8"} */ (kind)].BYTES_PER_ELEMENT;
     if (kind === "uint16") arrays[name] = joined(new Uint8Array(buffer, at, bytes), count);
-    else arrays[name] = new TYPES[/** @type {"uint8"} */ (kind)](buffer, at, count);
+    else arrays[name] = new ARRAYS[/** @type {"uint8"} */ (kind)](buffer, at, count);
     at += bytes + ((8 - (bytes % 8)) % 8);
   }
   return { facts: header.facts, arrays };

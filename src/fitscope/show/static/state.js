@@ -12,7 +12,7 @@
  * @property {number | null} to
  */
 
-const WORDS = /** @type {const} */ (["run", "other", "measure", "mode", "layer"]);
+const TEXTS = /** @type {const} */ (["run", "other", "measure", "mode", "layer"]);
 const NUMBERS = /** @type {const} */ (["step", "from", "to"]);
 
 /** @returns {Selection} */
@@ -20,7 +20,7 @@ export function fromAddress() {
   const given = new URLSearchParams(location.hash.slice(1));
   /** @type {any} */
   const found = {};
-  for (const name of WORDS) found[name] = given.get(name) ?? "";
+  for (const name of TEXTS) found[name] = given.get(name) ?? "";
   for (const name of NUMBERS) {
     const text = given.get(name);
     found[name] = text !== null && text !== "" && Number.isFinite(Number(text)) ? Number(text) : null;
@@ -30,7 +30,7 @@ export function fromAddress() {
 
 /** @param {Selection} selection */
 export function toAddress(selection) {
-  const pairs = [...WORDS, ...NUMBERS].map((name) => [name, selection[name]]);
+  const pairs = [...TEXTS, ...NUMBERS].map((name) => [name, selection[name]]);
   const kept = pairs.filter(([, value]) => value !== "" && value !== null).map(([name, value]) => [String(name), String(value)]);
   try {
     history.replaceState(null, "", `#${new URLSearchParams(kept)}`);

@@ -76,7 +76,7 @@ function names(g, page, right, each, y) {
   } else {
     const every = Math.max(Math.ceil(11 / each), 1);
     page.rows.forEach((row, i) => {
-      if (i % every === 0 && (i === chosen || free(y(i)))) g.fillText(fitted(g, clean(row.name), right - 14), right, y(i));
+      if (i % every === 0 && i !== chosen && free(y(i))) g.fillText(fitted(g, clean(row.name), right - 14), right, y(i));
     });
   }
   if (chosen >= 0) {
