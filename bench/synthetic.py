@@ -21,7 +21,14 @@ STEPS_A_PART = 100
 
 def names(layers: int) -> list[tuple[str, str]]:
     """(name, type) of a residual network with so many layers."""
-    kinds = (("conv1", "Conv2D"), ("bn1", "BatchNormalization"), ("relu1", "ReLU"), ("conv2", "Conv2D"), ("bn2", "BatchNormalization"), ("add", "Add"))
+    kinds = (
+        ("conv1", "Conv2D"),
+        ("bn1", "BatchNormalization"),
+        ("relu1", "ReLU"),
+        ("conv2", "Conv2D"),
+        ("bn2", "BatchNormalization"),
+        ("add", "Add"),
+    )
     found = [("stem_conv", "Conv2D"), ("stem_bn", "BatchNormalization")]
     stage, block = 1, 1
     while len(found) < layers - 2:
@@ -40,11 +47,29 @@ def model(layers: int) -> dict[str, Any]:
         before = [listed[i - 1][0]] if i else []
         if kind == "Add" and i >= 6:
             before.append(listed[i - 6][0])
-        described.append({"path": name, "name": name, "type": kind, "from": before, "output_shape": [None, 8, 8, 64], "weights": {}})
+        described.append(
+            {
+                "path": name,
+                "name": name,
+                "type": kind,
+                "from": before,
+                "output_shape": [None, 8, 8, 64],
+                "weights": {},
+            }
+        )
     return {"name": "resnet", "parameters": 1_000_000, "layers": described}
 
 
-def write(to: str | Path, layers: int, steps: int, name: str = "synthetic", *, nan: bool = True, first: int = 0, writer: RunWriter | None = None) -> RunWriter:
+def write(
+    to: str | Path,
+    layers: int,
+    steps: int,
+    name: str = "synthetic",
+    *,
+    nan: bool = True,
+    first: int = 0,
+    writer: RunWriter | None = None,
+) -> RunWriter:
     """Writes steps `first` to `steps`, of a new run or one that goes on. The writer is left open."""
     listed = [site for site, _ in names(layers)]
     writer = writer or RunWriter.create(to, name, {"model": model(layers), "backend": "jax"})
@@ -53,7 +78,13 @@ def write(to: str | Path, layers: int, steps: int, name: str = "synthetic", *, n
     part = len(list(folder.glob("*.parquet")))
     for begin in range(first, steps, STEPS_A_PART):
         table = _part(listed, np.arange(begin, min(begin + STEPS_A_PART, steps)), max(steps, 5000), nan)
-        pq.write_table(table, folder / schema.part_name(part), compression="zstd", use_dictionary=["site", "dtype"], write_page_checksum=True)
+        pq.write_table(
+            table,
+            folder / schema.part_name(part),
+            compression="zstd",
+            use_dictionary=["site", "dtype"],
+            write_page_checksum=True,
+        )
         part += 1
     writer.flush()
     return writer
@@ -85,12 +116,30 @@ def _part(listed: list[str], step: np.ndarray, total: int, nan: bool) -> pa.Tabl
     count = 4096
     tables = [_rows([f"activations/{n}" for n in listed], step, 10.0**activation, zeros, broken, count)]
     bad = nan & (step > int(total * 0.9424))
-    tables.append(_rows([f"gradients/{n}" for n in listed], step, 10.0**gradient, np.zeros_like(zeros), bad[None, :], count))
+    tables.append(
+        _rows(
+            [f"gradients/{n}" for n in listed],
+            step,
+            10.0**gradient,
+            np.zeros_like(zeros),
+            bad[None, :],
+            count,
+        )
+    )
     tables.append(_rows(["loss"], step, loss[None, :], np.zeros((1, wide)), bad[None, :], 1, scalar=True))
     return pa.concat_tables(tables)
 
 
-def _rows(sites: list[str], step: np.ndarray, rms: np.ndarray, zeros: np.ndarray, broken: np.ndarray, count: int, *, scalar: bool = False) -> pa.Table:
+def _rows(
+    sites: list[str],
+    step: np.ndarray,
+    rms: np.ndarray,
+    zeros: np.ndarray,
+    broken: np.ndarray,
+    count: int,
+    *,
+    scalar: bool = False,
+) -> pa.Table:
     rows, wide = rms.shape
     n = rows * wide
     rms, zeros, broken = (np.broadcast_to(a, (rows, wide)).ravel() for a in (rms, zeros, broken))
@@ -98,10 +147,13 @@ def _rows(sites: list[str], step: np.ndarray, rms: np.ndarray, zeros: np.ndarray
     exponent = np.clip(np.floor(np.log2(np.maximum(rms, 1e-30))).astype(int) + 129, 1, 256)
     lengths = np.where(broken, 0, 4)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    around = (np.stack([-exponent, -exponent + 2, exponent - 2, exponent], 1)[~broken]).astype(np.int16).ravel()
+    around = (
+        (np.stack([-exponent, -exponent + 2, exponent - 2, exponent], 1)[~broken]).astype(np.int16).ravel()
+    )
     shares = np.tile(np.array([count // 4] * 4, np.int64), int((~broken).sum()))
     shape = pa.ListArray.from_arrays(
-        np.arange(n + 1, dtype=np.int32) * (0 if scalar else 2), pa.array(np.tile([32, count // 32], 0 if scalar else n), pa.int64())
+        np.arange(n + 1, dtype=np.int32) * (0 if scalar else 2),
+        pa.array(np.tile([32, count // 32], 0 if scalar else n), pa.int64()),
     )
     nothing = np.zeros(n, np.int64)
     columns = {
@@ -114,9 +166,10 @@ def _rows(sites: list[str], step: np.ndarray, rms: np.ndarray, zeros: np.ndarray
         "nans": np.where(broken, count, 0).astype(np.int64), "infs": nothing,
         "buckets": pa.ListArray.from_arrays(offsets, pa.array(around)), "counts": pa.ListArray.from_arrays(offsets, pa.array(shares)),
     }  # fmt: skip
-    names_of = schema.STATS_SCHEMA.names
-    missing = [name for name in names_of if name not in columns]
-    filled = {**columns, **{name: pa.nulls(n, schema.STATS_SCHEMA.field(name).type) for name in missing}}
-    return pa.table([pa.array(filled[name]) if not isinstance(filled[name], (pa.Array, pa.ChunkedArray)) else filled[name] for name in names_of], names=names_of).cast(schema.STATS_SCHEMA)
-
-
+    listed = schema.STATS_SCHEMA.names
+    nulls = {
+        field.name: pa.nulls(n, field.type) for field in schema.STATS_SCHEMA if field.name not in columns
+    }
+    filled = {**columns, **nulls}
+    return pa.table([pa.array(filled[name]) if isinstance(filled[name], np.ndarray) else filled[name] for name in listed],
+                    names=listed).cast(schema.STATS_SCHEMA)  # fmt: skip

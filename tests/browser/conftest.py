@@ -23,10 +23,18 @@ from fitscope.show.serve import Server
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 import synthetic
 
-FLAGS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync --force-device-scale-factor=1 --force-color-profile=srgb"
-).split()
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--force-device-scale-factor=1",
+    "--force-color-profile=srgb",
+]
 SIZE = {"width": 1440, "height": 940}
 
 LAYERS, STEPS = 100, 5000
@@ -38,7 +46,8 @@ def chromium() -> str:
     found = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
     if found is None:
         pytest.fail(
-            "These tests need Chromium: apt-get install chromium, or name one in CHROMIUM=/path/to/it", pytrace=False
+            "These tests need Chromium: apt-get install chromium, or name one in CHROMIUM=/path/to/it",
+            pytrace=False,
         )
     return found
 

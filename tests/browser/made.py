@@ -10,7 +10,11 @@ from fitscope.record import Moment, Record
 from fitscope.reduce.oracle import reduce
 from fitscope.store import RunWriter
 
-HOSTILE = ("<img src=x onerror='window.hacked=1'>", "esc\x1b[31mape\u202e", "</script><script>window.hacked=1</script>")
+HOSTILE = (
+    "<img src=x onerror='window.hacked=1'>",
+    "esc\x1b[31mape\u202e",
+    "</script><script>window.hacked=1</script>",
+)
 
 
 def _write(to: Path, names: tuple[str, ...], steps: int, value: object) -> None:

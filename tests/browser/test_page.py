@@ -234,7 +234,8 @@ def test_a_real_training_is_seen_live(tmp_path: Path, look: Look) -> None:
     """`fit` runs in another process; the page shows its steps while it goes on."""
     code = """
 import sys, numpy as np, keras, fitscope as fs
-model = keras.Sequential([keras.layers.Input((8,)), keras.layers.Dense(16, activation="relu", name="hidden"), keras.layers.Dense(1, name="head")])
+layers = [keras.layers.Dense(16, activation="relu", name="hidden"), keras.layers.Dense(1, name="head")]
+model = keras.Sequential([keras.layers.Input((8,)), *layers])
 model.compile("sgd", "mse")
 class Slow(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
@@ -280,7 +281,9 @@ def test_hostile_names_are_text(tmp_path: Path, look: Look, watched: Watched) ->
         expect(page.locator("#inspector h2")).to_contain_text("\\u001b")
 
 
-def test_an_empty_run_and_an_empty_place_say_so(tmp_path: Path, look: Look, watched: Watched, context: BrowserContext) -> None:
+def test_an_empty_run_and_an_empty_place_say_so(
+    tmp_path: Path, look: Look, watched: Watched, context: BrowserContext
+) -> None:
     from .made import empty
 
     with Server(tmp_path, 0).start() as server:

@@ -69,7 +69,17 @@ def test_a_redirect_never_leads_elsewhere(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:8760", "127.0.0.1.evil.example", "127.0.0.1@evil.example", "localhost.", "", "[::", "10.0.0.1"]
+    "host",
+    [
+        "evil.example",
+        "evil.example:8760",
+        "127.0.0.1.evil.example",
+        "127.0.0.1@evil.example",
+        "localhost.",
+        "",
+        "[::",
+        "10.0.0.1",
+    ],
 )
 def test_a_forged_host_is_refused(known: TestClient, host: str) -> None:
     answer = known.get("/api/runs", headers={"host": host})
@@ -82,7 +92,9 @@ def test_another_port_is_no_matter(known: TestClient, host: str) -> None:
     assert known.get("/api/runs", headers={"host": host}).status_code == 200
 
 
-@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1.evil.example", "file://", "https://evil"])
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "null", "http://127.0.0.1.evil.example", "file://", "https://evil"]
+)
 def test_other_sites_are_refused(known: TestClient, origin: str) -> None:
     answer = known.get("/api/runs", headers={"origin": origin})
     assert answer.status_code == 403
@@ -115,7 +127,19 @@ def test_no_file_but_ours_is_given_out(known: TestClient, path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "run", ["../runs/first", "first/../first", "/etc", "..", "first%00", "%2e%2e", "..%2f..", "first/", ".", "a0000"]
+    "run",
+    [
+        "../runs/first",
+        "first/../first",
+        "/etc",
+        "..",
+        "first%00",
+        "%2e%2e",
+        "..%2f..",
+        "first/",
+        ".",
+        "a0000",
+    ],
 )
 def test_a_run_is_found_in_the_listing_or_not_at_all(known: TestClient, run: str) -> None:
     answer = known.get("/api/head", params={"run": run})
@@ -132,7 +156,8 @@ def test_a_link_out_of_the_place_is_not_followed(known: TestClient, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    "query", ["step=x", "step=1e9", "columns=nan", "from=x&to=1", "level=-", f"step={'9' * 400}", "from=1e400&to=2"]
+    "query",
+    ["step=x", "step=1e9", "columns=nan", "from=x&to=1", "level=-", f"step={'9' * 400}", "from=1e400&to=2"],
 )
 def test_a_bad_question_is_no_server_error(known: TestClient, query: str) -> None:
     answer = known.get(f"/api/matrix?measure=activations.rms&{query}")
@@ -140,7 +165,16 @@ def test_a_bad_question_is_no_server_error(known: TestClient, query: str) -> Non
     safe(answer)
 
 
-@pytest.mark.parametrize("query", ["measure=nothing", "measure=activations.rms&mode=odd", "measure=activations.rms&mode=run", "", "measure=activations.rms&level=99&first=7"])
+@pytest.mark.parametrize(
+    "query",
+    [
+        "measure=nothing",
+        "measure=activations.rms&mode=odd",
+        "measure=activations.rms&mode=run",
+        "",
+        "measure=activations.rms&level=99&first=7",
+    ],
+)
 def test_an_unknown_question_is_answered_in_words(known: TestClient, query: str) -> None:
     answer = known.get(f"/api/matrix?{query}")
     assert answer.status_code in (200, 404)

@@ -36,6 +36,8 @@ def report(
     try:
         path = save(out, text)
     except OSError as problem:
-        raise StoreError("a file that can be written", f"{str(out)!r} ({problem})", "Name another") from problem
+        raise StoreError(
+            "a file that can be written", f"{str(out)!r} ({problem})", "Name another"
+        ) from problem
     size = sizes.show(path.stat().st_size)
     Console(highlight=False, soft_wrap=True).print(Text(f"{clean(path)} ({size})"))

@@ -27,16 +27,11 @@ def serve(
     server = Server(runs, port)
     console = Console(highlight=False, soft_wrap=True)
     console.print(Text.assemble("Open  ", (server.url, "bold cyan")))
-    console.print(
-        Text.assemble(
-            (
-                f"The runs in {clean(runs)}, live. Only this machine can look, and only with this address. "
-                "Over SSH forward the port:\n"
-                f"  ssh -L {server.port}:127.0.0.1:{server.port} …\nCtrl+C ends it.",
-                "dim",
-            )
-        )
+    told = (
+        f"The runs in {clean(runs)}, live. Only this machine can look, and only with this address. "
+        f"Over SSH forward the port:\n  ssh -L {server.port}:127.0.0.1:{server.port} …\nCtrl+C ends it."
     )
+    console.print(Text(told, "dim"))
     if browser:
         webbrowser.open(server.url)
     server.run()

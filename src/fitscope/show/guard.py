@@ -87,7 +87,11 @@ class Guard:
     def _is_us(self, url: str) -> bool:
         try:
             parts = urlsplit(url)
-            return parts.hostname in self._names and "@" not in parts.netloc and parts.scheme in ("http", "https")
+            return (
+                parts.hostname in self._names
+                and "@" not in parts.netloc
+                and parts.scheme in ("http", "https")
+            )
         except ValueError:
             return False
 

@@ -29,18 +29,27 @@ MODULES = (
 
 BYTES = 1_350_000  #: of compressed data, which makes a file below 2 MB
 COLUMNS = 1024
-_ALSO = ("gradients.rms", "activations.rms", "activations.zeros", "updates.ratio")  #: if there is room, in this order
+_ALSO = (
+    "gradients.rms",
+    "activations.rms",
+    "activations.zeros",
+    "updates.ratio",
+)  #: if there is room, in this order
 _MODES = ("absolute", "past", "change", "start")
 
 
-def report(g: Gathered, *, parts: Sequence[str] | None = None, measure: str | None = None, mode: str = "absolute") -> str:
+def report(
+    g: Gathered, *, parts: Sequence[str] | None = None, measure: str | None = None, mode: str = "absolute"
+) -> str:
     """The file's text. `parts` are the panels to show, all by default; `measure` and `mode` what is shown first."""
     facts, arrays = enclosed(g, measure, mode, only=parts is not None)
     facts["parts"] = list(parts) if parts is not None else None
     return page(pack(facts, arrays))
 
 
-def enclosed(g: Gathered, measure: str | None, mode: str, *, only: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
+def enclosed(
+    g: Gathered, measure: str | None, mode: str, *, only: bool = False
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """All that the page may ask for, as far as it fits."""
     offered = [m.key for m in g.measures]
     found = [f.measure for f in g.findings if f.measure in offered]
@@ -89,8 +98,14 @@ def _moments(g: Gathered, facts: dict[str, Any], arrays: dict[str, Any]) -> None
         later = steps[steps > finding.step]
         facts["moments"].append({**moment, "until": int(later[0]) if len(later) else finding.step + 1})
         row = g.rows[g.row(finding.row or "")]
-        sites = {f"{row.name} {kind}": of[0] for kind, of in row.sites.items() if kind in ("activations", "gradients")}
-        for name, (about, spread) in zip(sites, payload.distribution(g, list(sites.values()), 96).values(), strict=False):
+        sites = {
+            f"{row.name} {kind}": of[0]
+            for kind, of in row.sites.items()
+            if kind in ("activations", "gradients")
+        }
+        for name, (about, spread) in zip(
+            sites, payload.distribution(g, list(sites.values()), 96).values(), strict=False
+        ):
             facts["distributions"][name] = about
             arrays |= {f"distribution {name}.{part}": array for part, array in spread.items()}
 

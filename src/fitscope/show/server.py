@@ -174,7 +174,7 @@ class Pages:
         with self._shelf.run(asked.run) as g:
             site = payload.main_site(g, asked.row, asked.measure)
             found = payload.distribution(g, [site]) if site else {}
-            return _bytes(pack(*found[site] if site in found else ({}, {})))
+            return _bytes(pack(*found.get(site or "", ({}, {}))))
 
     async def live(self, request: Request) -> Response:
         try:
@@ -264,6 +264,4 @@ def _bytes(data: bytes) -> Response:
 
 
 def _said(problem: FitscopeError) -> Response:
-    return Response(
-        json.dumps({"problem": str(problem)}).encode(), 404, media_type="application/json"
-    )
+    return Response(json.dumps({"problem": str(problem)}).encode(), 404, media_type="application/json")

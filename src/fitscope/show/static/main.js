@@ -39,6 +39,7 @@ export class Page {
     /** @type {any} */ this.moment = null;
     /** @type {any} */ this.spread = null;
     /** @type {EventSource | null} */ this.events = null;
+    this.spreadOf = "";
     this.gutter = 168;
     this.waiting = false;
     this.asked = 0;
