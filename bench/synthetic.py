@@ -157,12 +157,14 @@ def _rows(
     )
     nothing = np.zeros(n, np.int64)
     columns = {
-        "step": np.tile(step, rows), "epoch": np.tile(step // 390, rows).astype(np.int32), "batch": np.tile(step % 390, rows).astype(np.int32),
+        "step": np.tile(step, rows), "epoch": np.tile(step // 390, rows).astype(np.int32),
+        "batch": np.tile(step % 390, rows).astype(np.int32),
         "time": np.tile(1_800_000_000.0 + step / 20, rows), "attempt": nothing.astype(np.int16), "rank": nothing.astype(np.int32),
         "site": np.repeat(np.array(sites, object), wide), "dtype": np.full(n, "float32", object), "shape": shape,
         "batched": np.full(n, not scalar), "value": pa.array(np.where(scalar, finite, np.nan), from_pandas=not scalar),
         "count": nothing + count, "mean": finite * 0.01, "std": finite, "min": -3 * finite, "max": 3 * finite, "rms": finite,
-        "zeros": np.where(broken, 0, np.rint(zeros * count)).astype(np.int64), "negatives": np.where(broken, 0, np.rint((1 - zeros) * count / 2)).astype(np.int64),
+        "zeros": np.where(broken, 0, np.rint(zeros * count)).astype(np.int64),
+        "negatives": np.where(broken, 0, np.rint((1 - zeros) * count / 2)).astype(np.int64),
         "nans": np.where(broken, count, 0).astype(np.int64), "infs": nothing,
         "buckets": pa.ListArray.from_arrays(offsets, pa.array(around)), "counts": pa.ListArray.from_arrays(offsets, pa.array(shares)),
     }  # fmt: skip

@@ -26,6 +26,11 @@ class Follow:
         self._run._now.look()
         return self._run._now.stats.parts
 
+    @property
+    def has_samples(self) -> bool:
+        """Whether single samples were recorded."""
+        return bool(self._run._now.samples.parts)
+
     def rows(self, part: Part, columns: Sequence[str]) -> pa.Table | None:
         """The rows of a part that count. None if it is damaged, which the run then reports."""
         table = self._run._now.stats

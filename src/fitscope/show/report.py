@@ -11,20 +11,20 @@ import base64
 import hashlib
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fitscope.show.data import payload
 from fitscope.show.data.gather import Gathered
 from fitscope.show.data.pack import pack, squeezed
+from fitscope.show.data.samples import worst_of_batch
 
 #: The modules, each after those it needs.
 MODULES = (
     "pack", "format", "canvas", "colour", "matrix", "state", "source", "heat", "lossplot", "strip", "depth",
-    "inspector", "keys", "main",
+    "inspector", "samples", "keys", "main",
 )  # fmt: skip
 
 BYTES = 1_350_000  #: of compressed data, which makes a file below 2 MB
@@ -38,76 +38,102 @@ _ALSO = (
 _MODES = ("absolute", "past", "change", "start")
 
 
-def report(
-    g: Gathered, *, parts: Sequence[str] | None = None, measure: str | None = None, mode: str = "absolute"
-) -> str:
-    """The file's text. `parts` are the panels to show, all by default; `measure` and `mode` what is shown first."""
-    facts, arrays = enclosed(g, measure, mode, only=parts is not None)
-    facts["parts"] = list(parts) if parts is not None else None
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a file is to show: everything, or one view of it."""
+
+    parts: tuple[str, ...] | None = None  #: the panels; all of them if None
+    measure: str | None = None  #: shown first; what shows the worst finding if None
+    mode: str = "absolute"
+    other: Gathered | None = None  #: for the mode `run`
+    row: str | None = None
+    step: int | None = None
+    series: tuple[dict[str, Any], dict[str, Any]] | None = None  #: instead of the loss
+    table: dict[str, Any] | None = None
+
+
+def report(g: Gathered, wanted: Wanted | None = None) -> str:
+    """The file's text."""
+    wanted = wanted or Wanted()
+    facts, arrays = enclosed(g, wanted)
+    facts["parts"] = wanted.parts
     return page(pack(facts, arrays))
 
 
-def enclosed(
-    g: Gathered, measure: str | None, mode: str, *, only: bool = False
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def enclosed(g: Gathered, wanted: Wanted) -> tuple[dict[str, Any], dict[str, Any]]:
     """All that the page may ask for, as far as it fits."""
     offered = [m.key for m in g.measures]
     found = [f.measure for f in g.findings if f.measure in offered]
-    first = measure or next(iter(found), None) or next(iter(offered), "")
-    wanted = dict.fromkeys(
-        [(first, mode), (first, "absolute")]
-        + ([] if only else [(key, "absolute") for key in [*found, *_ALSO]])
-        + ([] if only else [(key, m) for key in (first, *_ALSO) for m in _MODES[1:]])
-    )
-    series_facts, series_arrays = payload.series(g)
+    first = wanted.measure or next(iter(found), None) or next(iter(offered), "")
+    series_facts, series_arrays = wanted.series or payload.series(g)
     arrays: dict[str, Any] = {f"series.{name}": array for name, array in series_arrays.items()}
     head = payload.head(g)
     facts: dict[str, Any] = {"series": series_facts, "matrices": {}, "moments": [], "distributions": {}}
-    if not only:
-        _moments(g, facts, arrays)
-    used = len(squeezed(pack({"head": head, **facts}, arrays)))
-    columns = COLUMNS
-    for key, how in wanted:
-        if key not in offered:
-            continue
-        about, cells = payload.matrix(g, key, how, columns=columns)
-        data = {f"{key} {how}.{name}": array for name, array in cells.items()}
-        size = len(squeezed(pack(about, data)))
-        while not facts["matrices"] and used + size > BYTES and columns > 64:  # the first must be in
-            columns //= 2
-            about, cells = payload.matrix(g, key, how, columns=columns)
-            data = {f"{key} {how}.{name}": array for name, array in cells.items()}
-            size = len(squeezed(pack(about, data)))
-        if used + size <= BYTES or not facts["matrices"]:
-            facts["matrices"][f"{key} {how}"] = about
-            arrays |= data
-            used += size
+    cells = [
+        (finding.row, finding.step, finding.measure) for finding in g.findings if finding.row is not None
+    ][:8]
+    if wanted.row is not None and wanted.step is not None:
+        cells = [(wanted.row, wanted.step, first)]
+        head["selected"] = {"layer": wanted.row, "step": wanted.step}
+    elif wanted.step is not None:
+        head["selected"] = {"layer": "", "step": wanted.step}
+    if wanted.parts is None or "inspector" in wanted.parts:
+        _moments(g, cells, facts, arrays)
+    _matrices(g, wanted, [first, *found], facts, arrays)
     there = {name.partition(" ")[0] for name in facts["matrices"]}
     head["measures"] = [m for m in head["measures"] if m["key"] in there]
-    head["modes"] = [m for m in head["modes"] if m[0] != "run"]
-    head["shown"] = [first, mode]
+    head["shown"] = [first, wanted.mode]
+    head["table"] = wanted.table
+    if g.has_samples and wanted.parts is None:
+        facts["samples"] = [worst_of_batch(g, step) for step in sorted({f.step for f in g.findings[:12]})]
     return {"head": head, **facts}, arrays
 
 
-def _moments(g: Gathered, facts: dict[str, Any], arrays: dict[str, Any]) -> None:
-    """The exact numbers where something stands out, and the distributions of those rows."""
-    steps = g.matrix(g.measures[0].key).steps if g.measures else np.empty(0)
-    for finding in [f for f in g.findings if f.row is not None][:8]:
-        key = finding.measure if finding.measure in [m.key for m in g.measures] else g.measures[0].key
-        moment = payload.moment(g, finding.row or "", finding.step, key)
-        later = steps[steps > finding.step]
-        facts["moments"].append({**moment, "until": int(later[0]) if len(later) else finding.step + 1})
-        row = g.rows[g.row(finding.row or "")]
+def _matrices(
+    g: Gathered, wanted: Wanted, keys: Sequence[str | None], facts: dict[str, Any], arrays: dict[str, Any]
+) -> None:
+    """The matrices, the one shown first in any case, the others as far as there is room."""
+    offered = [m.key for m in g.measures]
+    questions = dict.fromkeys([(keys[0], wanted.mode), (keys[0], "absolute")])
+    if wanted.parts is None:
+        questions |= dict.fromkeys((key, "absolute") for key in [*keys, *_ALSO])
+        questions |= dict.fromkeys((key, mode) for key in (keys[0], *_ALSO) for mode in _MODES[1:])
+    used, columns = len(squeezed(pack(facts, arrays))), COLUMNS
+    for key, mode in questions:
+        while key in offered:
+            about, cells = payload.matrix(g, str(key), mode, wanted.other, columns=columns)
+            data = {f"{key} {mode}.{name}": array for name, array in cells.items()}
+            size = len(squeezed(pack(about, data)))
+            if used + size <= BYTES:
+                facts["matrices"][f"{key} {mode}"] = about
+                arrays |= data
+                used += size
+            elif not facts["matrices"] and columns > 32:
+                columns //= 2
+                continue
+            break
+
+
+def _moments(
+    g: Gathered, cells: Sequence[tuple[str, int, str | None]], facts: dict[str, Any], arrays: dict[str, Any]
+) -> None:
+    """The exact numbers of these cells, and the distributions of their rows."""
+    if not g.measures:
+        return
+    offered = [m.key for m in g.measures]
+    for name, step, measure in cells:
+        key = measure if measure in offered else offered[0]
+        later = g.matrix(key).steps
+        later = later[later > step]
+        moment = payload.moment(g, name, step, key)
+        facts["moments"].append({**moment, "until": int(later[0]) if len(later) else step + 1})
+        row = g.rows[g.row(name)]
         sites = {
-            f"{row.name} {kind}": of[0]
-            for kind, of in row.sites.items()
-            if kind in ("activations", "gradients")
+            of[0]: f"{name} {kind}" for kind, of in row.sites.items() if kind in ("activations", "gradients")
         }
-        for name, (about, spread) in zip(
-            sites, payload.distribution(g, list(sites.values()), 96).values(), strict=False
-        ):
-            facts["distributions"][name] = about
-            arrays |= {f"distribution {name}.{part}": array for part, array in spread.items()}
+        for site, (about, spread) in payload.distribution(g, list(sites), 96).items():
+            facts["distributions"][sites[site]] = about
+            arrays |= {f"distribution {sites[site]}.{part}": array for part, array in spread.items()}
 
 
 def page(data: bytes) -> str:

@@ -31,6 +31,7 @@ from fitscope.read import runs as list_runs
 from fitscope.show.data import payload
 from fitscope.show.data.gather import Gathered
 from fitscope.show.data.pack import pack, plain_json
+from fitscope.show.data.samples import worst_of_batch
 from fitscope.show.guard import Guard
 
 TICK = 1.0  #: seconds between two looks at a run that grows
@@ -99,6 +100,7 @@ def app(place: str, *, tick: float = TICK, token: str | None = None) -> Guard:
             Route("/api/matrix", pages.answer(pages.matrix)),
             Route("/api/series", pages.answer(pages.series)),
             Route("/api/moment", pages.answer(pages.moment)),
+            Route("/api/samples", pages.answer(pages.samples)),
             Route("/api/distribution", pages.answer(pages.distribution)),
             Route("/api/live", pages.live),
         ]
@@ -175,6 +177,10 @@ class Pages:
             site = payload.main_site(g, asked.row, asked.measure)
             found = payload.distribution(g, [site]) if site else {}
             return _bytes(pack(*found.get(site or "", ({}, {}))))
+
+    def samples(self, asked: Asked) -> Response:
+        with self._shelf.run(asked.run) as g:
+            return _json(worst_of_batch(g, asked.step))
 
     async def live(self, request: Request) -> Response:
         try:

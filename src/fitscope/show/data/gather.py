@@ -137,6 +137,10 @@ class Gathered:
         return offered(self.rows, schema.STATS_SCHEMA.names)
 
     @property
+    def has_samples(self) -> bool:
+        return self._follow.has_samples
+
+    @property
     def findings(self) -> list[Finding]:
         return self.facts.findings()
 

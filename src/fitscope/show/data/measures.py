@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from fitscope.show.data.rows import PASSES, Row
+from fitscope.record import PASSES
+from fitscope.show.data.rows import Row
 
 Array = np.ndarray[Any, Any]
 Columns = dict[str, Array]

@@ -15,6 +15,7 @@ from fitscope.show.data.gather import Gathered
 from fitscope.show.data.matrix import VALUE, Array, Matrix
 from fitscope.show.data.modes import MODES
 from fitscope.show.data.rows import split
+from fitscope.show.data.series import Series
 
 Payload = tuple[dict[str, Any], dict[str, Array]]
 
@@ -25,7 +26,7 @@ _STATS = ("epoch", "batch", "time", "shape", "dtype", "value", "count", "mean", 
           "zeros", "negatives", "nans", "infs")  # fmt: skip
 
 
-def head(g: Gathered, samples: bool = False) -> dict[str, Any]:
+def head(g: Gathered) -> dict[str, Any]:
     """Everything but the numbers: what run this is, its rows, what can be shown, what stands out."""
     run = g.run
     model = run.model if isinstance(run.model, dict) else {}
@@ -45,7 +46,7 @@ def head(g: Gathered, samples: bool = False) -> dict[str, Any]:
         ],
         "modes": [[key, title] for key, title in MODES.items()],
         "scalars": sorted(g.scalars),
-        "samples": samples,
+        "samples": g.has_samples,
         **now(g),
     }  # fmt: skip
 
@@ -151,11 +152,16 @@ def series(g: Gathered, site: str = "loss", level: int | None = None, first: int
     """A scalar in columns. With a level: those from number `first` on."""
     held = g.scalars.get(site)
     if held is None:
-        return {"site": site, "level": 0, "first": 0, "count": 0, "end": 0}, {}
+        return {"title": site, "level": 0, "first": 0, "count": 0, "end": 0}, {}
+    return columns_of(held, site, level, first)
+
+
+def columns_of(held: Series, title: str, level: int | None = None, first: int = 0) -> Payload:
+    """The columns of any scalar over the steps."""
     level = held.level_for(COLUMNS) if level is None else level
     bins = held.bins(level, first)
     facts = {
-        "site": site,
+        "title": "loss per batch" if title == "loss" else title,
         "level": level,
         "first": first,
         "count": held.count,

@@ -10,14 +10,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from fitscope.record import PASSES
+
 #: The kinds of site that a layer has, and those that its weights have.
 OF_LAYERS = ("activations", "gradients")
 OF_WEIGHTS = ("weights", "weight_gradients", "updates")
 #: What lies before the first layer and after the last, as rows of their own, and the kind they count as.
 BEFORE = ("inputs",)
 AFTER = ("predictions", "targets")
-#: Walks over data that do not train. Their sites have the same names, with this in front.
-PASSES = ("validation", "evaluate", "predict")
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,7 +104,7 @@ export function drawLoss(canvas, page) {
   g.rotate(-Math.PI / 2);
   g.textAlign = "center";
   g.fillStyle = t.faint;
-  g.fillText(`loss per batch${log ? " (log)" : ""}`, 0, 0);
+  g.fillText(`${c.facts.title ?? "loss per batch"}${log ? " (log)" : ""}`, 0, 0);
   g.restore();
 }
 

@@ -9,6 +9,7 @@ import { drawInspector, ends } from "./inspector.js";
 import { listen } from "./keys.js";
 import { Curve, drawLanes, drawLoss } from "./lossplot.js";
 import { Matrix } from "./matrix.js";
+import { drawSamples, drawTable } from "./samples.js";
 import { Enclosed, Served } from "./source.js";
 import { fromAddress, toAddress } from "./state.js";
 import { drawStrip } from "./strip.js";
@@ -90,9 +91,11 @@ export class Page {
     this.menus();
     const [series] = await Promise.all([source.series(this.selection.run || undefined), this.load()]);
     this.curve = new Curve(series.facts, series.arrays);
+    if (this.selection.step === null && this.head.selected) Object.assign(this.selection, this.head.selected);
     if (this.selection.step === null && first?.row) Object.assign(this.selection, { layer: first.row, step: first.step });
     toAddress(this.selection);
     this.inspect();
+    if (this.head.table) drawTable(by("samples"), this.head.table);
     this.follow();
     this.drawNow();
     document.body.dataset.ready = "true";
@@ -217,6 +220,7 @@ export class Page {
     if (this.wanted !== key) return;
     [this.moment, this.spread, this.spreadOf] = [moment, spread, `${layer} ${measure}`];
     document.body.dataset.inspected = key;
+    if (this.head.samples) drawSamples(by("samples"), this, await this.source.samples({ run, step }).catch(() => null));
     drawInspector(by("inspector"), this, this.moment, this.spread);
   }
 
@@ -277,7 +281,7 @@ export class Page {
   }
 
   drawNow() {
-    this.gutter = by("strip").clientWidth || 168;
+    this.gutter = by("strip").clientWidth || 62;
     drawLoss(by("loss"), this);
     drawLanes(by("lanes"), this);
     drawStrip(by("strip"), this);
@@ -404,7 +408,9 @@ async function start() {
   const parts = source instanceof Enclosed ? source.data.facts.parts : null;
   if (parts) {
     document.body.dataset.parts = parts.join(" ");
-    for (const id of ["loss", "lanes", "spectrogram", "caption", "inspector", "verdict"]) by(id).hidden = !parts.includes(id);
+    for (const id of ["loss", "lanes", "strip", "heat", "depth", "caption", "inspector", "verdict", "samples"]) by(id).hidden = !parts.includes(id);
+    by("spectrogram").hidden = !["strip", "heat", "depth"].some((id) => parts.includes(id));
+    by("picture").hidden = by("spectrogram").hidden && !parts.includes("loss");
   }
   listen(page);
   try {

@@ -48,6 +48,11 @@ export class Served {
     return (await this.#get("moment", question)).json();
   }
 
+  /** @param {Record<string, any>} question @returns {Promise<any>} */
+  async samples(question) {
+    return (await this.#get("samples", question)).json();
+  }
+
   /** @param {Record<string, any>} question */
   async distribution(question) {
     return unpack(await (await this.#get("distribution", question)).arrayBuffer());
@@ -106,6 +111,11 @@ export class Enclosed {
   async moment({ row, step }) {
     const found = this.data.facts.moments.filter((/** @type {any} */ m) => m.row === row && m.step <= step && step < m.until);
     return found.at(-1) ?? null;
+  }
+
+  /** @param {Record<string, any>} question @returns {Promise<any>} */
+  async samples({ step }) {
+    return this.data.facts.samples?.findLast((/** @type {any} */ s) => s.step <= step) ?? null;
   }
 
   /** @param {Record<string, any>} question */
