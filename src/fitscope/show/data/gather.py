@@ -80,16 +80,21 @@ class Gathered:
         step = c["step"]
         self._parts[part] = (int(step.min()), int(step.max()))
         self.last_step = max(self.last_step if self.last_step is not None else -1, int(step.max()))
+        broken = bool(c["nans"].any() or c["infs"].any())
         for at in _stretches(codes):
             site = names[codes[at.start]]
             self.sites.add(site)
-            self.facts.take(site, step[at], c["nans"][at], c["infs"][at], c["count"][at])
-            value, infinite = c["value"][at], c["infs"][at] > 0
-            if len(value) and c["count"][at].max() <= 1 and not _nested(site):
-                self.scalars.setdefault(site, Series()).add(step[at], np.where(infinite, np.inf, value))
-        for epoch in np.unique(c["epoch"]).tolist():
-            first = int(step[c["epoch"] == epoch].min())
-            self.epochs[int(epoch)] = min(self.epochs.get(int(epoch), first), first)
+            if broken:
+                self.facts.take(site, step[at], c["nans"][at], c["infs"][at], c["count"][at])
+            if not _nested(site) and c["count"][at].max() <= 1:
+                value = np.where(c["infs"][at] > 0, np.inf, c["value"][at])
+                self.scalars.setdefault(site, Series()).add(step[at], value)
+        low, high = int(c["epoch"].min()), int(c["epoch"].max())
+        for epoch in range(low, high + 1):
+            within = step if low == high else step[c["epoch"] == epoch]
+            if len(within):
+                first = int(within.min())
+                self.epochs[epoch] = min(self.epochs.get(epoch, first), first)
         newest = int(np.argmax(c["time"]))
         self._clock = [*self._clock[-9:], (float(c["time"][newest]), int(step[newest]))]
 

@@ -10,6 +10,9 @@ import { INF, NAN, VALUE, pick, pixels } from "./matrix.js";
 /** @type {{key: string, colours: Uint32Array}} */
 let held = { key: "", colours: new Uint32Array(0) };
 
+/** What was painted last: moving the cursor only draws over it. @type {{matrix: any, key: string, image: ImageData | null}} */
+let painted = { matrix: null, key: "", image: null };
+
 /** @param {import("./matrix.js").Matrix} m @param {boolean} dark */
 function coloursOf(m, dark) {
   const key = `${m.scale} ${m.code} ${dark}`;
@@ -23,10 +26,14 @@ export function drawHeat(canvas, page) {
   const m = page.shown();
   if (!m || !m.rows || w < 2) return;
   const [wide, high] = [canvas.width, canvas.height];
-  const image = g.createImageData(wide, high);
-  const out = new Uint32Array(image.data.buffer);
-  paint(m, page.span(), wide, high, out, page.theme.dark);
-  g.putImageData(image, 0, 0);
+  const { from, to } = page.span();
+  const key = `${from} ${to} ${wide} ${high} ${m.version} ${page.theme.dark}`;
+  if (painted.matrix !== m || painted.key !== key || !painted.image) {
+    const image = painted.image?.width === wide && painted.image.height === high ? painted.image : g.createImageData(wide, high);
+    paint(m, page.span(), wide, high, new Uint32Array(image.data.buffer), page.theme.dark);
+    painted = { matrix: m, key, image };
+  }
+  g.putImageData(/** @type {ImageData} */ (painted.image), 0, 0);
   g.setTransform(ratio, 0, 0, ratio, 0, 0);
   drawOver(g, w, h, page);
 }

@@ -16,6 +16,7 @@ export class Curve {
     /** @type {number[]} */ this.low = Array.from(arrays.low ?? []);
     /** @type {number[]} */ this.high = Array.from(arrays.high ?? []);
     /** @type {number[]} */ this.broken = Array.from(arrays.broken ?? []);
+    /** @type {number[]} */ this.smooth = [];
     this.level = facts.level;
     this.end = facts.end;
   }
@@ -26,6 +27,7 @@ export class Curve {
       this[name].length = facts.first;
       this[name].push(...(new_[name] ?? []));
     }
+    this.smooth.length = Math.min(this.smooth.length, facts.first);
     this.end = facts.end;
     this.facts = { ...this.facts, ...facts };
   }
@@ -36,14 +38,21 @@ export class Curve {
   }
 }
 
-/** @param {Curve} c @param {number} reach columns to either side */
-function median(c, reach) {
-  const middle = c.low.map((low, i) => (low + c.high[i]) / 2);
-  return middle.map((_, i) => {
-    const some = middle.slice(Math.max(i - reach, 0), i + reach + 1).filter((v) => Number.isFinite(v));
+const REACH = 12; // columns to either side of the running median
+
+/** The running median, computed only where something is new. @param {Curve} c */
+function median(c) {
+  const many = c.start.length;
+  for (let i = Math.max(c.smooth.length - REACH - 1, 0); i < many; i++) {
+    const some = [];
+    for (let k = Math.max(i - REACH, 0); k <= Math.min(i + REACH, many - 1); k++) {
+      const middle = (c.low[k] + c.high[k]) / 2;
+      if (Number.isFinite(middle)) some.push(middle);
+    }
     some.sort((a, b) => a - b);
-    return some.length ? some[some.length >> 1] : Number.NaN;
-  });
+    c.smooth[i] = some.length ? some[some.length >> 1] : Number.NaN;
+  }
+  return c.smooth;
 }
 
 /** @param {HTMLCanvasElement} canvas @param {Page} page */
@@ -71,7 +80,8 @@ export function drawLoss(canvas, page) {
     return;
   }
   const finite = inside.filter((i) => Number.isFinite(c.low[i]));
-  let [low, high] = [Math.min(...finite.map((i) => c.low[i])), Math.max(...finite.map((i) => c.high[i]))];
+  let [low, high] = [Infinity, -Infinity];
+  for (const i of finite) [low, high] = [Math.min(low, c.low[i]), Math.max(high, c.high[i])];
   const log = low > 0 && high / low > 8;
   const f = log ? Math.log10 : (/** @type {number} */ v) => v;
   if (high === low) [low, high] = [low - Math.abs(low) / 10 - 1e-12, high + Math.abs(high) / 10 + 1e-12];
@@ -91,7 +101,7 @@ export function drawLoss(canvas, page) {
   g.strokeStyle = t.blue;
   g.lineWidth = 1;
   stroke(g, finite.flatMap((i) => [[x(c.start[i]), y(c.low[i])], [x(c.start[i]), y(c.high[i])]]));
-  const smooth = median(c, Math.max(3, Math.round(inside.length / 60)));
+  const smooth = median(c);
   g.strokeStyle = t.bold;
   g.lineWidth = 1.8;
   stroke(g, finite.filter((i) => Number.isFinite(smooth[i])).map((i) => [x(c.start[i]), y(smooth[i])]));

@@ -94,11 +94,11 @@ export class Page {
     if (this.selection.step === null && this.head.selected) Object.assign(this.selection, this.head.selected);
     if (this.selection.step === null && first?.row) Object.assign(this.selection, { layer: first.row, step: first.step });
     toAddress(this.selection);
-    this.inspect();
     if (this.head.table) drawTable(by("samples"), this.head.table);
-    this.follow();
     this.drawNow();
     document.body.dataset.ready = "true";
+    this.inspect();
+    this.follow();
   }
 
   /** @param {any} head */
@@ -272,7 +272,7 @@ export class Page {
   // ---- drawing ----------------------------------------------------------------------------------------
 
   draw() {
-    if (this.waiting) return;
+    if (this.waiting || !document.body.dataset.ready) return;
     this.waiting = true;
     requestAnimationFrame(() => {
       this.waiting = false;

@@ -26,6 +26,7 @@ export class Matrix {
     this.start = arrays.start;
     this.end = facts.end;
     this.count = facts.count;
+    this.version = 0; // grows whenever columns are added or merged
   }
 
   /** @param {number} code */
@@ -70,6 +71,7 @@ export class Matrix {
     }
     this.start.set(new_.start, from);
     this.columns = from + wide;
+    this.version += 1;
     this.end = facts.end;
     this.count = facts.count;
     this.facts = { ...this.facts, ...facts };
@@ -90,6 +92,7 @@ export class Matrix {
     }
     for (let c = 0; c < half; c++) this.start[c] = this.start[2 * c];
     this.columns = half;
+    this.version += 1;
     this.level += 1;
     this.facts.level = this.level;
     return true;
