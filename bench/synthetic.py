@@ -78,13 +78,16 @@ def write(
     part = len(list(folder.glob("*.parquet")))
     for begin in range(first, steps, STEPS_A_PART):
         table = _part(listed, np.arange(begin, min(begin + STEPS_A_PART, steps)), max(steps, 5000), nan)
+        # Whole or not at all, as the store puts it: somebody may be reading.
+        file = folder / schema.part_name(part)
         pq.write_table(
             table,
-            folder / schema.part_name(part),
+            file.with_suffix(".tmp"),
             compression="zstd",
             use_dictionary=["site", "dtype"],
             write_page_checksum=True,
         )
+        file.with_suffix(".tmp").rename(file)
         part += 1
     writer.flush()
     return writer

@@ -248,7 +248,7 @@ def summary(run: RunLike) -> View:
     g = gathered(run)
     return View(
         "summary", title_of(g, "summary"), g.run, Wanted(),
-        lambda width, pen: summary_text(g.run, width, pen),
+        lambda width, pen: summary_text(g.run, width, pen, gathered=g),
         lambda: figures.spectrogram_figure(g, g.matrix(_measure(g, None)), _what(g, _measure(g, None))), 900,
     )  # fmt: skip
 

@@ -16,6 +16,9 @@ import uvicorn
 from fitscope.errors import StoreError
 from fitscope.show.guard import Guard
 from fitscope.show.server import TICK, app
+from fitscope.store import Objects
+
+Place = str | os.PathLike[str] | Objects
 
 HOST = "127.0.0.1"
 PORT = 8760
@@ -24,12 +27,12 @@ PORT = 8760
 class Server:
     """A page that is being served. `url` is the address to open; `close` ends it."""
 
-    def __init__(self, place: str | os.PathLike[str], port: int | None = None, *, tick: float = TICK) -> None:
+    def __init__(self, place: Place, port: int | None = None, *, tick: float = TICK) -> None:
         self._socket = _listening(port)
-        self._guard: Guard = app(os.fspath(place), tick=tick)
+        self._guard: Guard = app(place, tick=tick, ending=lambda: self._server.should_exit)
         config = uvicorn.Config(
             self._guard, log_level="error", access_log=False, lifespan="off", server_header=False,
-            ws="none", timeout_graceful_shutdown=1,
+            ws="none", timeout_graceful_shutdown=3,
         )  # fmt: skip
         self._server = uvicorn.Server(config)
         self._thread: threading.Thread | None = None
@@ -75,7 +78,7 @@ class Server:
         return f"<fitscope page at {self.url}>"
 
 
-def serve(place: str | os.PathLike[str] = "runs", port: int | None = None) -> Server:
+def serve(place: Place = "runs", port: int | None = None) -> Server:
     """Serves the page of the runs at `place` beside the program, until `close` or the program's end."""
     return Server(place, port).start()
 

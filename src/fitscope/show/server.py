@@ -11,7 +11,9 @@ import asyncio
 import base64
 import contextlib
 import json
+import os
 import threading
+import time
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from importlib import resources
@@ -33,6 +35,7 @@ from fitscope.show.data.gather import Gathered
 from fitscope.show.data.pack import pack, plain_json
 from fitscope.show.data.samples import worst_of_batch
 from fitscope.show.guard import Guard
+from fitscope.store import Objects
 
 TICK = 1.0  #: seconds between two looks at a run that grows
 TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
@@ -41,7 +44,7 @@ TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".s
 class Shelf:
     """The runs of one place, each opened when first asked for."""
 
-    def __init__(self, place: str) -> None:
+    def __init__(self, place: str | os.PathLike[str] | Objects) -> None:
         self.place = place
         self._open: dict[str, Gathered] = {}
         self._lock = threading.RLock()  # one for all: a comparison needs two runs at once
@@ -66,7 +69,7 @@ class Shelf:
         if not name:
             return open_run(self.place)
         if name not in ids:
-            raise RunError(f"a run in {self.place!r}", repr(name), one_of(ids, name))
+            raise RunError("the id of a run that is served", repr(name), one_of(ids, name))
         found = open_run(self.place)
         return found if found.id == name else open_run(self.place, name)
 
@@ -88,9 +91,15 @@ class Asked:
         self.span = (float(span[0]), float(span[1])) if span[0] and span[1] else None
 
 
-def app(place: str, *, tick: float = TICK, token: str | None = None) -> Guard:
-    """The page for the runs in a place, guarded."""
-    pages = Pages(Shelf(place), tick)
+def app(
+    place: str | os.PathLike[str] | Objects,
+    *,
+    tick: float = TICK,
+    token: str | None = None,
+    ending: Callable[[], bool] = lambda: False,
+) -> Guard:
+    """The page for the runs in a place, guarded. `ending` says when to let go of those who listen."""
+    pages = Pages(Shelf(place), tick, ending)
     inner = Starlette(
         routes=[
             Route("/", pages.page),
@@ -113,9 +122,10 @@ def app(place: str, *, tick: float = TICK, token: str | None = None) -> Guard:
 class Pages:
     """The answers."""
 
-    def __init__(self, shelf: Shelf, tick: float) -> None:
+    def __init__(self, shelf: Shelf, tick: float, ending: Callable[[], bool]) -> None:
         self._shelf = shelf
         self._tick = tick
+        self._ending = ending
 
     def page(self, request: Request) -> Response:  # noqa: ARG002
         return Response(_read("index.html"), media_type="text/html; charset=utf-8")
@@ -195,7 +205,7 @@ class Pages:
     async def _ticks(self, request: Request, watcher: Watcher) -> AsyncIterator[bytes]:
         yield b": listening\n\n"
         quiet = 0.0
-        while not await request.is_disconnected():
+        while not (self._ending() or await request.is_disconnected()):
             try:
                 data = await run_in_threadpool(watcher.tick)
             except FitscopeError:
@@ -207,7 +217,9 @@ class Pages:
                 yield b": still here\n\n"
                 quiet = 0.0
             quiet += self._tick
-            await asyncio.sleep(self._tick)
+            until = time.monotonic() + self._tick
+            while time.monotonic() < until and not self._ending():
+                await asyncio.sleep(min(self._tick, 0.2))
 
     def _other(self, asked: Asked) -> Any:
         wanted = asked.mode == "run" and asked.other is not None

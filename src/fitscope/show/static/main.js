@@ -413,13 +413,18 @@ async function start() {
     by("picture").hidden = by("spectrogram").hidden && !parts.includes("loss");
   }
   listen(page);
-  try {
-    await page.open();
-  } catch (problem) {
-    by("verdict").replaceChildren(element("div", "finding error", element("b", "", "✖ The run cannot be shown"), element("span", "", String(problem))));
-    document.body.dataset.ready = "failed";
-    throw problem;
+  for (;;) {
+    try {
+      await page.open();
+      break;
+    } catch (problem) {
+      by("verdict").replaceChildren(element("div", "finding error", element("b", "", "✖ There is nothing to show yet"), element("span", "", String(problem))));
+      document.body.dataset.ready = "failed";
+      if (!source.live) throw problem;
+      await new Promise((resolve) => setTimeout(resolve, 2000)); // a training may be about to begin
+    }
   }
+  if (source.live) setInterval(async () => page.pick(await source.runs()), 15_000);
 }
 
 start();
