@@ -14,20 +14,24 @@ PY       := $(ENV)/bin/python
 DEMO_ON  := $(or $(BACKEND),jax)
 DEMO_ENV := .venv-demo-$(DEMO_ON)
 
+# TypeScript checks the types in the page's JavaScript; node comes from pip, so that nothing else is needed.
+TYPESCRIPT := 5.9.3
+TSC        := $(ENV)/typescript-$(TYPESCRIPT)/node_modules/.bin/tsc
+
 PIP := -m pip --disable-pip-version-check install $(if $(MAKE_TERMOUT),,--quiet)
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: help demo test check format bench docs clean
+.PHONY: help demo test check format bench bench-ui docs clean chromium
 .DEFAULT_GOAL := help
 
 help: ## List the targets
 	@echo 'make TARGET [BACKEND=jax|tensorflow|torch]'
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(DEMO_ENV)/.ready ## Train a small model under a scope and look at it (BACKEND=jax, TO=runs)
 	@$(DEMO_ENV)/bin/fitscope demo --to '$(TO)' --backend $(DEMO_ON)
 
-test: $(ENV)/.ready ## Run every test, one process per backend (BACKEND=jax: that one; TESTS=tests/store: those)
+test: $(ENV)/.ready chromium ## Run every test, one process per backend (BACKEND=jax: that one; TESTS=tests/store: those)
 	@once= failed=; for backend in $(or $(BACKEND),$(BACKENDS)); do \
 	  printf '\n—— tests on %s\n' "$$backend"; code=0; \
 	  KERAS_BACKEND=$$backend $(PY) -m pytest -n $(JOBS) $$once $(TESTS) || code=$$?; \
@@ -36,11 +40,12 @@ test: $(ENV)/.ready ## Run every test, one process per backend (BACKEND=jax: tha
 	done; \
 	if [ -n "$$failed" ]; then echo "Tests failed on:$$failed"; exit 1; fi
 
-check: $(ENV)/.ready ## Check style, types and the directions of imports
+check: $(ENV)/.ready $(TSC) ## Check style, types and the directions of imports
 	$(PY) -m ruff check
 	$(PY) -m ruff format --check
 	$(PY) -m mypy
 	$(ENV)/bin/lint-imports --no-logo
+	PATH="$(abspath $(ENV))/bin:$$PATH" $(TSC) -p jsconfig.json
 
 format: $(ENV)/.ready ## Format the code as `check` wants it
 	$(PY) -m ruff format
@@ -52,6 +57,17 @@ bench: $(ENV)/.ready ## Measure what watching costs, per backend
 docs: $(ENV)/.ready ## Draw the pictures in docs/ anew and run every example and block of code in the docs
 	KERAS_BACKEND=jax $(PY) docs/make_pictures.py
 	KERAS_BACKEND=jax $(PY) -m pytest -n $(JOBS) tests/docs
+
+bench-ui: $(ENV)/.ready chromium ## Measure the page: load, tick, reduction, size of a report
+	$(PY) bench/ui.py
+
+# The tests look at the page with a real browser. On a machine of one's own it is only named, never installed.
+chromium:
+	@if [ -z "$$CHROMIUM" ] && ! command -v chromium chromium-browser >/dev/null; then \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    echo 'Installing Chromium, once.'; \
+	    apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends chromium fonts-dejavu-core >/dev/null; \
+	  else echo 'The tests in tests/browser need Chromium: apt-get install chromium, or CHROMIUM=/path/to/it'; fi; fi
 
 clean: ## Remove environments and caches (runs stay)
 	rm -rf .venv .venv-demo-* .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist
@@ -69,6 +85,9 @@ $(ENV)/.ready: pyproject.toml
 	$(call make_env,$(ENV))
 	@$(PY) $(PIP) --editable '.[jax,tensorflow,torch,objects,tensorboard]' --group check --group test
 	@touch $@
+
+$(TSC): | $(ENV)/.ready
+	@PATH="$(abspath $(ENV))/bin:$$PATH" npm install --silent --no-audit --no-fund --prefix $(ENV)/typescript-$(TYPESCRIPT) typescript@$(TYPESCRIPT)
 
 .venv-demo-%/.ready: pyproject.toml
 	$(call make_env,.venv-demo-$*)

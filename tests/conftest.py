@@ -18,6 +18,7 @@ import pytest
 #: Folders and files whose tests no backend can change. Whatever is not listed runs on every backend, and so
 #: does a test marked `per_backend`.
 ONCE = (
+    "browser",  # looks at runs with a browser
     "cli",  # prints runs, written without a backend
     "docs",  # but for the examples and the README, which are marked
     "export",  # rewrites runs

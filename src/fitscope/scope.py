@@ -100,6 +100,7 @@ class Scope(Hooks):
         self._recording: Recording | None = None
         self._loop: Loop | None = None
         self._run: tuple[Any, str] | None = None  # where the runs are, and the id of the newest
+        self._server: Any = None  # of the page, once its address was asked for
 
     # ---- what the user reads -----------------------------------------------------------------------------
 
@@ -133,6 +134,15 @@ class Scope(Hooks):
         """Where the newest run is, for `fs.open`; None before its first captured step."""
         writer = self._recording.recorder.writer if self._recording is not None else None
         return writer.path if writer is not None else None
+
+    @property
+    def url(self) -> str:
+        """The address of the live page of these runs. Asking for it begins to serve it, on this machine only."""
+        if self._server is None:
+            from fitscope.show.serve import serve
+
+            self._server = serve(self._to)
+        return str(self._server.url)
 
     def close(self) -> None:
         """Finishes what is being recorded: a hand-written loop, or a training left by an exception that is still held."""

@@ -20,7 +20,10 @@ from fitscope._version import __version__
 from fitscope.cli.demo import demo
 from fitscope.cli.export import export
 from fitscope.cli.ls import ls
+from fitscope.cli.report import report
+from fitscope.cli.serve import serve
 from fitscope.cli.show import show
+from fitscope.cli.watch import watch
 from fitscope.errors import FitscopeError
 from fitscope.show.text import clean
 
@@ -29,6 +32,9 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     demo,  # train a small network under a scope and look at it
     ls,  # the runs in a directory
     show,  # one run on one screen
+    watch,  # the same, live
+    serve,  # the page, live in the browser
+    report,  # the page as one file
     export,  # a run for other tools
 )
 

@@ -6,18 +6,23 @@ nothing of the reading side imports a framework.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import shlex
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
+
+if TYPE_CHECKING:
+    from fitscope.show.serve import Server
 
 #: The backends, the lightest first.
 BACKENDS = ("jax", "torch", "tensorflow")
@@ -28,18 +33,48 @@ def demo(
     backend: Annotated[
         str | None, typer.Option(help="jax, tensorflow or torch; the first that is installed.")
     ] = None,
+    serve: Annotated[bool, typer.Option("--serve", help="Serve the page meanwhile, until Ctrl+C.")] = False,
 ) -> None:
     """Train a small network under a scope, in about a minute, and look at it."""
     from fitscope.cli.show import show
 
+    console = Console(highlight=False, soft_wrap=True)
     environment = {**os.environ, "KERAS_BACKEND": _backend(backend), "TF_CPP_MIN_LOG_LEVEL": "3"}
-    done = subprocess.run([sys.executable, "-m", "fitscope.demo", "--to", to], env=environment, check=False)
-    if done.returncode:
-        raise typer.Exit(done.returncode if done.returncode > 0 else 1)
-    show(to)
-    where = {"where": escape(shlex.quote(to)), "to": escape(to)}
-    text = SEEN + NEXT.format(command=escape(_command()), python=escape(_python()), **where)
-    Console(highlight=False, soft_wrap=True).print(text)
+    with _served(to, console) if serve else contextlib.nullcontext() as server:
+        done = subprocess.run(
+            [sys.executable, "-m", "fitscope.demo", "--to", to], env=environment, check=False
+        )
+        if done.returncode:
+            raise typer.Exit(done.returncode if done.returncode > 0 else 1)
+        show(to)
+        where = {"where": escape(shlex.quote(to)), "to": escape(to), "report": escape(_report(to))}
+        text = SEEN + NEXT.format(command=escape(_command()), python=escape(_python()), **where)
+        console.print(text)
+        if server is not None:
+            console.print(f"Still served: [bold cyan]{escape(server.url)}[/]  Ctrl+C ends it.")
+            with contextlib.suppress(KeyboardInterrupt):
+                threading.Event().wait()
+
+
+def _served(to: str, console: Console) -> Server:
+    """The page of the runs to be, from now on."""
+    from fitscope.show.serve import Server
+
+    Path(to).mkdir(parents=True, exist_ok=True)
+    server = Server(to).start()
+    console.print(f"Open [bold cyan]{escape(server.url)}[/] and see it live.")
+    return server
+
+
+def _report(to: str) -> str:
+    """Writes the report beside the runs, and says where."""
+    from fitscope.read import open as open_run
+    from fitscope.show.data.gather import Gathered
+    from fitscope.show.report import report, save
+
+    gathered = Gathered(open_run(to))
+    gathered.update()
+    return str(save(Path(to) / "report.html", report(gathered)))
 
 
 SEEN = """
@@ -48,7 +83,10 @@ Two faults are built in, and the loss tells of neither:
   [bold]conv1[/] jumps once in every epoch, because one batch was never scaled to 0…1.
 """
 
-NEXT = """[dim]Go on with[/]
+NEXT = """The page of this run as one file: [bold]{report}[/]
+
+[dim]Go on with[/]
+  {command} serve {where}                 [dim]# the page, live[/]
   {command} show {where} --layers 'conv*'
   {command} ls {where}
   {python} -c 'import fitscope as fs; print(fs.open("{to}").frame("activations/conv1"))'

@@ -169,6 +169,17 @@ class Table:
         arrays = [pa.chunked_array(chunks) for chunks in zip(*pieces, strict=True)]
         return pa.table(arrays, list(columns)).unify_dictionaries()
 
+    def take(self, part: Part, columns: Sequence[str]) -> pa.Table | None:
+        """The rows of one part, of which nothing is kept. None if it cannot be read."""
+        kept = part.kept_bytes > 0
+        self._each([part] if part.lacks(columns) else [], lambda part: part.load(columns))
+        if part.key in self._damaged:
+            return None
+        table = pa.table(part.rows(columns, None), list(columns))
+        if not kept:
+            part.let_go()
+        return table
+
     def verify(self) -> None:
         """Reads every part once, so that all damage is known."""
         self._each(self.parts, lambda part: part.read())

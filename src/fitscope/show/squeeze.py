@@ -56,7 +56,8 @@ class Grid:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # a row without a value has no middle
             middle = np.nanmedian(seen, axis=1, keepdims=True)
-        far = np.nan_to_num(np.abs(seen - middle), nan=-1.0)
+        with np.errstate(invalid="ignore"):  # zero has no logarithm: −inf from −inf is no distance
+            far = np.nan_to_num(np.abs(seen - middle), nan=-1.0)
         for column, part in enumerate(shares(wide, most)):
             pick = part.start + far[:, part].argmax(axis=1)
             values[:, column] = seen[np.arange(rows), pick]

@@ -18,6 +18,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fitscope.read import Run
+from fitscope.show.data.facts import Finding
+from fitscope.show.data.gather import Gathered
 from fitscope.show.overview import Layer, Overview
 from fitscope.show.squeeze import INF, MISSING, NAN, VALUE, Array, Grid, log10
 from fitscope.show.text import Pen, clean, curve, legend, number, percent, span, spectrogram, trend
@@ -47,12 +49,26 @@ class Column:
         return max([len(self.title), *(cell.cell_len for cell in self.cells)])
 
 
-def summary(run: Run, width: int, pen: Pen, *, layers: str | None = None, rows: int = 40) -> RenderableType:
-    """The whole picture. `layers` is a glob on the names of layers, `rows` the most lines of the table."""
+def summary(
+    run: Run,
+    width: int,
+    pen: Pen,
+    *,
+    layers: str | None = None,
+    rows: int = 40,
+    gathered: Gathered | None = None,
+) -> RenderableType:
+    """The whole picture. `layers` is a glob on the names of layers, `rows` the most lines of the table.
+
+    `gathered` spares reading the run for what stands out, where it has been read already.
+    """
     overview = Overview(run)
+    if gathered is None:
+        gathered = Gathered(run)
+        gathered.update()
     chosen = overview.chosen(layers)
     inside = width - 4
-    parts: list[RenderableType] = [headline(run, overview, pen)]
+    parts: list[RenderableType] = [headline(run, overview, pen), *verdict(gathered.findings, pen)]
     loss = overview.loss()
     if loss is not None and len(loss):
         parts += [Text(), *_loss(loss.to_numpy(float), inside, pen)]
@@ -98,6 +114,23 @@ def headline(run: Run, overview: Overview, pen: Pen) -> Text:
         if fact:
             line.append(" · ", "dim").append(fact)
     return line
+
+
+def verdict(findings: Sequence[Finding], pen: Pen, most: int = 5) -> list[RenderableType]:
+    """What stands out, a line each, the worst first; cut where the window ends."""
+    signs = {"error": ("✖", "bold red"), "warning": ("▲", "bold yellow"), "note": ("●", "bold blue")}
+    lines: list[RenderableType] = []
+    for finding in findings[:most]:
+        sign, style = signs[finding.severity]
+        told = Text.assemble(
+            (f"{sign if pen.unicode else '*'} {clean(finding.title)} · step {finding.step:,}", style),
+            (f"  {clean(finding.text)}", "dim"),
+        )
+        told.no_wrap, told.overflow = True, "ellipsis"
+        lines.append(told)
+    if len(findings) > most:
+        lines.append(Text(f"… and {len(findings) - most} more", "dim"))
+    return lines
 
 
 def problems(run: Run) -> list[Text]:

@@ -1,0 +1,37 @@
+"""`fitscope serve RUNS`: the page, live in the browser."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+
+def serve(
+    runs: Annotated[
+        str, typer.Argument(metavar="RUNS", help="A directory or URL with runs in it, or one run.")
+    ] = "runs",
+    port: Annotated[int | None, typer.Option(help="The port; the first free one from 8760 on.")] = None,
+    browser: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+) -> None:
+    """Serve the page of runs on this machine, live while they train."""
+    import webbrowser
+
+    from fitscope.read import runs as list_runs
+    from fitscope.show.serve import Server
+    from fitscope.show.text import clean
+
+    list_runs(runs)  # a place that cannot be read is better said here than in the browser
+    server = Server(runs, port)
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(Text.assemble("Open  ", (server.url, "bold cyan")))
+    told = (
+        f"The runs in {clean(runs)}, live. Only this machine can look, and only with this address. "
+        f"Over SSH forward the port:\n  ssh -L {server.port}:127.0.0.1:{server.port} …\nCtrl+C ends it."
+    )
+    console.print(Text(told, "dim"))
+    if browser:
+        webbrowser.open(server.url)
+    server.run()

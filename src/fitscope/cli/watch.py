@@ -1,0 +1,52 @@
+"""`fitscope watch RUN`: a run in the terminal, live while it trains."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.live import Live
+
+
+def watch(
+    run: Annotated[
+        str, typer.Argument(metavar="RUN", help="A run, or a directory: the newest run in it.")
+    ] = "runs",
+    layers: Annotated[
+        str | None, typer.Option(metavar="GLOB", help="Only the layers whose names match.")
+    ] = None,
+    rows: Annotated[int, typer.Option(min=1, help="The most lines of the table.")] = 12,
+    every: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 2.0,
+    width: Annotated[
+        int | None, typer.Option(min=40, help="Columns to draw in, if not those of the window.")
+    ] = None,
+) -> None:
+    """Watch a run in the terminal until it ends."""
+    from fitscope.errors import FitscopeWarning
+    from fitscope.read import open as open_run
+    from fitscope.show.data.gather import Gathered
+    from fitscope.show.summary import summary
+    from fitscope.show.text import Pen
+
+    console = Console(highlight=False, width=width)
+    pen = Pen.of(console)
+    found = Gathered(open_run(run))
+    # Into a file or another program goes only the end: what a screen would show over and over is of no use there.
+    with (
+        warnings.catch_warnings(),
+        Live(console=console, auto_refresh=False, vertical_overflow="crop", transient=True) as live,
+    ):
+        warnings.simplefilter("ignore", FitscopeWarning)  # what is damaged is part of the picture
+        while True:
+            going = found.run.status == "running"
+            if found.update() or not going:
+                drawn = summary(found.run, console.width, pen, layers=layers, rows=rows, gathered=found)
+                if console.is_terminal:
+                    live.update(drawn, refresh=True)
+            if not going:
+                break
+            time.sleep(every)
+    console.print(drawn)

@@ -1,0 +1,211 @@
+"""One measure over all rows and steps, from which any stretch is reduced to a screen's columns by its extremes.
+
+A cell keeps the lowest and the highest of what falls into it (batches of one step, ranks, many steps), and
+whether a value, an Inf or a NaN was among it: a spike of one batch, a dip of one batch and a single NaN survive
+every reduction. Columns are powers of two of recorded steps, counted from the first; so a column that is full
+never changes, what a growing run adds is columns at the end, and two neighbours make one of the next level by
+merging, here or in the page.
+
+Numbers are kept as 16-bit codes (`Code`), which is what leaves for the page: at 300 rows × 100,000 steps that
+is 150 MB here, and a window of it is reduced in milliseconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fitscope.show.data.measures import Scale
+
+Array = np.ndarray[Any, Any]
+
+#: Flags of a cell: a finite value, an infinite one, a NaN was there. None of them: nothing was recorded.
+VALUE, INF, NAN = 1, 2, 4
+
+EMPTY_LOW, EMPTY_HIGH = 65535, 0  #: of a cell without a value, so that merging needs no condition
+_FINER = 4  #: columns of one level that make one of the next
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """How a number is a code from 0 to 65535: number = offset + code × step. Code 0 is also all below."""
+
+    offset: float
+    step: float
+
+    @classmethod
+    def of(cls, scale: Scale) -> Code:
+        if scale.kind in ("share", "cosine"):
+            return cls(scale.low, (scale.high - scale.low) / 65535)
+        return cls(-128.0, 1 / 256)  # log2 of every float32 that is not subnormal, to 0.3 %
+
+    def encode(self, numbers: Array) -> Array:
+        codes = np.rint((np.nan_to_num(numbers, nan=self.offset) - self.offset) / self.step)
+        return np.clip(codes, 0, 65535).astype(np.uint16)
+
+    def decode(self, codes: Array) -> Array:
+        return self.offset + np.asarray(codes, np.float64) * self.step
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """Rows × columns: codes of the lowest and highest value, and the flags."""
+
+    low: Array
+    high: Array
+    flags: Array
+
+    @classmethod
+    def empty(cls, rows: int, columns: int) -> Cells:
+        shape = (rows, columns)
+        return cls(
+            np.full(shape, EMPTY_LOW, np.uint16),
+            np.full(shape, EMPTY_HIGH, np.uint16),
+            np.zeros(shape, np.uint8),
+        )
+
+    def part(self, first: int, stop: int) -> Cells:
+        return Cells(self.low[:, first:stop], self.high[:, first:stop], self.flags[:, first:stop])
+
+    def put(self, first: int, cells: Cells) -> None:
+        stop = first + cells.low.shape[1]
+        self.low[:, first:stop], self.high[:, first:stop] = cells.low, cells.high
+        self.flags[:, first:stop] = cells.flags
+
+    def merged(self, factor: int) -> Cells:
+        """`factor` neighbours as one; the last may be fewer."""
+        if factor == 1:
+            return self
+        rows, wide = self.low.shape
+        full = wide // factor * factor
+        if full < wide:
+            padded = Cells.empty(rows, full + factor)
+            padded.put(0, self)
+            return padded.merged(factor)
+        low, high, flags = self.low[:, ::factor], self.high[:, ::factor], self.flags[:, ::factor]
+        for i in range(1, factor):
+            low = np.minimum(low, self.low[:, i::factor])
+            high = np.maximum(high, self.high[:, i::factor])
+            flags = flags | self.flags[:, i::factor]
+        return Cells(low, high, flags)
+
+
+class Matrix:
+    """Rows × steps, growing."""
+
+    def __init__(self, rows: int, scale: Scale, code: Code | None = None) -> None:
+        self.rows = rows
+        self.scale = scale
+        self.code = code or Code.of(scale)
+        self.count = 0  #: steps
+        self.rewritten = 0  #: grows whenever columns before the newest have changed
+        self._steps = np.empty(0, np.int64)
+        self._levels: list[Cells] = [Cells.empty(rows, 0)]
+
+    @property
+    def steps(self) -> Array:
+        return self._steps[: self.count]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(cells.low.nbytes * 5 // 2 for cells in self._levels)
+
+    def add(self, row: Array, step: Array, number: Array, flags: Array) -> None:
+        """Takes in numbers (in the scale's domain) with their flags; what meets in a cell is merged."""
+        if not len(step):
+            return
+        new = np.setdiff1d(step, self.steps)
+        if len(new) and self.count and new[0] < self._steps[self.count - 1]:
+            self._insert(new)
+        elif len(new):
+            self._append(new)
+        column = np.searchsorted(self.steps, step)
+        cells = self._levels[0]
+        codes = self.code.encode(number)
+        seen = (flags & VALUE) > 0
+        at = (row[seen], column[seen])
+        np.minimum.at(cells.low, at, codes[seen])
+        np.maximum.at(cells.high, at, codes[seen])
+        np.bitwise_or.at(cells.flags, (row, column), flags)
+        first = int(column.min())
+        if first < self.count - len(new):  # a step known before: from ranks or passes that come later
+            self.rewritten += 1
+        self._coarser(first)
+
+    def put(self, steps: Array, cells: Cells) -> None:
+        """Appends whole columns, of steps after all others."""
+        first = self.count
+        self._append(steps)
+        self._levels[0].put(first, cells)
+        self._coarser(first)
+
+    def cells(self, first: int = 0, stop: int | None = None) -> Cells:
+        """Columns of single steps."""
+        return self._levels[0].part(first, self.count if stop is None else min(stop, self.count))
+
+    def level_for(self, most: int, first: int = 0, stop: int | None = None) -> int:
+        """The log2 of the steps a column must have so that a stretch needs no more than so many columns."""
+        stop, level = self.count if stop is None else stop, 0
+        while ((stop - 1) >> level) - (first >> level) + 1 > most and stop > first:
+            level += 1
+        return level
+
+    def window(self, level: int, first: int, stop: int) -> Cells:
+        """Columns of 2**level steps, from number `first` to before `stop`."""
+        finer, rest = level // 2, level % 2
+        while finer >= len(self._levels):
+            finer, rest = finer - 1, rest + 2
+        factor = 1 << rest
+        held = self._levels[finer]
+        count = -(-self.count // _FINER**finer)
+        return held.part(first * factor, min(stop * factor, count)).merged(factor)
+
+    def columns(self, level: int) -> int:
+        """How many columns of that level there are, the last perhaps not full."""
+        return -(-self.count >> level)
+
+    def starts(self, level: int, first: int = 0, stop: int | None = None) -> Array:
+        """The step at which each column begins."""
+        return self.steps[first << level : None if stop is None else stop << level : 1 << level]
+
+    def _append(self, steps: Array) -> None:
+        count = self.count + len(steps)
+        if count > len(self._steps):
+            room = max(int(count * 1.25), 256)
+            self._steps = np.concatenate([self._steps, np.zeros(room - len(self._steps), np.int64)])
+            self._levels[0] = self._grown(self._levels[0], self.count, room)
+        self._steps[self.count : count] = steps
+        self.count = count
+
+    def _grown(self, held: Cells, used: int, room: int) -> Cells:
+        grown = Cells.empty(self.rows, room)
+        grown.put(0, held.part(0, used))
+        return grown
+
+    def _insert(self, new: Array) -> None:
+        """Makes room for steps between those there are. Everything after moves."""
+        steps = np.union1d(self.steps, new)
+        place = np.searchsorted(steps, self.steps)
+        old, self._levels[0] = self.cells(), Cells.empty(self.rows, len(steps))
+        for name in ("low", "high", "flags"):
+            getattr(self._levels[0], name)[:, place] = getattr(old, name)
+        self._steps, self.count = steps, len(steps)
+        self.rewritten += 1
+        self._coarser(0)
+
+    def _coarser(self, first: int) -> None:
+        """Brings the coarser levels up to date from column `first` of the finest on."""
+        number, count = 0, self.count
+        while count > 64:
+            first, count = first // _FINER, -(-count // _FINER)
+            if number + 1 == len(self._levels):
+                self._levels.append(Cells.empty(self.rows, 0))
+                first = 0
+            finer, held = self._levels[number], self._levels[number + 1]
+            if held.low.shape[1] < count:
+                held = self._levels[number + 1] = self._grown(held, first, max(int(count * 1.25), 64))
+            used = -(-self.count // _FINER**number)
+            held.put(first, finer.part(first * _FINER, used).merged(_FINER))
+            number += 1

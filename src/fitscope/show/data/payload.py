@@ -1,0 +1,263 @@
+"""What the page asks for, each as facts and arrays for `pack`: the head, a matrix, a tick, a moment, a distribution.
+
+The live server and the report answer with the same, so the page knows no difference.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fitscope.show.data.gather import Gathered
+from fitscope.show.data.matrix import VALUE, Array, Matrix
+from fitscope.show.data.modes import MODES
+from fitscope.show.data.rows import split
+from fitscope.show.data.series import Series
+
+Payload = tuple[dict[str, Any], dict[str, Array]]
+
+COLUMNS = 2048  #: the most columns of a picture: what a wide screen has
+MOVED = 12  #: rows named as those that moved most
+
+_STATS = ("epoch", "batch", "time", "shape", "dtype", "value", "count", "mean", "std", "min", "max", "rms",
+          "zeros", "negatives", "nans", "infs")  # fmt: skip
+
+
+def head(g: Gathered) -> dict[str, Any]:
+    """Everything but the numbers: what run this is, its rows, what can be shown, what stands out."""
+    run = g.run
+    model = run.model if isinstance(run.model, dict) else {}
+    return {
+        "id": run.id,
+        "model": model.get("name"),
+        "parameters": model.get("parameters"),
+        "backend": run.info.get("backend"),
+        "created": run.created.timestamp(),
+        "rows": [
+            {"name": r.name, "type": r.type, "block": r.block, "shape": r.shape, "after": list(r.after),
+             "kinds": sorted(r.sites)}
+            for r in g.rows
+        ],
+        "measures": [
+            {"key": m.key, "title": m.title, "kind": m.kinds[0], "scale": m.scale.kind} for m in g.measures
+        ],
+        "modes": [[key, title] for key, title in MODES.items()],
+        "scalars": sorted(g.scalars),
+        "samples": g.has_samples,
+        **now(g),
+    }  # fmt: skip
+
+
+def now(g: Gathered) -> dict[str, Any]:
+    """What changes while a run goes on. Its size does not grow with the run."""
+    run = g.run
+    last = g.last_step
+    return {
+        "generation": g.generation,
+        "status": run.status,
+        "step": last if last is not None else run.step,
+        "epoch": g.epoch_of(last) if last is not None else None,
+        "epochs": _thinned(sorted(g.epochs.values()), 64),
+        "speed": g.speed,
+        "cost": run.overhead.get("cpu_share"),
+        "findings": [finding.as_dict() for finding in g.findings[:16]],
+        "lanes": [{**lane, "spans": _thinned(lane["spans"], 120)} for lane in g.facts.lanes()],
+        "births": births(g),
+        "problems": problems(g),
+    }
+
+
+def births(g: Gathered) -> dict[str, dict[str, int]]:
+    """By row and kind: the exact first step with a NaN or Inf there."""
+    found: dict[str, dict[str, int]] = {}
+    broken = {**g.facts.first["infs"]}
+    for site, step in g.facts.first["nans"].items():
+        broken[site] = min(step, broken.get(site, step))
+    if broken:
+        for row in g.rows:
+            for kind, sites in row.sites.items():
+                steps = [broken[site] for site in sites if site in broken]
+                if steps:
+                    found.setdefault(row.name, {})[kind] = min(steps)
+    return found
+
+
+def problems(g: Gathered) -> list[str]:
+    """What is missing from the run, in words."""
+    run = g.run
+    said = [f"error while recording: {error}" for error in run.errors[:3]]
+    if run.full_at is not None:
+        said.append(f"recording stopped at step {run.full_at:,}: the run reached its limit")
+    for word, counts in (("dropped, because the queue was full", run.dropped), ("lost", run.lost)):
+        if counts:
+            said.append(f"{sum(counts.values()):,} records {word}")
+    if run.unseen:
+        said.append(f"{len(run.unseen)} sites could not be seen")
+    if run.damaged:
+        said.append(f"{len(run.damaged)} damaged objects were left out")
+    return said
+
+
+def matrix(
+    g: Gathered,
+    measure: str,
+    mode: str = "absolute",
+    other: Gathered | None = None,
+    *,
+    columns: int = COLUMNS,
+    span: tuple[float, float] | None = None,
+) -> Payload:
+    """One measure in a mode, all of it or a span of steps, in at most so many columns."""
+    held = g.matrix(measure, mode, other)
+    first, stop = _places(held, span)
+    level = held.level_for(max(columns, 16), first, stop)
+    return _columns(held, g, measure, mode, level, first >> level, ((max(stop, 1) - 1) >> level) + 1)
+
+
+def tail(g: Gathered, measure: str, mode: str, other: Gathered | None, level: int, first: int) -> Payload:
+    """The columns of a level from number `first` on: what a picture lacks that has those before."""
+    held = g.matrix(measure, mode, other)
+    return _columns(held, g, measure, mode, level, first, held.columns(level))
+
+
+def _columns(
+    held: Matrix, g: Gathered, measure: str, mode: str, level: int, first: int, stop: int
+) -> Payload:
+    cells = held.window(level, first, stop)
+    facts = {
+        "measure": measure,
+        "mode": mode,
+        "level": level,
+        "first": first,
+        "count": held.count,
+        "rewritten": held.rewritten,
+        "generation": g.generation,
+        "end": _end(held.steps),
+        "code": [held.code.offset, held.code.step],
+        "scale": [held.scale.kind, held.scale.low, held.scale.high],
+    }
+    arrays = {
+        "start": held.starts(level, first, stop).astype(np.float64),
+        "low": cells.low,
+        "high": cells.high,
+        "flags": cells.flags,
+    }
+    return facts, arrays
+
+
+def series(g: Gathered, site: str = "loss", level: int | None = None, first: int = 0) -> Payload:
+    """A scalar in columns. With a level: those from number `first` on."""
+    held = g.scalars.get(site)
+    if held is None:
+        return {"title": site, "level": 0, "first": 0, "count": 0, "end": 0}, {}
+    return columns_of(held, site, level, first)
+
+
+def columns_of(held: Series, title: str, level: int | None = None, first: int = 0) -> Payload:
+    """The columns of any scalar over the steps."""
+    level = held.level_for(COLUMNS) if level is None else level
+    bins = held.bins(level, first)
+    facts = {
+        "title": "loss per batch" if title == "loss" else title,
+        "level": level,
+        "first": first,
+        "count": held.count,
+        "rewritten": held.rewritten,
+        "end": _end(held.steps),
+    }
+    return facts, {
+        "start": bins.start.astype(np.float64),
+        "low": bins.low.astype(np.float32),
+        "high": bins.high.astype(np.float32),
+        "broken": np.minimum(bins.broken, 255).astype(np.uint8),
+    }
+
+
+def moment(g: Gathered, row: str, step: int, measure: str) -> dict[str, Any]:
+    """One row at one step, exactly: every site of it, now and the time before, and what moved most there."""
+    place = g.row(row)
+    about = g.rows[place]
+    sites = [(kind, site) for kind, of in about.sites.items() for site in of]
+    found = g.rows_at([site for _, site in sites], step, [*_STATS, "buckets", "counts"])
+    return {
+        "row": row,
+        "step": step,
+        "number": place + 1,
+        "epoch": g.epoch_of(step),
+        "sites": [
+            {"kind": kind, "site": site, "now": found[site][0], "before": next(iter(found[site][1:]), None)}
+            for kind, site in sites
+            if site in found
+        ],
+        "moved": moved(g, measure, step),
+    }
+
+
+def moved(g: Gathered, measure: str, step: int, most: int = MOVED) -> list[dict[str, Any]]:
+    """The rows that were farthest from their own past at a step, in units of their usual wobble."""
+    held = g.matrix(measure, "past")
+    at = int(np.searchsorted(held.steps, step, side="right")) - 1
+    if at < 1:
+        return []
+    cells = held.cells(at, at + 1)
+    low, high = (held.code.decode(side[:, 0]) for side in (cells.low, cells.high))
+    far = np.where(np.abs(low) > np.abs(high), low, high)
+    size = np.where(cells.flags[:, 0] & VALUE, np.abs(far), 0)
+    size[(cells.flags[:, 0] & ~np.uint8(VALUE)) > 0] = math.inf
+    order = np.argsort(-size, kind="stable")[:most]
+    return [
+        {"row": g.rows[i].name, "sigma": None if math.isinf(size[i]) else float(far[i])}
+        for i in order.tolist()
+        if size[i] >= 1.5
+    ]
+
+
+def main_site(g: Gathered, row: str, measure: str) -> str | None:
+    """The site of a row that a measure is about, or else its first."""
+    about = g.rows[g.row(row)]
+    kinds = next((m.kinds for m in g.measures if m.key == measure), ())
+    for kind in (*kinds, "activations", *about.sites):
+        if about.sites.get(kind):
+            return about.sites[kind][0]
+    return None
+
+
+def distribution(g: Gathered, sites: Sequence[str], columns: int = 120) -> dict[str, Payload]:
+    """By site: its values over the training as shares of each column, by power-of-two bucket, squeezed to bytes."""
+    found: dict[str, Payload] = {}
+    for site, (steps, counts) in g.histograms(sites, columns).items():
+        wide = -(-len(steps) // columns)
+        starts = np.arange(0, len(steps), wide)
+        summed = np.add.reduceat(counts, starts, axis=0).astype(float)
+        used = np.flatnonzero(summed.any(axis=0))
+        low, high = (int(used[0]), int(used[-1]) + 1) if len(used) else (256, 257)
+        share = summed[:, low:high] / np.maximum(summed.sum(axis=1, keepdims=True), 1)
+        # The square root, so that rare values are seen beside the common ones; nothing there is 0 only if it is.
+        level = np.where(share > 0, np.maximum(np.rint(np.sqrt(share) * 255), 1), 0)
+        facts = {"site": site, "kind": split(site)[1], "low": low - 256, "end": _end(steps)}
+        found[site] = (facts, {"start": steps[starts].astype(np.float64), "share": level.astype(np.uint8)})
+    return found
+
+
+def _places(held: Matrix, span: tuple[float, float] | None) -> tuple[int, int]:
+    if span is None or not held.count:
+        return 0, held.count
+    first, stop = np.searchsorted(held.steps, span, side="left").tolist()
+    return max(min(first, held.count - 1), 0), max(min(stop, held.count), first + 1)
+
+
+def _end(steps: Array) -> int:
+    """Where the last column ends: one usual distance after its step."""
+    if not len(steps):
+        return 0
+    return int(steps[-1]) + (int(np.median(np.diff(steps[-20:]))) if len(steps) > 1 else 1)
+
+
+def _thinned(items: Sequence[Any], most: int) -> list[Any]:
+    """So many at most, the first and the last among them."""
+    if len(items) <= most:
+        return list(items)
+    return [items[i] for i in np.linspace(0, len(items) - 1, most).astype(int)]

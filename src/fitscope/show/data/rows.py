@@ -1,0 +1,145 @@
+"""The rows of the picture: the model's layers in its order, the input on top, and what belongs to each.
+
+A row is one call of a layer. What is no layer (the inputs, taps, predictions) has rows of its own above and
+below. Sites of a kind that is not known here are simply not in the picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fitscope.record import PASSES
+
+#: The kinds of site that a layer has, and those that its weights have.
+OF_LAYERS = ("activations", "gradients")
+OF_WEIGHTS = ("weights", "weight_gradients", "updates")
+#: What lies before the first layer and after the last, as rows of their own, and the kind they count as.
+BEFORE = ("inputs",)
+AFTER = ("predictions", "targets")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row, and the sites it is made of by kind."""
+
+    name: str  #: the path of a layer, `dense#2` for a second call; else the site's own name
+    type: str  #: the class of the layer, or what it is instead
+    block: str = ""  #: what it belongs to, for the brackets
+    shape: str = ""  #: of the output
+    after: tuple[str, ...] = ()  #: the rows whose outputs it takes
+    sites: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+def split(site: str) -> tuple[str, str, str]:
+    """A site as pass, kind and the rest: `validation`, `activations`, `conv1`."""
+    run, _, rest = site.partition("/")
+    if run not in PASSES:
+        run, rest = "", site
+    kind, _, name = rest.partition("/")
+    if kind == "changes":
+        inner, _, name = name.partition("/")
+        kind = f"changes/{inner}"
+    return run, kind, name
+
+
+def rows_of(model: Any, sites: Iterable[str]) -> list[Row]:
+    """The rows for these sites, in the model's order."""
+    described = _described(model)
+    owners = {path: name for name, layer in described.items() for path in layer.get("weights") or ()}
+    found: dict[str, dict[str, list[str]]] = {}
+    for site in sorted(sites):
+        run, kind, name = split(site)
+        row = _row(kind, name, owners)
+        if row is not None:
+            found.setdefault(row[0], {}).setdefault(f"{run}/{row[1]}" if run else row[1], []).append(site)
+    order = {name: i for i, name in enumerate(described)}
+    names = sorted(found, key=lambda name: _place(name, order))
+    return [_made(name, found[name], described, order, names) for name in names]
+
+
+def _described(model: Any) -> dict[str, dict[str, Any]]:
+    layers = model.get("layers", ()) if isinstance(model, dict) else ()
+    return {
+        str(layer["path"]): layer for layer in layers or () if isinstance(layer, dict) and "path" in layer
+    }
+
+
+def _row(kind: str, name: str, owners: Mapping[str, str]) -> tuple[str, str] | None:
+    """The row a site belongs to, and as what."""
+    base = kind.rpartition("/")[2]
+    if base in OF_LAYERS and name:
+        return name, kind
+    if base in OF_WEIGHTS and name:
+        return owners.get(name, name.rpartition("/")[0] or name), kind
+    if base in (*BEFORE, *AFTER):  # several inputs have names of their own
+        return (f"{base}/{name}" if name else base), kind.replace(base, "activations")
+    if base == "taps" and name:
+        return f"taps/{name}", kind.replace(base, "activations")
+    return None
+
+
+def _owner(name: str, order: Mapping[str, int]) -> str | None:
+    """The layer that a row's name begins with: all of it, or what comes before `#2`, `/key` or `[0]`."""
+    found = [path for path in order if name == path or (name.startswith(path) and name[len(path)] in "#/[")]
+    return max(found, key=len, default=None)
+
+
+def _place(name: str, order: Mapping[str, int]) -> tuple[int, str]:
+    owner = _owner(name, order)
+    if owner is not None:
+        return order[owner], name
+    first = name.partition("/")[0]
+    if first in BEFORE:
+        return -1, name
+    ends = ("taps", *AFTER)
+    return len(order) + (1 + ends.index(first) if first in ends else 0), name
+
+
+def _made(
+    name: str,
+    sites: Mapping[str, list[str]],
+    described: Mapping[str, dict[str, Any]],
+    order: Mapping[str, int],
+    names: list[str],
+) -> Row:
+    owner = _owner(name, order)
+    kinds = {kind: tuple(of) for kind, of in sites.items()}
+    if owner is None:
+        first = name.partition("/")[0]
+        known = first in (*BEFORE, *AFTER, "taps")
+        return Row(name, first if known else "", "taps" if first == "taps" else "", sites=kinds)
+    layer = described[owner]
+    shape = layer.get("output_shape")
+    return Row(
+        name,
+        str(layer.get("type") or ""),
+        _block(name, list(described)),
+        " × ".join("?" if n is None else str(n) for n in shape[1:]) if isinstance(shape, list) else "",
+        tuple(_seen(str(source), described, names, set()) for source in layer.get("from") or ())
+        if name == owner
+        else (),
+        kinds,
+    )
+
+
+def _seen(source: str, described: Mapping[str, dict[str, Any]], names: list[str], met: set[str]) -> str:
+    """A source that is a row: itself, or what lies before it where it was not recorded."""
+    if source in names or source in met:
+        return source
+    met.add(source)
+    before = described.get(source, {}).get("from") or ()
+    return _seen(str(before[0]), described, names, met) if before else source
+
+
+def _block(name: str, paths: list[str]) -> str:
+    """What a layer belongs to: the model it is in, or the part of its name that its neighbours share."""
+    outer, slash, _ = name.rpartition("/")
+    if slash:
+        return outer
+    for mark in ("_", "."):
+        first, found, _ = name.partition(mark)
+        if found and sum(path.startswith(first + mark) for path in paths) > 1:
+            return first
+    return ""

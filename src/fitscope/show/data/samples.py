@@ -1,0 +1,84 @@
+"""Single samples: which of a batch were worst, and how each did on its earlier visits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fitscope.read import Run
+from fitscope.show.data.gather import Gathered
+
+MOST = 12  #: samples of a batch that are named
+VISITS = 24  #: earlier losses of each
+
+
+def worst_of_batch(g: Gathered, step: int, most: int = MOST) -> dict[str, Any]:
+    """The samples of the newest recorded training batch up to a step, the worst first."""
+    if not g.has_samples:
+        return {"step": None, "samples": []}
+    rows = g.run.sql(
+        f"""
+        select * from samples where phase = 'train' and step =
+            (select max(step) from samples where phase = 'train' and step <= {int(step)})
+        order by (loss is null or isnan(loss)) desc, loss desc, sample limit {int(most)}
+        """
+    )
+    found = [_sample({str(k): v for k, v in row.items()}) for row in rows.to_dict("records")]
+    names = [sample["id"] for sample in found if sample["id"] is not None]
+    earlier = visits(g.run, names, step) if names else {}
+    for sample in found:
+        sample["history"] = earlier.get(sample["id"], [])
+    return {"step": int(rows["step"].iloc[0]) if len(rows) else None, "samples": found}
+
+
+def visits(
+    run: Run, names: list[str], step: int | None = None, most: int = VISITS
+) -> dict[str, list[list[float]]]:
+    """By id: (step, loss) of each visit up to a step, the newest last."""
+    listed = ", ".join("'" + name.replace("'", "''") + "'" for name in names)
+    until = f"and step <= {int(step)}" if step is not None else ""
+    rows = run.sql(
+        f"select id, step, loss from samples where phase = 'train' and id in ({listed}) {until} order by step"
+    )
+    found: dict[str, list[list[float]]] = {}
+    for name, at, loss in zip(rows["id"], rows["step"], rows["loss"], strict=True):
+        found.setdefault(str(name), []).append([int(at), float(loss)])
+    return {name: pairs[-most:] for name, pairs in found.items()}
+
+
+def _sample(row: dict[str, Any]) -> dict[str, Any]:
+    truth, predicted = (_numbers(row.get(name)) for name in ("target", "prediction"))
+    loss = row.get("loss")
+    name = row.get("id")
+    return {
+        "id": None if name is None or name != name else str(name),
+        "sample": int(row["sample"]),
+        "output": row.get("output") or "",
+        "loss": None if loss is None else float(loss),
+        **said(truth, predicted),
+    }
+
+
+def said(truth: list[float], predicted: list[float]) -> dict[str, Any]:
+    """Truth and prediction in words: the class, where the prediction has one number for each."""
+    if len(predicted) > 1 and len(truth) in (1, len(predicted)):
+        guess = int(np.argmax(predicted))
+        right = int(truth[0]) if len(truth) == 1 else int(np.argmax(truth))
+        sure = predicted[guess] if min(predicted) >= 0 and max(predicted) <= 1 else None
+        return {"truth": str(right), "predicted": str(guess), "p": sure, "wrong": guess != right}
+    wrong = (
+        len(predicted) == len(truth) == 1 and truth[0] in (0, 1) and (predicted[0] > 0.5) != (truth[0] > 0.5)
+    )
+    return {"truth": _short(truth), "predicted": _short(predicted), "p": None, "wrong": bool(wrong)}
+
+
+def _numbers(value: Any) -> list[float]:
+    if value is None or (isinstance(value, float) and value != value):
+        return []
+    return [float(number) for number in np.atleast_1d(np.asarray(value, float))]
+
+
+def _short(numbers: list[float]) -> str:
+    shown = ", ".join(f"{number:.3g}" for number in numbers[:4])
+    return f"{shown}, …" if len(numbers) > 4 else shown or "–"

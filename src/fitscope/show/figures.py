@@ -1,0 +1,202 @@
+"""The views in two more forms: characters, and matplotlib for papers. Each function draws from the same numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from fitscope.errors import StoreError
+from fitscope.show.colour import SCALE, rgb, viridis
+from fitscope.show.data.gather import Gathered
+from fitscope.show.data.matrix import INF, NAN, VALUE, Array, Cells, Matrix
+from fitscope.show.squeeze import INF as INF_MARK
+from fitscope.show.squeeze import MISSING, Grid
+from fitscope.show.squeeze import NAN as NAN_MARK
+from fitscope.show.squeeze import VALUE as VALUE_MARK
+from fitscope.show.text import Pen, clean, curve, number, percent, spectrogram
+
+_DIVERGING = ("past", "change", "start", "run", "cosine")
+
+
+def meaning(kind: str, value: float) -> str:
+    """A number of a matrix in words."""
+    if kind == "share":
+        return percent(value)
+    if kind == "log2":
+        return "0" if value <= -128 else number(2.0**value)
+    return f"{value:+.1f} σ" if kind == "past" else f"{value:+.2f}"
+
+
+def grid(matrix: Matrix, columns: int) -> Grid:
+    """A matrix in so many columns, each cell the value farthest from the middle of its row."""
+    level = matrix.level_for(max(4 * columns, 64))
+    cells = matrix.window(level, 0, matrix.columns(level))
+    values = far(matrix, cells)
+    marks = np.where(cells.flags & VALUE, VALUE_MARK, MISSING)
+    marks[(cells.flags & INF) > 0] = INF_MARK
+    marks[(cells.flags & NAN) > 0] = NAN_MARK
+    return Grid(values, marks).columns(columns)
+
+
+def far(matrix: Matrix, cells: Cells) -> Array:
+    """Of the lowest and highest value of each cell the one farther from the middle of its row; NaN without one."""
+    known = (cells.flags & VALUE) > 0
+    low, high = (np.where(known, matrix.code.decode(side), np.nan) for side in (cells.low, cells.high))
+    seen = [row[flags] for row, flags in zip((low + high) / 2, known, strict=True)]
+    middle = np.array([np.median(row) if len(row) else 0.0 for row in seen])[:, None]
+    return np.where(np.abs(high - middle) >= np.abs(low - middle), high, low)
+
+
+def spectrogram_text(g: Gathered, matrix: Matrix, what: str, width: int, pen: Pen) -> RenderableType:
+    """Layers × steps in half blocks; the colours span the measure's own scale."""
+    kind, low, high = matrix.scale.kind, matrix.scale.low, matrix.scale.high
+    labels = [clean(row.name) for row in g.rows]
+    longest = min(max(map(len, labels), default=0), max(width // 5, 8))
+    shown = grid(matrix, max(width - longest - 2, 10))
+    share = np.clip((shown.values - low) / (high - low), 0, 1)
+    placed = Grid(SCALE[0] + share * (SCALE[1] - SCALE[0]), shown.marks)
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, show_header=False)
+    table.add_column(style="dim", no_wrap=True, overflow="ellipsis", width=longest)
+    table.add_column(no_wrap=True)
+    for label, line in spectrogram(placed, labels, max(width - longest - 2, 10), pen):
+        table.add_row(Text(label), line)
+    ends = f"{meaning(kind, low)} … {meaning(kind, high)}"
+    steps = (
+        f"{matrix.count:,} steps, {matrix.steps[0]:,} to {matrix.steps[-1]:,}" if matrix.count else "no steps"
+    )
+    return Group(table, Text(f"{what}, {len(labels)} layers (top: input) × {steps}; {ends}", "dim"))
+
+
+def curve_text(steps: Array, values: Array, width: int, pen: Pen) -> RenderableType:
+    """A line over the steps."""
+    lines, log = curve(values, max(width, 10), 8, pen)
+    real = values[np.isfinite(values)]
+    span = f"{number(float(real.min()))} … {number(float(real.max()))}" if len(real) else "nothing finite"
+    end = f"steps {steps[0]:,} to {steps[-1]:,}; " if len(steps) else ""
+    return Group(*lines, Text(f"{end}{span}{' (log)' if log else ''}", "dim"))
+
+
+def bars_text(
+    labels: Sequence[str], shares: Array, said: Sequence[str], width: int, pen: Pen
+) -> RenderableType:
+    """A bar for each label."""
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True, style="dim", overflow="ellipsis", max_width=max(width // 4, 8))
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(no_wrap=True)
+    room = max(width - max(width // 4, 8) - 14, 6)
+    for label, share, text in zip(labels, shares, said, strict=True):
+        filled = 0 if np.isnan(share) else round(float(np.clip(share, 0, 1)) * room)
+        style = rgb(viridis(float(share))) if pen.colour and not np.isnan(share) else ""
+        table.add_row(Text(clean(label)), text, Text(("█" if pen.unicode else "#") * filled, style))
+    return table
+
+
+def table_text(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> RenderableType:
+    """Words and numbers in columns."""
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    for i, column in enumerate(columns):
+        table.add_column(column, justify="left" if i == 0 else "right", no_wrap=True, overflow="ellipsis")
+    for row in rows:
+        table.add_row(
+            *(
+                Text(clean(number(cell) if isinstance(cell, float) else "–" if cell is None else cell))
+                for cell in row
+            )
+        )
+    return table
+
+
+# ---- matplotlib ---------------------------------------------------------------------------------------------
+
+
+def figure(wide: float = 9, tall: float = 4) -> tuple[Any, Any]:
+    """A figure that belongs to nobody: drawing one opens no window."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as problem:
+        raise StoreError(
+            "matplotlib", "an environment without it", "Install it: pip install 'fitscope[matplotlib]'"
+        ) from problem
+    made = Figure(figsize=(wide, tall), layout="constrained")
+    return made, made.add_subplot()
+
+
+def spectrogram_figure(g: Gathered, matrix: Matrix, what: str) -> Any:
+    """The spectrogram, with NaN and Inf in colours of their own."""
+    made, axes = figure(9, min(max(0.12 * matrix.rows, 3), 9))
+    level = matrix.level_for(1600)
+    cells = matrix.window(level, 0, matrix.columns(level))
+    starts = np.append(matrix.starts(level), matrix.steps[-1] + 1 if matrix.count else 1)
+    values = far(matrix, cells)
+    colours = "RdBu_r" if matrix.scale.kind in _DIVERGING else "viridis"
+    edges = np.arange(matrix.rows + 1)
+    image = axes.pcolormesh(
+        starts, edges, np.ma.masked_invalid(values), cmap=colours, vmin=matrix.scale.low, vmax=matrix.scale.high,
+        rasterized=True,
+    )  # fmt: skip
+    for flag, colour in ((INF, "#ff5f1f"), (NAN, "#ff00b3")):
+        there = np.where((cells.flags & flag) > 0, 1.0, np.nan)
+        if np.isfinite(there).any():
+            from matplotlib.colors import ListedColormap
+
+            axes.pcolormesh(
+                starts, edges, np.ma.masked_invalid(there), cmap=ListedColormap([colour]), rasterized=True
+            )
+    axes.invert_yaxis()
+    every = max(matrix.rows // 30, 1)
+    axes.set_yticks(
+        np.arange(0, matrix.rows, every) + 0.5, [_plain(row.name) for row in g.rows[::every]], fontsize=7
+    )
+    axes.set_xlabel("step")
+    bar = made.colorbar(image, ax=axes)
+    bar.ax.yaxis.set_major_formatter(lambda value, _: meaning(matrix.scale.kind, value))
+    axes.set_title(what)
+    return made
+
+
+def curve_figure(steps: Array, values: Array, what: str) -> Any:
+    made, axes = figure(9, 3)
+    axes.plot(steps, values, linewidth=0.8)
+    real = values[np.isfinite(values)]
+    if len(real) and real.min() > 0 and real.max() / real.min() > 30:
+        axes.set_yscale("log")
+    axes.set_xlabel("step")
+    axes.set_title(what)
+    return made
+
+
+def bars_figure(labels: Sequence[str], values: Array, what: str, *, log: bool) -> Any:
+    made, axes = figure(6, min(max(0.16 * len(labels), 2.5), 12))
+    axes.barh(np.arange(len(labels)), np.where(np.isfinite(values), values, 0))
+    axes.invert_yaxis()
+    if log and np.nanmax(values, initial=0) > 0:
+        axes.set_xscale("log")
+    every = max(len(labels) // 40, 1)
+    axes.set_yticks(
+        np.arange(0, len(labels), every), [_plain(label) for label in labels[::every]], fontsize=7
+    )
+    axes.set_title(what)
+    return made
+
+
+def table_figure(columns: Sequence[str], rows: Sequence[Sequence[Any]], what: str) -> Any:
+    made, axes = figure(9, 0.3 * len(rows) + 1)
+    axes.axis("off")
+    cells = [
+        [_plain(number(c) if isinstance(c, float) else "–" if c is None else c) for c in row] for row in rows
+    ]
+    if cells:
+        axes.table(cells, colLabels=list(columns), loc="center").auto_set_font_size(value=True)
+    axes.set_title(what)
+    return made
+
+
+def _plain(text: object) -> str:
+    """A dollar sign would begin a formula."""
+    return clean(text).replace("$", r"\$")

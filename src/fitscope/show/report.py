@@ -1,0 +1,185 @@
+"""A run as one HTML file that needs nothing else: no server, no network, no other file.
+
+It is the same page from the same modules. They are written one after another into one script, which works because
+no two of them use a name at the top twice (a test sees to it); the data goes in as gzip and base64. The file's own
+policy allows that one script and style, by their hashes, and no request at all.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from fitscope.show.data import payload
+from fitscope.show.data.gather import Gathered
+from fitscope.show.data.pack import pack, squeezed
+from fitscope.show.data.samples import worst_of_batch
+
+#: The modules, each after those it needs.
+MODULES = (
+    "pack", "format", "canvas", "colour", "matrix", "state", "source", "heat", "lossplot", "strip", "depth",
+    "inspector", "samples", "keys", "main",
+)  # fmt: skip
+
+BYTES = 1_350_000  #: of compressed data, which makes a file below 2 MB
+COLUMNS = 1024
+_ALSO = (
+    "gradients.rms",
+    "activations.rms",
+    "activations.zeros",
+    "updates.ratio",
+)  #: if there is room, in this order
+_MODES = ("absolute", "past", "change", "start")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a file is to show: everything, or one view of it."""
+
+    parts: tuple[str, ...] | None = None  #: the panels; all of them if None
+    measure: str | None = None  #: shown first; what shows the worst finding if None
+    mode: str = "absolute"
+    other: Gathered | None = None  #: for the mode `run`
+    row: str | None = None
+    step: int | None = None
+    series: tuple[dict[str, Any], dict[str, Any]] | None = None  #: instead of the loss
+    table: dict[str, Any] | None = None
+
+
+def report(g: Gathered, wanted: Wanted | None = None) -> str:
+    """The file's text."""
+    wanted = wanted or Wanted()
+    facts, arrays = enclosed(g, wanted)
+    facts["parts"] = wanted.parts
+    return page(pack(facts, arrays))
+
+
+def enclosed(g: Gathered, wanted: Wanted) -> tuple[dict[str, Any], dict[str, Any]]:
+    """All that the page may ask for, as far as it fits."""
+    offered = [m.key for m in g.measures]
+    found = [f.measure for f in g.findings if f.measure in offered]
+    first = wanted.measure or next(iter(found), None) or next(iter(offered), "")
+    series_facts, series_arrays = wanted.series or payload.series(g)
+    arrays: dict[str, Any] = {f"series.{name}": array for name, array in series_arrays.items()}
+    head = payload.head(g)
+    facts: dict[str, Any] = {"series": series_facts, "matrices": {}, "moments": [], "distributions": {}}
+    cells = [
+        (finding.row, finding.step, finding.measure) for finding in g.findings if finding.row is not None
+    ][:8]
+    if wanted.row is not None and wanted.step is not None:
+        cells = [(wanted.row, wanted.step, first)]
+        head["selected"] = {"layer": wanted.row, "step": wanted.step}
+    elif wanted.step is not None:
+        head["selected"] = {"layer": "", "step": wanted.step}
+    if wanted.parts is None or "inspector" in wanted.parts:
+        _moments(g, cells, facts, arrays)
+    _matrices(g, wanted, [first, *found], facts, arrays)
+    there = {name.partition(" ")[0] for name in facts["matrices"]}
+    head["measures"] = [m for m in head["measures"] if m["key"] in there]
+    head["shown"] = [first, wanted.mode]
+    head["table"] = wanted.table
+    if g.has_samples and wanted.parts is None:
+        facts["samples"] = [worst_of_batch(g, step) for step in sorted({f.step for f in g.findings[:12]})]
+    return {"head": head, **facts}, arrays
+
+
+def _matrices(
+    g: Gathered, wanted: Wanted, keys: Sequence[str | None], facts: dict[str, Any], arrays: dict[str, Any]
+) -> None:
+    """The matrices, the one shown first in any case, the others as far as there is room."""
+    offered = [m.key for m in g.measures]
+    questions = dict.fromkeys([(keys[0], wanted.mode), (keys[0], "absolute")])
+    if wanted.parts is None:
+        questions |= dict.fromkeys((key, "absolute") for key in [*keys, *_ALSO])
+        questions |= dict.fromkeys((key, mode) for key in (keys[0], *_ALSO) for mode in _MODES[1:])
+    used, columns = len(squeezed(pack(facts, arrays))), COLUMNS
+    for key, mode in questions:
+        while key in offered:
+            about, cells = payload.matrix(g, str(key), mode, wanted.other, columns=columns)
+            data = {f"{key} {mode}.{name}": array for name, array in cells.items()}
+            size = len(squeezed(pack(about, data)))
+            if used + size <= BYTES:
+                facts["matrices"][f"{key} {mode}"] = about
+                arrays |= data
+                used += size
+            elif not facts["matrices"] and columns > 32:
+                columns //= 2
+                continue
+            break
+
+
+def _moments(
+    g: Gathered, cells: Sequence[tuple[str, int, str | None]], facts: dict[str, Any], arrays: dict[str, Any]
+) -> None:
+    """The exact numbers of these cells, and the distributions of their rows."""
+    if not g.measures:
+        return
+    offered = [m.key for m in g.measures]
+    for name, step, measure in cells:
+        key = measure if measure in offered else offered[0]
+        later = g.matrix(key).steps
+        later = later[later > step]
+        moment = payload.moment(g, name, step, key)
+        facts["moments"].append({**moment, "until": int(later[0]) if len(later) else step + 1})
+        row = g.rows[g.row(name)]
+        sites = {
+            of[0]: f"{name} {kind}" for kind, of in row.sites.items() if kind in ("activations", "gradients")
+        }
+        for site, (about, spread) in payload.distribution(g, list(sites), 96).items():
+            facts["distributions"][sites[site]] = about
+            arrays |= {f"distribution {sites[site]}.{part}": array for part, array in spread.items()}
+
+
+def page(data: bytes) -> str:
+    """The page with its style, script and data inside."""
+    script, style = bundle(), _static("style.css")
+    body = _static("index.html").partition("<body>")[2].partition("</body>")[0]
+    policy = (
+        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="referrer" content="no-referrer">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>fitscope</title>\n'
+        f'<link rel="icon" href="data:,">\n<style>{style}</style>\n</head>\n<body>{body}'
+        f'<script type="text/plain" id="data">{base64.b64encode(squeezed(data)).decode()}</script>\n'
+        f'<script type="module">{script}</script>\n</body>\n</html>\n'
+    )
+
+
+def bundle() -> str:
+    """All modules as one: imports and the word `export` left out."""
+    return "\n".join(_plain(_static(f"{name}.js")) for name in MODULES)
+
+
+def _plain(module: str) -> str:
+    without = re.sub(r"^import [^;]*?;\n", "", module, flags=re.MULTILINE | re.DOTALL)
+    without = re.sub(r"^export (?=(async |function|class|const|let))", "", without, flags=re.MULTILINE)
+    # Types in comments are for the checker, and would only make every report longer.
+    return re.sub(r"/\*\*.*?\*/ ?", "", without, flags=re.DOTALL)
+
+
+def _static(name: str) -> str:
+    return (resources.files("fitscope.show") / "static" / name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def save(path: str | Path, text: str) -> Path:
+    """Writes a file whole or not at all."""
+    to = Path(path)
+    to.parent.mkdir(parents=True, exist_ok=True)
+    part = to.with_name(f".{to.name}.part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(to)
+    return to

@@ -1,0 +1,285 @@
+"""The live page: reads runs, answers with `data.payload`, and tells what is new by server-sent events.
+
+It only ever reads. Runs are those that a listing of the directory names, never a path from the address. Each run
+is opened once and used by one thread at a time. A tick carries the columns that are new and the facts that
+changed, so its size does not grow with the run. Who may ask is `guard`'s business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import os
+import threading
+import time
+import warnings
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from importlib import resources
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from fitscope.errors import FitscopeError, FitscopeWarning, RunError, one_of
+from fitscope.read import Brief, Run
+from fitscope.read import open as open_run
+from fitscope.read import runs as list_runs
+from fitscope.show.data import payload
+from fitscope.show.data.gather import Gathered
+from fitscope.show.data.pack import pack, plain_json
+from fitscope.show.data.samples import worst_of_batch
+from fitscope.show.guard import Guard
+from fitscope.store import Objects
+
+TICK = 1.0  #: seconds between two looks at a run that grows
+TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+
+
+class Shelf:
+    """The runs of one place, each opened when first asked for."""
+
+    def __init__(self, place: str | os.PathLike[str] | Objects) -> None:
+        self.place = place
+        self._open: dict[str, Gathered] = {}
+        self._lock = threading.RLock()  # one for all: a comparison needs two runs at once
+
+    def briefs(self) -> list[Brief]:
+        """The newest first."""
+        return list_runs(self.place)[::-1]
+
+    @contextlib.contextmanager
+    def run(self, name: str | None) -> Iterator[Gathered]:
+        """One run, up to date, for one thread at a time."""
+        with self._lock, warnings.catch_warnings():
+            warnings.simplefilter("ignore", FitscopeWarning)  # what is damaged is said on the page
+            known = self._open.get(name or "")
+            if known is None:
+                known = self._open[name or ""] = Gathered(self._find(name))
+            known.update()
+            yield known
+
+    def _find(self, name: str | None) -> Run:
+        ids = [brief.id for brief in self.briefs()]
+        if not name:
+            return open_run(self.place)
+        if name not in ids:
+            raise RunError("the id of a run that is served", repr(name), one_of(ids, name))
+        found = open_run(self.place)
+        return found if found.id == name else open_run(self.place, name)
+
+
+class Asked:
+    """What a request is about: taken from its query, checked."""
+
+    def __init__(self, query: Mapping[str, str]) -> None:
+        self.run = query.get("run") or None
+        self.other = query.get("other") or None
+        self.measure = query.get("measure", "")
+        self.mode = query.get("mode", "absolute")
+        self.row = query.get("row", "")
+        self.step = int(query.get("step", 0))
+        self.columns = min(max(int(query.get("columns", payload.COLUMNS)), 16), payload.COLUMNS)
+        self.level, self.first = int(query.get("level", 0)), int(query.get("first", 0))
+        self.loss_level, self.loss_first = int(query.get("loss_level", 0)), int(query.get("loss_first", 0))
+        span = query.get("from"), query.get("to")
+        self.span = (float(span[0]), float(span[1])) if span[0] and span[1] else None
+
+
+def app(
+    place: str | os.PathLike[str] | Objects,
+    *,
+    tick: float = TICK,
+    token: str | None = None,
+    ending: Callable[[], bool] = lambda: False,
+) -> Guard:
+    """The page for the runs in a place, guarded. `ending` says when to let go of those who listen."""
+    pages = Pages(Shelf(place), tick, ending)
+    inner = Starlette(
+        routes=[
+            Route("/", pages.page),
+            Route("/static/{name}", pages.static),
+            Route("/api/runs", pages.runs),
+            Route("/api/head", pages.answer(pages.head)),
+            Route("/api/matrix", pages.answer(pages.matrix)),
+            Route("/api/series", pages.answer(pages.series)),
+            Route("/api/moment", pages.answer(pages.moment)),
+            Route("/api/samples", pages.answer(pages.samples)),
+            Route("/api/distribution", pages.answer(pages.distribution)),
+            Route("/api/live", pages.live),
+        ]
+    )
+    # Ticks are small and must not wait for a compressor: they are sent as they are.
+    inner.add_middleware(GZipMiddleware, minimum_size=1500, compresslevel=4)
+    return Guard(inner, token)
+
+
+class Pages:
+    """The answers."""
+
+    def __init__(self, shelf: Shelf, tick: float, ending: Callable[[], bool]) -> None:
+        self._shelf = shelf
+        self._tick = tick
+        self._ending = ending
+
+    def page(self, request: Request) -> Response:  # noqa: ARG002
+        return Response(_read("index.html"), media_type="text/html; charset=utf-8")
+
+    def static(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in STATIC:
+            return PlainTextResponse("There is no such file.", 404)
+        kind = TYPES["." + name.rpartition(".")[2]]
+        return Response(_read(name), media_type=f"{kind}; charset=utf-8")
+
+    def runs(self, request: Request) -> Response:  # noqa: ARG002
+        try:
+            found = self._shelf.briefs()
+        except FitscopeError as problem:
+            return _said(problem)
+        return _json(
+            [
+                {"id": b.id, "status": b.status, "step": b.step, "model": b.model, "problem": b.problem,
+                 "created": b.created.timestamp() if b.created else None}
+                for b in found
+            ]
+        )  # fmt: skip
+
+    def answer(self, what: Callable[[Asked], Response]) -> Callable[[Request], Response]:
+        """An endpoint, with our errors as answers."""
+
+        def endpoint(request: Request) -> Response:
+            try:
+                return what(Asked(request.query_params))
+            except FitscopeError as problem:
+                return _said(problem)
+            except (ValueError, OverflowError):
+                return PlainTextResponse("The question cannot be understood.", 400)
+
+        return endpoint
+
+    def head(self, asked: Asked) -> Response:
+        with self._shelf.run(asked.run) as g:
+            return _json(payload.head(g))
+
+    def matrix(self, asked: Asked) -> Response:
+        with self._shelf.run(asked.run) as g, self._other(asked) as other:
+            found = payload.matrix(
+                g, asked.measure, asked.mode, other, columns=asked.columns, span=asked.span
+            )
+            return _bytes(pack(*found))
+
+    def series(self, asked: Asked) -> Response:
+        with self._shelf.run(asked.run) as g:
+            return _bytes(pack(*payload.series(g)))
+
+    def moment(self, asked: Asked) -> Response:
+        with self._shelf.run(asked.run) as g:
+            return _json(payload.moment(g, asked.row, asked.step, asked.measure))
+
+    def distribution(self, asked: Asked) -> Response:
+        with self._shelf.run(asked.run) as g:
+            site = payload.main_site(g, asked.row, asked.measure)
+            found = payload.distribution(g, [site]) if site else {}
+            return _bytes(pack(*found.get(site or "", ({}, {}))))
+
+    def samples(self, asked: Asked) -> Response:
+        with self._shelf.run(asked.run) as g:
+            return _json(worst_of_batch(g, asked.step))
+
+    async def live(self, request: Request) -> Response:
+        try:
+            asked = Asked(request.query_params)
+            watcher = await run_in_threadpool(Watcher, self, asked)
+        except FitscopeError as problem:
+            return _said(problem)
+        except (ValueError, OverflowError):
+            return PlainTextResponse("The question cannot be understood.", 400)
+        return StreamingResponse(self._ticks(request, watcher), media_type="text/event-stream")
+
+    async def _ticks(self, request: Request, watcher: Watcher) -> AsyncIterator[bytes]:
+        yield b": listening\n\n"
+        quiet = 0.0
+        while not (self._ending() or await request.is_disconnected()):
+            try:
+                data = await run_in_threadpool(watcher.tick)
+            except FitscopeError:
+                data = b""  # the run is gone for the moment, or was replaced
+            if data:
+                yield b"data: " + data + b"\n\n"
+                quiet = 0.0
+            elif quiet >= 15:
+                yield b": still here\n\n"
+                quiet = 0.0
+            quiet += self._tick
+            until = time.monotonic() + self._tick
+            while time.monotonic() < until and not self._ending():
+                await asyncio.sleep(min(self._tick, 0.2))
+
+    def _other(self, asked: Asked) -> Any:
+        wanted = asked.mode == "run" and asked.other is not None
+        return self._shelf.run(asked.other) if wanted else contextlib.nullcontext(None)
+
+
+class Watcher:
+    """What one open page has, so that a tick tells it only what is new."""
+
+    def __init__(self, pages: Pages, asked: Asked) -> None:
+        self._pages = pages
+        self._asked = asked
+        self._told: dict[str, Any] = {}
+        self._counts: tuple[int, int, int] = (-1, -1, -1)
+
+    def tick(self) -> bytes:
+        """The next event, base64. Empty if nothing is new."""
+        asked = self._asked
+        with self._pages._shelf.run(asked.run) as g, self._pages._other(asked) as other:
+            now = payload.now(g)
+            changed = {key: value for key, value in now.items() if value != self._told.get(key)}
+            if "lanes" in changed:
+                before = {lane["name"]: lane for lane in self._told.get("lanes", ())}
+                changed["lanes"] = [lane for lane in now["lanes"] if lane != before.get(lane["name"])]
+            self._told = now
+            arrays: dict[str, Any] = {}
+            if asked.measure in [m.key for m in g.measures]:
+                facts, columns = payload.tail(g, asked.measure, asked.mode, other, asked.level, asked.first)
+                changed["matrix"] = facts
+                arrays |= {f"matrix.{name}": array for name, array in columns.items()}
+                asked.first = max((facts["count"] >> asked.level), asked.first)
+            facts, columns = payload.series(g, "loss", asked.loss_level, asked.loss_first)
+            changed["loss"] = facts
+            arrays |= {f"loss.{name}": array for name, array in columns.items()}
+            asked.loss_first = max(facts["count"] >> asked.loss_level, asked.loss_first)
+            counts = (changed.get("matrix", {}).get("count", 0), facts["count"], g.generation)
+            nothing = counts == self._counts and not (set(changed) - {"matrix", "loss", "speed"})
+            self._counts = counts
+            return b"" if nothing else base64.b64encode(pack(changed, arrays))
+
+
+def _static() -> frozenset[str]:
+    folder = resources.files("fitscope.show") / "static"
+    return frozenset(entry.name for entry in folder.iterdir() if "." + entry.name.rpartition(".")[2] in TYPES)
+
+
+STATIC = _static()  #: the files that may be asked for, by their whole names
+
+
+def _read(name: str) -> bytes:
+    return (resources.files("fitscope.show") / "static" / name).read_bytes()
+
+
+def _json(value: Any) -> Response:
+    return JSONResponse(plain_json(value))
+
+
+def _bytes(data: bytes) -> Response:
+    return Response(data, media_type="application/octet-stream")
+
+
+def _said(problem: FitscopeError) -> Response:
+    return Response(json.dumps({"problem": str(problem)}).encode(), 404, media_type="application/json")

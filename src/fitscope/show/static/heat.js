@@ -1,0 +1,144 @@
+// The training spectrogram: layers × steps. Every pixel shows the value farthest from its surroundings of all that falls
+// into it, so one odd batch is seen at every zoom; NaN, Inf and "not recorded" are marks of their own.
+
+import { sheet } from "./canvas.js";
+import { MARKS, packed, table } from "./colour.js";
+import { INF, NAN, VALUE, pick, pixels } from "./matrix.js";
+
+/** @typedef {import("./main.js").Page} Page */
+
+/** @type {{key: string, colours: Uint32Array}} */
+let held = { key: "", colours: new Uint32Array(0) };
+
+/** What was painted last: moving the cursor only draws over it. @type {{matrix: any, key: string, image: ImageData | null}} */
+let painted = { matrix: null, key: "", image: null };
+
+/** @param {import("./matrix.js").Matrix} m @param {boolean} dark */
+function coloursOf(m, dark) {
+  const key = `${m.scale} ${m.code} ${dark}`;
+  if (held.key !== key) held = { key, colours: table(m.code, m.scale, dark) };
+  return held.colours;
+}
+
+/** @param {HTMLCanvasElement} canvas @param {Page} page */
+export function drawHeat(canvas, page) {
+  const { g, w, h, ratio } = sheet(canvas);
+  const m = page.shown();
+  if (!m || !m.rows || w < 2) return;
+  const [wide, high] = [canvas.width, canvas.height];
+  const { from, to } = page.span();
+  const key = `${from} ${to} ${wide} ${high} ${m.version} ${page.theme.dark}`;
+  if (painted.matrix !== m || painted.key !== key || !painted.image) {
+    const image = painted.image?.width === wide && painted.image.height === high ? painted.image : g.createImageData(wide, high);
+    paint(m, page.span(), wide, high, new Uint32Array(image.data.buffer), page.theme.dark);
+    painted = { matrix: m, key, image };
+  }
+  g.putImageData(/** @type {ImageData} */ (painted.image), 0, 0);
+  g.setTransform(ratio, 0, 0, ratio, 0, 0);
+  drawOver(g, w, h, page);
+}
+
+/**
+ * @param {import("./matrix.js").Matrix} m @param {{from: number, to: number}} span
+ * @param {number} wide @param {number} high @param {Uint32Array} out pixels @param {boolean} dark
+ */
+function paint(m, span, wide, high, out, dark) {
+  const colours = coloursOf(m, dark);
+  const [nan, inf] = [packed(MARKS.nan), packed(MARKS.inf)];
+  const none = dark ? packed([44, 48, 54]) : packed([214, 217, 222]);
+  const { first, last } = pixels(m, span.from, span.to, wide);
+  const codes = new Uint16Array(wide);
+  const flags = new Uint8Array(wide);
+  const line = new Uint32Array(wide);
+  const worst = new Uint8Array(wide);
+  for (let row = 0; row < m.rows; row++) {
+    const [top, bottom] = [Math.floor((row * high) / m.rows), Math.floor(((row + 1) * high) / m.rows)];
+    // Where there are more rows than pixels, several share one: the worst of them is seen.
+    const shared = row > 0 && top === Math.floor(((row - 1) * high) / m.rows);
+    pick(m, row, first, last, codes, flags);
+    for (let x = 0; x < wide; x++) {
+      const f = first[x] < 0 ? 255 : flags[x];
+      const rank = f === 255 ? 0 : f & NAN ? 4 : f & INF ? 3 : f & VALUE ? 2 : 1;
+      if (shared && rank <= worst[x]) continue;
+      worst[x] = rank;
+      line[x] = rank === 0 ? 0 : rank === 4 ? nan : rank === 3 ? inf : rank === 2 ? colours[codes[x]] : hatched(none, x, top, dark);
+    }
+    for (let y = top; y < Math.max(bottom, top + 1); y++) out.set(line, y * wide);
+  }
+}
+
+/** Not recorded: striped, so that it is no colour of the scale. @param {number} none @param {number} x @param {number} y @param {boolean} dark */
+const hatched = (none, x, y, dark) => ((x + y) & 7) < 2 ? (dark ? packed([64, 69, 77]) : packed([192, 196, 203])) : none;
+
+/** Lines, marks and the cursor. @param {CanvasRenderingContext2D} g @param {number} w @param {number} h @param {Page} page */
+function drawOver(g, w, h, page) {
+  const { from, to } = page.span();
+  const rows = page.rows.length;
+  const x = (/** @type {number} */ step) => ((step - from) / (to - from)) * w;
+  const y = (/** @type {number} */ row) => ((row + 0.5) / rows) * h;
+  const at = page.rowIndex(page.selection.layer);
+  g.lineWidth = 1;
+  if (at >= 0) {
+    g.strokeStyle = "rgb(255 255 255 / .75)";
+    line(g, 0, y(at), w, y(at));
+  }
+  const step = page.selection.step;
+  if (step !== null && step >= from && step <= to) {
+    g.strokeStyle = "rgb(255 255 255 / .75)";
+    line(g, x(step), 0, x(step), h);
+    if (at >= 0) box(g, x(step), y(at));
+  }
+  for (const finding of page.head.findings) {
+    const row = page.rowIndex(finding.row);
+    if (row >= 0 && finding.step >= from && finding.step <= to) flag(g, x(finding.step), y(row), finding.severity === "error");
+  }
+  if (page.drag) {
+    g.fillStyle = "rgb(255 255 255 / .25)";
+    g.fillRect(Math.min(page.drag.x0, page.drag.x1), 0, Math.abs(page.drag.x1 - page.drag.x0), h);
+  }
+}
+
+/** @param {CanvasRenderingContext2D} g @param {number} a @param {number} b @param {number} c @param {number} d */
+function line(g, a, b, c, d) {
+  g.beginPath();
+  g.moveTo(a, b);
+  g.lineTo(c, d);
+  g.stroke();
+}
+
+/** @param {CanvasRenderingContext2D} g @param {number} x @param {number} y */
+function box(g, x, y) {
+  g.lineWidth = 2;
+  g.strokeStyle = "#fff";
+  g.strokeRect(x - 5, y - 5, 10, 10);
+  g.lineWidth = 1;
+  g.strokeStyle = "#000";
+  g.strokeRect(x - 6.5, y - 6.5, 13, 13);
+}
+
+/** Where a fault began: a pennant that points at its cell and lies beside it. @param {CanvasRenderingContext2D} g @param {number} x @param {number} y @param {boolean} error */
+function flag(g, x, y, error) {
+  const away = x > 14 ? -1 : 1; // it must not hide the cell itself
+  g.beginPath();
+  g.moveTo(x + away * 3, y);
+  g.lineTo(x + away * 11, y - 5);
+  g.lineTo(x + away * 11, y + 5);
+  g.closePath();
+  g.fillStyle = error ? "#d1242f" : "#fff";
+  g.fill();
+  g.lineWidth = 1.3;
+  g.strokeStyle = error ? "#fff" : "#000";
+  g.stroke();
+}
+
+/** What lies under a place on the canvas. @param {HTMLCanvasElement} canvas @param {Page} page @param {number} px @param {number} py */
+export function under(canvas, page, px, py) {
+  const m = page.shown();
+  const { from, to } = page.span();
+  const row = Math.min(Math.max(Math.floor((py / canvas.clientHeight) * page.rows.length), 0), page.rows.length - 1);
+  const step = from + ((to - from) * (px + 0.5)) / canvas.clientWidth;
+  if (!m || !page.rows.length) return null;
+  const near = 0.5 * ((to - from) / canvas.clientWidth);
+  const column = Math.max(m.at(step), m.at(Math.max(step - near, m.start[0] ?? 0)));
+  return { row, column, step: column >= 0 ? m.start[column] : Math.round(step) };
+}

@@ -1,0 +1,257 @@
+// One layer at one step: what its values were in this batch and in the one before, how they were spread over the
+// training, the statistics, and which layers moved most in that batch.
+
+import { sheet } from "./canvas.js";
+import { MARKS, colourAt, css } from "./colour.js";
+import { clean, element, meaning, number, percent, whole } from "./format.js";
+import { INF, NAN, VALUE } from "./matrix.js";
+
+/** @typedef {import("./main.js").Page} Page */
+
+const WORDS = { activations: "activations", gradients: "gradients", weights: "weights", weight_gradients: "weight gradients", updates: "updates" };
+
+/** @param {HTMLElement} box @param {Page} page @param {any} moment exact numbers, or null @param {any} spread */
+export function drawInspector(box, page, moment, spread) {
+  const row = page.rows[page.rowIndex(page.selection.layer)];
+  if (!row || page.selection.step === null) {
+    box.replaceChildren(element("p", "hint", "Click a finding above, or a cell of the spectrogram."));
+    return;
+  }
+  const parts = [title(page, row, moment)];
+  const site = mainSite(page, moment);
+  if (site) parts.push(...values(page, site));
+  if (spread?.arrays?.share) parts.push(element("h3", "", "distribution over training"), distribution(page, spread));
+  parts.push(moment ? exactTable(moment) : coarseTable(page));
+  if (moment?.moved?.length) parts.push(...moved(page, moment.moved));
+  box.replaceChildren(...parts);
+}
+
+/** @param {Page} page @param {any} row @param {any} moment */
+function title(page, row, moment) {
+  const at = moment?.sites?.find((/** @type {any} */ s) => s.now)?.now;
+  const where = [row.type, `layer ${page.rowIndex(row.name) + 1} of ${page.rows.length}`, row.shape && `output ${row.shape}`];
+  const when = `step ${whole(page.selection.step ?? 0)}${at ? ` (epoch ${at.epoch + 1}, batch ${at.batch})` : ""}`;
+  const made = element("div", "", element("h2", "", row.name));
+  made.append(element("p", "faint", [...where, when].filter(Boolean).join(" · ")));
+  return made;
+}
+
+/** The site that the measure on show is about. @param {Page} page @param {any} moment */
+function mainSite(page, moment) {
+  const kind = page.measure()?.kind;
+  const sites = moment?.sites ?? [];
+  return sites.find((/** @type {any} */ s) => s.kind === kind) ?? sites.find((/** @type {any} */ s) => s.kind === "activations") ?? sites[0];
+}
+
+/** @param {Page} page @param {any} site */
+function values(page, site) {
+  const { now, before } = site;
+  const head = element("h3", "", `${WORDS[/** @type {"gradients"} */ (site.kind)] ?? site.kind} in this batch `);
+  head.append(element("i", "", before ? `(grey: step ${whole(before.step)})` : ""));
+  const canvas = /** @type {HTMLCanvasElement} */ (element("canvas", "values"));
+  requestAnimationFrame(() => histogram(canvas, page, now, before));
+  return [signs(now), head, canvas];
+}
+
+/** [− 0 + NaN Inf] as a bar. @param {any} now */
+function signs(now) {
+  const finite = now.count - now.nans - now.infs;
+  const shares = [
+    ["−", now.negatives, "#4393c3"], ["0", now.zeros, "#8b949e"], ["+", finite - now.negatives - now.zeros, "#d6604d"],
+    ["NaN", now.nans, css(MARKS.nan)], ["Inf", now.infs, css(MARKS.inf)],
+  ];
+  const bar = element("div", "signs");
+  for (const [name, count, colour] of /** @type {[string, number, string][]} */ (shares)) {
+    if (!count) continue;
+    const part = element("span", "", count / now.count > 0.12 ? `${name} ${percent(count / now.count)}` : "");
+    part.style.flexGrow = String(Math.max(count / now.count, 0.01));
+    part.style.background = colour;
+    part.title = `${name}: ${whole(count)} of ${whole(now.count)}`;
+    bar.append(part);
+  }
+  return bar;
+}
+
+/** Buckets on a line: −2^15 … −2^-40, 0, 2^-40 … 2^15. @param {HTMLCanvasElement} canvas @param {Page} page @param {any} now @param {any} before */
+function histogram(canvas, page, now, before) {
+  const { g, w, h } = sheet(canvas);
+  const all = [...(now.buckets ?? []), ...(before?.buckets ?? [])].filter((b) => b !== 0);
+  const t = page.theme;
+  const sizes = all.map((b) => Math.abs(b));
+  const [low, high] = all.length ? [Math.min(...sizes) - 1, Math.max(...sizes) + 1] : [120, 130];
+  const span = 2 * (high - low + 1) + 1;
+  const x = (/** @type {number} */ b) => (b === 0 ? high - low + 1 : b > 0 ? b - low + high - low + 2 : high - -b) * (w / span);
+  const bottom = h - 14;
+  const bars = (/** @type {any} */ of, /** @type {(b: number) => string} */ colour) => {
+    if (!of?.buckets) return;
+    const top = Math.max(...of.counts, 1);
+    of.buckets.forEach((/** @type {number} */ b, /** @type {number} */ i) => {
+      g.fillStyle = colour(b);
+      const tall = Math.max(Math.sqrt(of.counts[i] / top) * (bottom - 4), 1);
+      g.fillRect(x(b), bottom - tall, Math.max(w / span - 0.6, 1), tall);
+    });
+  };
+  bars(before, () => t.line);
+  g.globalAlpha = 0.85;
+  bars(now, (b) => (b < 0 ? "#4393c3" : b > 0 ? "#d6604d" : "#8b949e"));
+  g.globalAlpha = 1;
+  // fp16 holds nothing smaller than 2^-24 and nothing from 2^16 on.
+  g.strokeStyle = t.warning;
+  g.setLineDash([2, 2]);
+  for (const b of [129 - 24, 129 + 16]) {
+    if (b <= low || b >= high) continue;
+    for (const side of [x(b), x(-b) + w / span]) {
+      g.beginPath();
+      g.moveTo(side, 2);
+      g.lineTo(side, bottom);
+      g.stroke();
+    }
+  }
+  g.setLineDash([]);
+  g.fillStyle = t.faint;
+  g.textAlign = "center";
+  const every = Math.max(Math.ceil((high - low) / 3), 1);
+  for (let b = low + 1; b < high; b += every) {
+    for (const side of [b, -b]) {
+      const at = x(side) + w / span / 2;
+      if (at > 16 && at < w - 16 && Math.abs(at - x(0)) > 30) g.fillText(`${side < 0 ? "−" : ""}2^${b - 129}`, at, h - 6);
+    }
+  }
+  g.fillText("0", x(0) + w / span / 2, h - 6);
+  if (now.nans + now.infs >= now.count) {
+    g.fillStyle = css(now.nans ? MARKS.nan : MARKS.inf);
+    g.font = "bold 13px system-ui, sans-serif";
+    g.textAlign = "center";
+    g.fillText(now.nans ? "all values NaN" : "all values Inf", w / 2, h / 2 - 8);
+    g.font = "11px system-ui, sans-serif";
+  }
+}
+
+/** @param {Page} page @param {any} spread */
+function distribution(page, spread) {
+  const canvas = /** @type {HTMLCanvasElement} */ (element("canvas", "spread"));
+  requestAnimationFrame(() => {
+    const { g, w, h } = sheet(canvas);
+    const { start, share } = spread.arrays;
+    const wide = start.length;
+    if (!wide) return;
+    const low = spread.facts.low;
+    const many = share.length / wide;
+    // Both signs together, by size.
+    const sizes = [];
+    for (let b = 0; b < many; b++) sizes.push(Math.abs(low + b));
+    const seen = new Set();
+    for (let i = 0; i < share.length; i++) if (share[i]) seen.add(sizes[i % many]);
+    seen.delete(0);
+    const used = [...seen];
+    const [least, most] = used.length ? [Math.min(...used), Math.max(...used)] : [128, 130];
+    const tall = most - least + 1;
+    const end = spread.facts.end;
+    const from = start[0];
+    const x = (/** @type {number} */ step) => ((step - from) / (end - from)) * w;
+    for (let c = 0; c < wide; c++) {
+      const column = new Float64Array(tall + 1);
+      for (let b = 0; b < many; b++) {
+        const v = share[c * many + b];
+        if (v && sizes[b]) column[sizes[b] - least] = Math.min(Math.hypot(column[sizes[b] - least], v), 255);
+      }
+      const [a, b] = [x(start[c]), x(start[c + 1] ?? end)];
+      for (let s = 0; s < tall; s++) {
+        if (!column[s]) continue;
+        g.fillStyle = colourAt("log2", page.theme.dark, column[s] / 200);
+        g.fillRect(a, ((tall - 1 - s) * h) / tall, Math.max(b - a, 1) + 0.4, h / tall + 0.4);
+      }
+    }
+    const at = page.selection.step;
+    if (at !== null) {
+      g.fillStyle = page.theme.text;
+      g.fillRect(x(at), 0, 1, h);
+    }
+    g.fillStyle = page.theme.faint;
+    g.textAlign = "left";
+    g.fillText(`2^${most - 129}`, 3, 8);
+    g.fillText(`2^${least - 129}`, 3, h - 7);
+  });
+  return canvas;
+}
+
+/** Every site of the layer, now and before. @param {any} moment */
+function exactTable(moment) {
+  const table = element("table");
+  table.append(tableRow("th", ["", "this", "previous", "change"]));
+  for (const { kind, site, now, before } of moment.sites) {
+    const label = short(kind, site);
+    const rows = /** @type {[string, any, any][]} */ ([[`${label} RMS`, rms(now), before && rms(before)]]);
+    if (kind === "activations" || kind === "gradients") {
+      rows.push([`${label} mean`, now.mean, before?.mean], [`${label} lowest`, now.min, before?.min], [`${label} highest`, now.max, before?.max]);
+      rows.push([`${label} zeros`, now.zeros / now.count, before && before.zeros / before.count]);
+    }
+    for (const [what, a, b] of rows) {
+      const share = what.endsWith(" zeros");
+      const shown = [a, b].map((v) => (v === null || v === undefined ? "–" : typeof v === "string" ? v : share ? percent(v) : number(v)));
+      table.append(tableRow("td", [what, shown[0], shown[1], typeof a === "number" && typeof b === "number" ? change(a, b) : "–"]));
+    }
+  }
+  return table;
+}
+
+/** @param {any} stats */
+const rms = (stats) => (stats.nans ? "NaN" : stats.infs ? "Inf" : stats.rms);
+
+/** A site in two words. @param {string} kind @param {string} site */
+function short(kind, site) {
+  const own = site.split("/").at(-1) ?? "";
+  if (kind === "activations") return "output";
+  if (kind === "gradients") return "gradient";
+  const words = { weights: own, weight_gradients: `${own} grad`, updates: `${own} update` };
+  return words[/** @type {"weights"} */ (kind)] ?? kind;
+}
+
+/** @param {number} a @param {number} b */
+function change(a, b) {
+  if (!b) return a ? "–" : "0 %";
+  const share = (a - b) / Math.abs(b);
+  if (Math.abs(share) >= 10) return `×${number(a / b)}`;
+  return `${share > 0 ? "+" : ""}${(100 * share).toFixed(Math.abs(share) < 0.1 ? 1 : 0)} %`;
+}
+
+/** What the spectrogram itself knows, where nothing more exact is at hand. @param {Page} page */
+function coarseTable(page) {
+  const m = page.shown();
+  const table = element("table");
+  const row = page.rowIndex(page.selection.layer);
+  if (!m || row < 0 || page.selection.step === null) return table;
+  const column = m.at(page.selection.step);
+  table.append(tableRow("th", ["", "lowest", "highest"]));
+  if (column >= 0) table.append(tableRow("td", [page.measure()?.title ?? "", ...ends(m, row, column)]));
+  return table;
+}
+
+/** @param {import("./matrix.js").Matrix} m @param {number} row @param {number} column */
+export function ends(m, row, column) {
+  const i = row * m.room + column;
+  const f = m.flags[i];
+  if (f & NAN) return ["NaN", "NaN"];
+  if (f & INF) return ["Inf", "Inf"];
+  if (!(f & VALUE)) return ["not recorded", "not recorded"];
+  return [meaning(m.scale[0], m.value(m.low[i])), meaning(m.scale[0], m.value(m.high[i]))];
+}
+
+/** @param {string} tag @param {string[]} cells */
+function tableRow(tag, cells) {
+  const row = element("tr");
+  cells.forEach((cell) => row.append(element(tag, /^(NaN|-?Inf)$/.test(cell) ? "bad" : "", cell)));
+  return row;
+}
+
+/** @param {Page} page @param {any[]} list */
+function moved(page, list) {
+  const chips = element("div", "chips");
+  for (const { row, sigma } of list) {
+    const chip = /** @type {HTMLButtonElement} */ (element("button", sigma === null ? "up" : sigma > 0 ? "up" : "down"));
+    chip.textContent = `${clean(row)} ${sigma === null ? "→ NaN" : `${sigma > 0 ? "+" : ""}${sigma.toFixed(1)}σ`}`;
+    chip.addEventListener("click", () => page.select({ layer: row }));
+    chips.append(chip);
+  }
+  return [element("h3", "", "layers that moved most in this batch"), chips];
+}

@@ -1,0 +1,173 @@
+// The loss of every batch: thin from the lowest to the highest of a pixel's steps, the running median bold; below it the
+// lanes: when each thing that stands out was so. Both share the spectrogram's steps.
+
+import { sheet, ticks } from "./canvas.js";
+import { MARKS, css } from "./colour.js";
+import { number, whole } from "./format.js";
+
+/** @typedef {import("./main.js").Page} Page */
+
+/** A scalar over the steps, growing at its end. */
+export class Curve {
+  /** @param {any} facts @param {any} arrays */
+  constructor(facts, arrays) {
+    this.facts = facts;
+    /** @type {number[]} */ this.start = Array.from(arrays.start ?? []);
+    /** @type {number[]} */ this.low = Array.from(arrays.low ?? []);
+    /** @type {number[]} */ this.high = Array.from(arrays.high ?? []);
+    /** @type {number[]} */ this.broken = Array.from(arrays.broken ?? []);
+    /** @type {number[]} */ this.smooth = [];
+    this.level = facts.level;
+    this.end = facts.end;
+  }
+
+  /** @param {any} facts @param {any} new_ */
+  append(facts, new_) {
+    for (const name of /** @type {const} */ (["start", "low", "high", "broken"])) {
+      this[name].length = facts.first;
+      this[name].push(...(new_[name] ?? []));
+    }
+    this.smooth.length = Math.min(this.smooth.length, facts.first);
+    this.end = facts.end;
+    this.facts = { ...this.facts, ...facts };
+  }
+
+  /** Whether what comes fits to what is here. @param {any} facts */
+  fits(facts) {
+    return facts.level === this.level && facts.first <= this.start.length && facts.rewritten === this.facts.rewritten;
+  }
+}
+
+const REACH = 12; // columns to either side of the running median
+
+/** The running median, computed only where something is new. @param {Curve} c */
+function median(c) {
+  const many = c.start.length;
+  for (let i = Math.max(c.smooth.length - REACH - 1, 0); i < many; i++) {
+    const some = [];
+    for (let k = Math.max(i - REACH, 0); k <= Math.min(i + REACH, many - 1); k++) {
+      const middle = (c.low[k] + c.high[k]) / 2;
+      if (Number.isFinite(middle)) some.push(middle);
+    }
+    some.sort((a, b) => a - b);
+    c.smooth[i] = some.length ? some[some.length >> 1] : Number.NaN;
+  }
+  return c.smooth;
+}
+
+/** @param {HTMLCanvasElement} canvas @param {Page} page */
+export function drawLoss(canvas, page) {
+  const { g, w, h } = sheet(canvas);
+  const c = page.curve;
+  const left = page.gutter;
+  const { from, to } = page.span();
+  const t = page.theme;
+  const bottom = h - 16;
+  if (!c) return;
+  const x = (/** @type {number} */ step) => left + ((step - from) / (to - from)) * (w - left);
+  const inside = c.start.flatMap((s, i) => (s <= to && (c.start[i + 1] ?? c.end) >= from ? [i] : []));
+  g.strokeStyle = t.line;
+  g.fillStyle = t.faint;
+  g.textAlign = "center";
+  for (const step of ticks(from, to, (w - left) / 90)) {
+    stroke(g, [[x(step), 4], [x(step), bottom]]);
+    const text = whole(step);
+    const room = g.measureText(text).width / 2;
+    g.fillText(text, Math.min(Math.max(x(step), left + room), w - room), bottom + 9);
+  }
+  if (!inside.length) {
+    g.fillText("no loss was recorded", (left + w) / 2, h / 2);
+    return;
+  }
+  const finite = inside.filter((i) => Number.isFinite(c.low[i]));
+  let [low, high] = [Infinity, -Infinity];
+  for (const i of finite) [low, high] = [Math.min(low, c.low[i]), Math.max(high, c.high[i])];
+  const log = low > 0 && high / low > 8;
+  const f = log ? Math.log10 : (/** @type {number} */ v) => v;
+  if (high === low) [low, high] = [low - Math.abs(low) / 10 - 1e-12, high + Math.abs(high) / 10 + 1e-12];
+  const [a, b] = [f(low), f(high)];
+  const y = (/** @type {number} */ v) => bottom - 3 - ((f(v) - a) / (b - a)) * (bottom - 12);
+  g.textAlign = "right";
+  for (const value of log ? decades(low, high) : ticks(low, high, 4)) {
+    if (y(value) < 4 || y(value) > bottom) continue;
+    g.strokeStyle = t.line;
+    stroke(g, [[left, y(value)], [w, y(value)]]);
+    g.fillText(number(value), left - 6, y(value));
+  }
+  g.save();
+  g.beginPath();
+  g.rect(left, 0, w - left, h);
+  g.clip();
+  g.strokeStyle = t.blue;
+  g.lineWidth = 1;
+  stroke(g, finite.flatMap((i) => [[x(c.start[i]), y(c.low[i])], [x(c.start[i]), y(c.high[i])]]));
+  const smooth = median(c);
+  g.strokeStyle = t.bold;
+  g.lineWidth = 1.8;
+  stroke(g, finite.filter((i) => Number.isFinite(smooth[i])).map((i) => [x(c.start[i]), y(smooth[i])]));
+  g.fillStyle = css(MARKS.nan);
+  for (const i of inside) if (c.broken[i]) g.fillRect(x(c.start[i]) - 0.5, bottom - 5, Math.max(x(c.start[i + 1] ?? c.end) - x(c.start[i]), 1.5), 5);
+  cursor(g, page, x, h);
+  g.restore();
+  g.save();
+  g.translate(9, bottom / 2);
+  g.rotate(-Math.PI / 2);
+  g.textAlign = "center";
+  g.fillStyle = t.faint;
+  g.fillText(`${c.facts.title ?? "loss per batch"}${log ? " (log)" : ""}`, 0, 0);
+  g.restore();
+}
+
+/** @param {CanvasRenderingContext2D} g @param {number[][]} points */
+function stroke(g, points) {
+  g.beginPath();
+  points.forEach(([px, py], i) => (i ? g.lineTo(px, py) : g.moveTo(px, py)));
+  g.stroke();
+}
+
+/** @param {number} low @param {number} high */
+function decades(low, high) {
+  const found = [];
+  const fine = Math.log10(high / low) < 2.5;
+  for (let e = Math.floor(Math.log10(low)); e <= Math.ceil(Math.log10(high)); e++) {
+    for (const k of fine ? [1, 2, 5] : [1]) found.push(k * 10 ** e);
+  }
+  return found.filter((v) => v >= low * 0.99 && v <= high * 1.01);
+}
+
+/** @param {CanvasRenderingContext2D} g @param {Page} page @param {(step: number) => number} x @param {number} h */
+function cursor(g, page, x, h) {
+  const { from, to } = page.span();
+  g.lineWidth = 1;
+  for (const [step, dash] of /** @type {[number | null, number[]][]} */ ([[page.selection.step, []], [page.hover, [3, 3]]])) {
+    if (step === null || step < from || step > to) continue;
+    g.strokeStyle = page.theme.faint;
+    g.setLineDash(dash);
+    stroke(g, [[x(step), 0], [x(step), h]]);
+  }
+  g.setLineDash([]);
+}
+
+/** @param {HTMLCanvasElement} canvas @param {Page} page */
+export function drawLanes(canvas, page) {
+  const lanes = page.head.lanes.filter((/** @type {any} */ lane) => lane.spans.length);
+  canvas.style.height = `${Math.max(lanes.length * 13, 0)}px`;
+  const { g, w } = sheet(canvas);
+  const left = page.gutter;
+  const { from, to } = page.span();
+  const t = page.theme;
+  const x = (/** @type {number} */ step) => left + ((step - from) / (to - from)) * (w - left);
+  lanes.forEach((/** @type {any} */ lane, /** @type {number} */ i) => {
+    g.textAlign = "right";
+    g.fillStyle = t.faint;
+    g.fillText(lane.name, left - 6, i * 13 + 6.5);
+    g.strokeStyle = t.line;
+    stroke(g, [[left, i * 13 + 12.5], [w, i * 13 + 12.5]]);
+    g.fillStyle = t[/** @type {"error"} */ (lane.severity)];
+    for (const [begin, end] of lane.spans) {
+      const [a, b] = [Math.max(x(begin), left), Math.min(x(end), w)];
+      if (b >= left && a <= w) g.fillRect(Math.min(a, w - 2), i * 13 + 2, Math.max(b - a, 2), 8);
+    }
+  });
+  cursor(g, page, x, lanes.length * 13);
+}

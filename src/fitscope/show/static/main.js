@@ -1,0 +1,430 @@
+// The page: asks for the run, draws it, and keeps one selection through all views.
+
+import { sheet, theme } from "./canvas.js";
+import { MARKS, colourAt, css } from "./colour.js";
+import { drawDepth } from "./depth.js";
+import { clean, element, meaning, percent, whole } from "./format.js";
+import { drawHeat, under } from "./heat.js";
+import { drawInspector, ends } from "./inspector.js";
+import { listen } from "./keys.js";
+import { Curve, drawLanes, drawLoss } from "./lossplot.js";
+import { Matrix } from "./matrix.js";
+import { drawSamples, drawTable } from "./samples.js";
+import { Enclosed, Served } from "./source.js";
+import { fromAddress, toAddress } from "./state.js";
+import { drawStrip } from "./strip.js";
+
+/** @typedef {{name: string, type: string, block: string, shape: string, after: string[], kinds: string[]}} Row */
+/** @typedef {import("./state.js").Selection} Selection */
+
+const SIGNS = { error: "✖", warning: "▲", note: "●" };
+const STATUS = { running: "● live", complete: "✓ complete", interrupted: "▲ interrupted", failed: "✖ failed" };
+
+/** @template {HTMLElement} T @param {string} id @returns {T} */
+const by = (id) => /** @type {T} */ (document.getElementById(id));
+
+export class Page {
+  /** @param {Served | Enclosed} source */
+  constructor(source) {
+    this.source = source;
+    this.selection = fromAddress();
+    this.theme = theme();
+    /** @type {any} */ this.head = { findings: [], lanes: [], rows: [], measures: [], modes: [] };
+    /** @type {Row[]} */ this.rows = [];
+    /** @type {Map<string, number>} */ this.places = new Map();
+    /** @type {Matrix | null} */ this.matrix = null;
+    /** @type {Matrix | null} */ this.detail = null;
+    /** @type {Curve | null} */ this.curve = null;
+    /** @type {number | null} */ this.hover = null;
+    /** @type {{x0: number, x1: number} | null} */ this.drag = null;
+    /** @type {any} */ this.moment = null;
+    /** @type {any} */ this.spread = null;
+    /** @type {EventSource | null} */ this.events = null;
+    this.spreadOf = "";
+    this.gutter = 168;
+    this.waiting = false;
+    this.asked = 0;
+  }
+
+  // ---- what is shown ----------------------------------------------------------------------------------
+
+  /** All recorded steps, or the stretch chosen. */
+  span() {
+    const all = this.all();
+    const { from, to } = this.selection;
+    return from !== null && to !== null && to > from ? { from, to } : all;
+  }
+
+  all() {
+    const starts = [this.matrix?.start[0], this.curve?.start[0]].filter((s) => s !== undefined);
+    const from = starts.length ? Math.min(.../** @type {number[]} */ (starts)) : 0;
+    return { from, to: Math.max(this.matrix?.end ?? 0, this.curve?.end ?? 0, from + 1) };
+  }
+
+  /** The finest matrix that covers the stretch. */
+  shown() {
+    const d = this.detail;
+    const { from, to } = this.span();
+    if (d && d.columns && this.selection.from !== null && d.start[0] <= Math.max(from, this.matrix?.start[0] ?? 0) && d.facts.until >= Math.min(to, this.matrix?.end ?? to)) return d;
+    return this.matrix;
+  }
+
+  /** @param {string | null} name */
+  rowIndex(name) {
+    return name === null ? -1 : (this.places.get(name) ?? -1);
+  }
+
+  measure() {
+    return this.head.measures.find((/** @type {any} */ m) => m.key === this.selection.measure);
+  }
+
+  // ---- asking -----------------------------------------------------------------------------------------
+
+  async open() {
+    const { source } = this;
+    if (source.live) this.pick(await source.runs());
+    this.take(await source.head(this.selection.run || undefined));
+    const first = this.head.findings[0];
+    if (this.head.shown && !this.selection.measure) [this.selection.measure, this.selection.mode] = this.head.shown;
+    if (!this.selection.measure || !this.measure()) this.selection.measure = first?.measure ?? this.head.measures[0]?.key ?? "";
+    if (!this.measure()) this.selection.measure = this.head.measures[0]?.key ?? "";
+    this.menus();
+    const [series] = await Promise.all([source.series(this.selection.run || undefined), this.load()]);
+    this.curve = new Curve(series.facts, series.arrays);
+    if (this.selection.step === null && this.head.selected) Object.assign(this.selection, this.head.selected);
+    if (this.selection.step === null && first?.row) Object.assign(this.selection, { layer: first.row, step: first.step });
+    toAddress(this.selection);
+    if (this.head.table) drawTable(by("samples"), this.head.table);
+    this.drawNow();
+    document.body.dataset.ready = "true";
+    this.inspect();
+    this.follow();
+  }
+
+  /** @param {any} head */
+  take(head) {
+    this.head = { ...this.head, ...head };
+    if (head.rows) {
+      this.rows = head.rows;
+      this.places = new Map(this.rows.map((row, i) => [row.name, i]));
+      by("layers").replaceChildren(...this.rows.map((row) => new Option(clean(row.name), row.name)));
+      document.title = `${clean(head.model ?? head.id)} · fitscope`;
+    }
+    this.tell();
+  }
+
+  async load() {
+    const { run, measure, mode, other } = this.selection;
+    this.detail = null;
+    if (!measure) return;
+    const asked = ++this.asked;
+    const { facts, arrays } = await this.source.matrix({ run, measure, mode: mode || "absolute", other });
+    if (asked !== this.asked) return;
+    this.matrix = new Matrix(facts, /** @type {any} */ (arrays));
+    this.zoomIn();
+  }
+
+  /** Asks for more columns where the stretch on show is coarser than the screen. */
+  zoomIn() {
+    const { run, measure, mode, other, from, to } = this.selection;
+    clearTimeout(this.later);
+    if (!this.source.live || from === null || to === null || !this.matrix || this.matrix.level === 0) return;
+    this.later = setTimeout(async () => {
+      const wide = to - from;
+      const { facts, arrays } = await this.source.matrix({ run, measure, mode: mode || "absolute", other, from: from - wide, to: to + wide });
+      facts.until = Math.min(to + wide, facts.end);
+      this.detail = new Matrix(facts, /** @type {any} */ (arrays));
+      this.draw();
+    }, 80);
+  }
+
+  follow() {
+    this.events?.close();
+    if (!this.source.live || !this.matrix) return;
+    const { run, measure, mode, other } = this.selection;
+    const matrix = this.matrix;
+    this.events = /** @type {EventSource | null} */ (this.source.follow(
+      {
+        run, measure, mode: mode || "absolute", other, level: matrix.level, first: Math.max(matrix.columns - 1, 0),
+        loss_level: this.curve?.level ?? 0, loss_first: Math.max((this.curve?.start.length ?? 0) - 1, 0),
+      },
+      (tick, bytes) => this.tick(tick, bytes),
+    ));
+  }
+
+  /** What is new. @param {import("./pack.js").Packed} tick @param {number} bytes */
+  tick(tick, bytes) {
+    const began = performance.now();
+    const { matrix, loss, lanes, ...facts } = tick.facts;
+    const of = (/** @type {string} */ name) => Object.fromEntries(Object.entries(tick.arrays).filter(([key]) => key.startsWith(`${name}.`)).map(([key, value]) => [key.slice(name.length + 1), value]));
+    if (matrix && this.matrix && !this.matrix.fits(matrix)) return void this.again();
+    if (loss && this.curve && !this.curve.fits(loss)) return void this.again();
+    if (lanes) {
+      const new_ = new Map(lanes.map((/** @type {any} */ lane) => [lane.name, lane]));
+      facts.lanes = this.head.lanes.map((/** @type {any} */ lane) => new_.get(lane.name) ?? lane);
+    }
+    if (matrix) this.matrix?.append(matrix, /** @type {any} */ (of("matrix")));
+    if (loss) this.curve?.append(loss, of("loss"));
+    this.take(facts);
+    if (this.matrix?.coarsen() || (this.curve && this.curve.start.length > 4096)) return void this.again();
+    this.drawNow();
+    document.body.dataset.tick = String(Number(document.body.dataset.tick ?? 0) + 1);
+    document.body.dataset.tickBytes = String(bytes);
+    document.body.dataset.tickMs = (performance.now() - began).toFixed(1);
+  }
+
+  /** Begins anew: a row turned up, an attempt took over, or the picture became too fine. */
+  async again() {
+    this.events?.close();
+    this.take(await this.source.head(this.selection.run || undefined));
+    this.menus();
+    const [series] = await Promise.all([this.source.series(this.selection.run || undefined), this.load()]);
+    this.curve = new Curve(series.facts, series.arrays);
+    this.follow();
+    this.draw();
+  }
+
+  // ---- choosing ---------------------------------------------------------------------------------------
+
+  /** @param {Partial<Selection>} change */
+  async select(change) {
+    const before = { ...this.selection };
+    Object.assign(this.selection, change);
+    toAddress(this.selection);
+    const { selection } = this;
+    if (selection.run !== before.run) {
+      this.events?.close();
+      Object.assign(selection, { layer: "", step: null, from: null, to: null });
+      this.matrix = this.detail = this.curve = this.moment = this.spread = null;
+      return this.open();
+    }
+    if (selection.measure !== before.measure || selection.mode !== before.mode || selection.other !== before.other) {
+      this.menus();
+      await this.load();
+      this.follow();
+    } else if (selection.from !== before.from || selection.to !== before.to) this.zoomIn();
+    this.inspect();
+    this.draw();
+  }
+
+  /** The exact numbers of the selected cell; the newest question wins. */
+  async inspect() {
+    const { run, layer, step, measure } = this.selection;
+    if (!this.places.has(layer) || step === null) return this.draw();
+    const key = `${layer} ${step} ${measure}`;
+    this.wanted = key;
+    const [moment, spread] = await Promise.all([
+      this.source.moment({ run, row: layer, step, measure }).catch(() => null),
+      this.spreadOf === `${layer} ${measure}` ? this.spread : this.source.distribution({ run, row: layer, measure }).catch(() => null),
+    ]);
+    if (this.wanted !== key) return;
+    [this.moment, this.spread, this.spreadOf] = [moment, spread, `${layer} ${measure}`];
+    document.body.dataset.inspected = key;
+    if (this.head.samples) drawSamples(by("samples"), this, await this.source.samples({ run, step }).catch(() => null));
+    drawInspector(by("inspector"), this, this.moment, this.spread);
+  }
+
+  /** @param {number} to which finding, from the current one */
+  finding(to) {
+    const { findings } = this.head;
+    if (!findings.length) return;
+    const now = findings.findIndex((/** @type {any} */ f) => f.step === this.selection.step && (f.row ?? "") === this.selection.layer);
+    this.show(findings[now < 0 ? 0 : (now + to + findings.length) % findings.length]);
+  }
+
+  /** Jumps to a finding. @param {any} finding */
+  show(finding) {
+    const { from, to } = this.span();
+    const outside = finding.step < from || finding.step > to;
+    this.select({
+      layer: finding.row ?? this.selection.layer, step: finding.step,
+      ...(finding.measure && this.head.measures.some((/** @type {any} */ m) => m.key === finding.measure) ? { measure: finding.measure } : {}),
+      ...(outside ? { from: null, to: null } : {}),
+    });
+  }
+
+  /** @param {number} rows */
+  moveLayer(rows) {
+    const at = this.rowIndex(this.selection.layer);
+    const next = this.rows[Math.min(Math.max(at + rows, 0), this.rows.length - 1)];
+    if (next) this.select({ layer: next.name, step: this.selection.step ?? this.all().to });
+  }
+
+  /** @param {number} columns */
+  moveStep(columns) {
+    const m = this.shown();
+    if (!m) return;
+    const at = this.selection.step === null ? m.columns - 1 : m.at(this.selection.step);
+    this.select({ step: m.start[Math.min(Math.max(at + columns, 0), m.columns - 1)] });
+  }
+
+  /** @param {number} step in the middle @param {number} factor */
+  zoom(step, factor) {
+    const { from, to } = this.span();
+    const all = this.all();
+    const wide = Math.max((to - from) * factor, 4);
+    if (wide >= all.to - all.from) return this.select({ from: null, to: null });
+    const share = Math.min(Math.max((step - from) / (to - from), 0), 1);
+    const begin = Math.min(Math.max(step - share * wide, all.from), all.to - wide);
+    return this.select({ from: Math.round(begin), to: Math.round(begin + wide) });
+  }
+
+  // ---- drawing ----------------------------------------------------------------------------------------
+
+  draw() {
+    if (this.waiting || !document.body.dataset.ready) return;
+    this.waiting = true;
+    requestAnimationFrame(() => {
+      this.waiting = false;
+      this.drawNow();
+    });
+  }
+
+  drawNow() {
+    this.gutter = by("strip").clientWidth || 62;
+    drawLoss(by("loss"), this);
+    drawLanes(by("lanes"), this);
+    drawStrip(by("strip"), this);
+    drawHeat(by("heat"), this);
+    drawDepth(by("depth"), this);
+    this.caption();
+    if (!this.moment || !this.places.has(this.selection.layer)) drawInspector(by("inspector"), this, this.moment, this.spread);
+    for (const [i, card] of [...by("verdict").children].entries()) {
+      const f = this.head.findings[i];
+      card.setAttribute("aria-current", String(!!f && f.step === this.selection.step && (f.row ?? "") === this.selection.layer));
+    }
+  }
+
+  caption() {
+    const m = this.shown();
+    const { from, to } = this.span();
+    const wide = by("heat").clientWidth || 1;
+    const each = (to - from) / wide;
+    document.body.dataset.span = `${from} ${to}`;
+    document.body.dataset.shown = m ? `${m.facts.measure} ${m.facts.mode} ${m.level}` : "";
+    by("span").textContent = m ? `step ${whole(from)} … ${whole(Math.max(to - 1, from))} · ${each > 1 ? `1 pixel = ${each < 10 ? each.toFixed(1) : whole(each)} steps, what stands out is kept` : "every recorded step"}` : "";
+    if (m) legend(by("legend"), m, this.theme.dark);
+  }
+
+  /** The line on top, and the findings. */
+  tell() {
+    const { head } = this;
+    by("name").textContent = !head.id ? "reading …" : this.source.live && by("run").childElementCount > 1 ? "" : clean([head.model, head.id].filter(Boolean).join(" / "));
+    by("status").textContent = STATUS[/** @type {"running"} */ (head.status)] ?? clean(head.status ?? "");
+    by("status").dataset.status = head.status;
+    const facts = [head.step !== null && head.step !== undefined && `step ${whole(head.step)}`, head.epoch !== null && head.epoch !== undefined && `epoch ${head.epoch + 1}`];
+    if (head.speed && head.status === "running") facts.push(`${head.speed.toPrecision(2)} steps/s`);
+    if (head.cost) facts.push(`capture costs ${percent(head.cost)}`);
+    if (head.backend) facts.push(clean(head.backend));
+    by("facts").textContent = facts.filter(Boolean).join(" · ");
+    by("facts").dataset.step = String(head.step ?? "");
+    by("problems").hidden = !head.problems?.length;
+    by("problems").textContent = (head.problems ?? []).map((/** @type {string} */ p) => `▲ ${clean(p)}`).join("   ");
+    const cards = head.findings.map((/** @type {any} */ f) => {
+      const card = element("button", `finding ${f.severity}`);
+      card.append(element("b", "", `${SIGNS[/** @type {"error"} */ (f.severity)]} ${f.title} · step ${whole(f.step)}`), element("span", "", f.text));
+      card.title = clean(`${f.title}, step ${whole(f.step)}: ${f.text}`);
+      card.addEventListener("click", () => this.show(f));
+      return card;
+    });
+    if (!cards.length) cards.push(element("div", "finding good", element("b", "", "✓ Nothing stands out"), element("span", "", "no NaN or Inf, no layer stays zero or jumps, no loss spike")));
+    const text = cards.map((/** @type {HTMLElement} */ c) => c.textContent).join("\n");
+    if (text !== this.told) by("verdict").replaceChildren(...cards);
+    this.told = text;
+  }
+
+  menus() {
+    const { head, selection } = this;
+    const measure = by("measure");
+    measure.replaceChildren(...head.measures.map((/** @type {any} */ m) => new Option(m.title, m.key, false, m.key === selection.measure)));
+    const modes = head.modes.filter((/** @type {[string, string]} */ [key]) => (this.source.live ? key !== "run" || selection.other : this.#has(key)));
+    if (!modes.some((/** @type {[string, string]} */ [key]) => key === selection.mode)) selection.mode = "";
+    by("mode").replaceChildren(...modes.map((/** @type {[string, string]} */ [key, title]) => new Option(title, key, false, key === (selection.mode || "absolute"))));
+  }
+
+  /** Whether a report has a mode of the measure on show. @param {string} mode */
+  #has(mode) {
+    return this.source instanceof Enclosed && `${this.selection.measure} ${mode}` in this.source.data.facts.matrices;
+  }
+
+  /** The runs to choose from. @param {any[]} runs */
+  pick(runs) {
+    const word = (/** @type {any} */ r) => clean([r.model, r.id, r.status === "running" ? "●" : ""].filter(Boolean).join(" · "));
+    const usable = runs.filter((r) => !r.problem);
+    const chosen = usable.find((r) => r.id === this.selection.run) ?? usable[0];
+    this.selection.run = chosen?.id ?? "";
+    by("run").replaceChildren(...usable.map((r) => new Option(word(r), r.id, false, r === chosen)));
+    by("run").hidden = usable.length < 2;
+    by("compare-label").hidden = usable.length < 2;
+    const others = usable.filter((r) => r !== chosen);
+    if (!others.some((r) => r.id === this.selection.other)) this.selection.other = "";
+    by("other").replaceChildren(new Option("–", ""), ...others.map((r) => new Option(word(r), r.id, false, r.id === this.selection.other)));
+  }
+
+  /** @param {MouseEvent} event */
+  tip(event) {
+    const heat = /** @type {HTMLCanvasElement} */ (by("heat"));
+    const place = heat.getBoundingClientRect();
+    const found = under(heat, this, event.clientX - place.left, event.clientY - place.top);
+    const m = this.shown();
+    const tip = by("tip");
+    tip.hidden = !found || !m;
+    this.hover = found ? found.step : null;
+    if (!found || !m) return;
+    const [low, high] = found.column < 0 ? ["not recorded", "not recorded"] : ends(m, found.row, found.column);
+    const born = this.head.births?.[this.rows[found.row].name]?.[this.measure()?.kind];
+    tip.textContent = `${clean(this.rows[found.row].name)}  step ${whole(found.step)}  ${low === high ? low : `${low} … ${high}`}${/NaN|Inf/.test(low) && born !== undefined ? `  since step ${whole(born)}` : ""}`;
+    tip.style.left = `${Math.min(event.clientX + 12, window.innerWidth - tip.offsetWidth - 8)}px`;
+    tip.style.top = `${event.clientY + 14}px`;
+  }
+}
+
+/** @param {HTMLElement} box @param {Matrix} m @param {boolean} dark */
+function legend(box, m, dark) {
+  const key = `${m.scale} ${dark}`;
+  if (box.dataset.key === key) return;
+  box.dataset.key = key;
+  const [kind, low, high] = m.scale;
+  const bar = /** @type {HTMLCanvasElement} */ (element("canvas"));
+  const swatch = (/** @type {string} */ colour) => {
+    const made = element("span", "swatch");
+    made.style.background = colour;
+    return made;
+  };
+  box.replaceChildren(
+    meaning(kind, low), bar, meaning(kind, high), swatch(css(MARKS.nan)), "NaN", swatch(css(MARKS.inf)), "Inf", swatch("var(--missing)"), "not recorded",
+  );
+  const { g, w, h } = sheet(bar);
+  for (let x = 0; x < w; x++) {
+    g.fillStyle = colourAt(kind, dark, x / (w - 1));
+    g.fillRect(x, 0, 1.2, h);
+  }
+}
+
+async function start() {
+  const enclosed = document.getElementById("data");
+  const source = enclosed ? await Enclosed.of((enclosed.textContent ?? "").trim()) : new Served();
+  const page = new Page(source);
+  const parts = source instanceof Enclosed ? source.data.facts.parts : null;
+  if (parts) {
+    document.body.dataset.parts = parts.join(" ");
+    for (const id of ["loss", "lanes", "strip", "heat", "depth", "caption", "inspector", "verdict", "samples"]) by(id).hidden = !parts.includes(id);
+    by("spectrogram").hidden = !["strip", "heat", "depth"].some((id) => parts.includes(id));
+    by("picture").hidden = by("spectrogram").hidden && !parts.includes("loss");
+  }
+  listen(page);
+  for (;;) {
+    try {
+      await page.open();
+      break;
+    } catch (problem) {
+      by("verdict").replaceChildren(element("div", "finding error", element("b", "", "✖ There is nothing to show yet"), element("span", "", String(problem))));
+      document.body.dataset.ready = "failed";
+      if (!source.live) throw problem;
+      await new Promise((resolve) => setTimeout(resolve, 2000)); // a training may be about to begin
+    }
+  }
+  if (source.live) setInterval(async () => page.pick(await source.runs()), 15_000);
+}
+
+start();

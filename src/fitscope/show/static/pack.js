@@ -1,0 +1,43 @@
+// Takes apart what show/data/pack.py put together: facts and typed arrays in one piece of bytes.
+
+/** @typedef {{facts: any, arrays: Record<string, any>}} Packed */
+
+const ARRAYS = { uint8: Uint8Array, float32: Float32Array, float64: Float64Array };
+
+/** @param {ArrayBuffer} buffer @returns {Packed} */
+export function unpack(buffer) {
+  const length = new DataView(buffer).getUint32(0, true);
+  const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
+  /** @type {Record<string, any>} */
+  const arrays = {};
+  let at = 4 + length;
+  for (const [name, kind, shape] of header.arrays) {
+    const count = shape.reduce((/** @type {number} */ a, /** @type {number} */ b) => a * b, 1);
+    const bytes = kind === "uint16" ? 2 * count : count * ARRAYS[/** @type {"uint8"} */ (kind)].BYTES_PER_ELEMENT;
+    if (kind === "uint16") arrays[name] = joined(new Uint8Array(buffer, at, bytes), count);
+    else arrays[name] = new ARRAYS[/** @type {"uint8"} */ (kind)](buffer, at, count);
+    at += bytes + ((8 - (bytes % 8)) % 8);
+  }
+  return { facts: header.facts, arrays };
+}
+
+/** High bytes, then low bytes. @param {Uint8Array} split @param {number} count */
+function joined(split, count) {
+  const out = new Uint16Array(count);
+  for (let i = 0; i < count; i++) out[i] = (split[i] << 8) | split[count + i];
+  return out;
+}
+
+/** @param {string} text @returns {ArrayBuffer} */
+export function fromBase64(text) {
+  const binary = atob(text);
+  const bytes = new Uint8Array(binary.length);
+  for (let i = 0; i < binary.length; i++) bytes[i] = binary.charCodeAt(i);
+  return bytes.buffer;
+}
+
+/** @param {ArrayBuffer} data @returns {Promise<ArrayBuffer>} */
+export async function gunzip(data) {
+  const stream = new Blob([data]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Response(stream).arrayBuffer();
+}

@@ -1,0 +1,40 @@
+// One selection for the whole page (run, what is shown, layer, step, stretch of steps), kept in the address.
+
+/**
+ * @typedef {object} Selection
+ * @property {string} run
+ * @property {string} other the run to compare with
+ * @property {string} measure
+ * @property {string} mode
+ * @property {string} layer
+ * @property {number | null} step
+ * @property {number | null} from the stretch that is shown, null for all
+ * @property {number | null} to
+ */
+
+const TEXTS = /** @type {const} */ (["run", "other", "measure", "mode", "layer"]);
+const NUMBERS = /** @type {const} */ (["step", "from", "to"]);
+
+/** @returns {Selection} */
+export function fromAddress() {
+  const given = new URLSearchParams(location.hash.slice(1));
+  /** @type {any} */
+  const found = {};
+  for (const name of TEXTS) found[name] = given.get(name) ?? "";
+  for (const name of NUMBERS) {
+    const text = given.get(name);
+    found[name] = text !== null && text !== "" && Number.isFinite(Number(text)) ? Number(text) : null;
+  }
+  return found;
+}
+
+/** @param {Selection} selection */
+export function toAddress(selection) {
+  const pairs = [...TEXTS, ...NUMBERS].map((name) => [name, selection[name]]);
+  const kept = pairs.filter(([, value]) => value !== "" && value !== null).map(([name, value]) => [String(name), String(value)]);
+  try {
+    history.replaceState(null, "", `#${new URLSearchParams(kept)}`);
+  } catch {
+    // A frame in a notebook has no address of its own.
+  }
+}

@@ -1,0 +1,113 @@
+// The model as a strip along the layer axis: the colour of each layer's type, names of layers or of blocks with their
+// brackets, arcs where an output skips layers, and a dot where something stands out.
+
+import { fitted, sheet } from "./canvas.js";
+import { typeColour } from "./colour.js";
+import { clean } from "./format.js";
+
+/** @typedef {import("./main.js").Page} Page */
+
+/** @param {HTMLCanvasElement} canvas @param {Page} page */
+export function drawStrip(canvas, page) {
+  const { g, w, h } = sheet(canvas);
+  const rows = page.rows;
+  if (!rows.length) return;
+  const each = h / rows.length;
+  const y = (/** @type {number} */ row) => (row + 0.5) * each;
+  const t = page.theme;
+  rows.forEach((row, i) => {
+    g.fillStyle = typeColour(row.type);
+    g.fillRect(w - 14, i * each, 10, Math.max(each - (each > 4 ? 1 : 0.3), 0.7));
+  });
+  const arcs = skips(page);
+  g.strokeStyle = t.faint;
+  g.lineWidth = 0.8;
+  for (const [a, b] of arcs) {
+    const reach = Math.min(6 + 2 * Math.log2(b - a), 16);
+    g.beginPath();
+    g.moveTo(w - 16, y(a));
+    g.bezierCurveTo(w - 16 - reach, y(a), w - 16 - reach, y(b), w - 16, y(b));
+    g.stroke();
+  }
+  names(g, page, w - (arcs.length ? 34 : 20), each, y);
+  const worst = new Map();
+  for (const f of page.head.findings) if (f.row !== null && !(worst.get(f.row) === "error")) worst.set(f.row, f.severity);
+  rows.forEach((row, i) => {
+    if (!worst.has(row.name)) return;
+    g.fillStyle = t[/** @type {"error"} */ (worst.get(row.name))];
+    g.beginPath();
+    g.arc(5, y(i), 3.2, 0, 7);
+    g.fill();
+  });
+}
+
+/** Where a layer takes an output from further up than its neighbour. @param {Page} page @returns {[number, number][]} */
+function skips(page) {
+  const found = /** @type {[number, number][]} */ ([]);
+  page.rows.forEach((row, i) => {
+    for (const from of row.after) {
+      const at = page.rowIndex(from);
+      if (at >= 0 && i - at > 1) found.push([at, i]);
+    }
+  });
+  return found.length > 120 ? [] : found;
+}
+
+/**
+ * @param {CanvasRenderingContext2D} g @param {Page} page @param {number} right @param {number} each
+ * @param {(row: number) => number} y
+ */
+function names(g, page, right, each, y) {
+  const t = page.theme;
+  const chosen = page.rowIndex(page.selection.layer);
+  g.textAlign = "right";
+  const blocks = each < 10 ? grouped(page) : [];
+  const free = (/** @type {number} */ at) => chosen < 0 || Math.abs(at - y(chosen)) > 11;
+  g.fillStyle = t.faint;
+  if (blocks.length > 1) {
+    let before = -99;
+    for (const { name, first, last } of blocks) {
+      const at = (y(first) + y(last)) / 2;
+      if (last > first) bracket(g, right + 4, y(first), y(last), t.line);
+      if (at - before < 11 || !free(at)) continue;
+      before = at;
+      g.fillText(fitted(g, clean(name), right - 14), right, at);
+    }
+  } else {
+    const every = Math.max(Math.ceil(11 / each), 1);
+    page.rows.forEach((row, i) => {
+      if (i % every === 0 && i !== chosen && free(y(i))) g.fillText(fitted(g, clean(row.name), right - 14), right, y(i));
+    });
+  }
+  if (chosen >= 0) {
+    g.font = "bold 12px system-ui, sans-serif";
+    g.fillStyle = t.text;
+    g.fillText(fitted(g, clean(page.rows[chosen].name), right - 14), right, y(chosen));
+    g.font = "11px system-ui, sans-serif";
+  }
+}
+
+/** Rows of one block that follow one another. @param {Page} page */
+function grouped(page) {
+  /** @type {{name: string, first: number, last: number}[]} */
+  const found = [];
+  page.rows.forEach((row, i) => {
+    const name = row.block || row.name;
+    const last = found.at(-1);
+    if (last && row.block && last.name === name) last.last = i;
+    else found.push({ name, first: i, last: i });
+  });
+  return found.filter((block) => block.last > block.first || found.length < 40);
+}
+
+/** @param {CanvasRenderingContext2D} g @param {number} x @param {number} a @param {number} b @param {string} colour */
+function bracket(g, x, a, b, colour) {
+  g.strokeStyle = colour;
+  g.lineWidth = 1;
+  g.beginPath();
+  g.moveTo(x + 3, a);
+  g.lineTo(x, a);
+  g.lineTo(x, b);
+  g.lineTo(x + 3, b);
+  g.stroke();
+}

@@ -1,0 +1,135 @@
+"""Views: one picture of a run, for the notebook, a file, the terminal, a paper.
+
+    view = fs.spectrogram(run)
+    view                        # in a notebook: the picture itself
+    view.show()                 # in a notebook or a terminal
+    view.save("x.html")         # one file that needs nothing else; .png, .svg and .pdf by matplotlib
+    view.to_text()
+
+A view is drawn by the same modules as the page, from the same numbers. It shows what there was when it was made.
+"""
+
+from __future__ import annotations
+
+import html
+import io
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from rich.console import Console, Group, RenderableType
+from rich.text import Text
+
+from fitscope.errors import RunError, StoreError
+from fitscope.read import Run
+from fitscope.read import open as open_run
+from fitscope.show.data.gather import Gathered
+from fitscope.show.report import Wanted, report, save
+from fitscope.show.text import Pen, clean
+
+RunLike = Run | str | os.PathLike[str]
+
+_gathered: WeakKeyDictionary[Run, Gathered] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class View:
+    """One picture of one run."""
+
+    kind: str
+    title: str
+    run: Run
+    _wanted: Wanted
+    _text: Callable[[int, Pen], RenderableType]
+    _figure: Callable[[], Any]
+    _tall: int = field(default=420)  # pixels in a notebook
+
+    def to_html(self) -> str:
+        """The view as a whole HTML page that needs nothing else."""
+        return report(gathered(self.run), self._wanted)
+
+    def to_text(self, width: int = 100, *, colour: bool = False) -> str:
+        """The view in characters, without colour unless asked for."""
+        console = Console(
+            file=io.StringIO(), width=width, highlight=False, force_terminal=colour, legacy_windows=False,
+            color_system="truecolor" if colour else None,
+        )  # fmt: skip
+        console.print(self._drawn(width, Pen.of(console)))
+        return str(console.file.getvalue())  # type: ignore[attr-defined]
+
+    def to_matplotlib(self) -> Any:
+        """The view as a matplotlib figure, for papers. Needs `pip install 'fitscope[matplotlib]'`."""
+        return self._figure()
+
+    def show(self) -> None:
+        """Shows it where we are: in the notebook, or in the terminal."""
+        if _in_notebook():
+            from IPython.display import display  # type: ignore[import-not-found, unused-ignore]
+
+            display(self)
+            return
+        console = Console(highlight=False)
+        console.print(self._drawn(console.width, Pen.of(console)))
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Writes the view: .html, .txt, or by matplotlib .png, .svg and .pdf."""
+        to = Path(path)
+        try:
+            if to.suffix == ".html":
+                return save(to, self.to_html())
+            if to.suffix == ".txt":
+                return save(to, self.to_text())
+            if to.suffix in (".png", ".svg", ".pdf"):
+                self.to_matplotlib().savefig(to, dpi=150, bbox_inches="tight")
+                return to
+        except OSError as problem:
+            raise StoreError(
+                "a file that can be written", f"{str(to)!r} ({problem})", "Name another"
+            ) from problem
+        raise StoreError("a name that ends in .html, .txt, .png, .svg or .pdf", repr(str(to)), "Name one")
+
+    def _drawn(self, width: int, pen: Pen) -> RenderableType:
+        return Group(Text(clean(self.title), "bold"), self._text(width, pen))
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:  # noqa: ARG002
+        """For notebooks: a frame that can run its own script and reach nothing else, and text."""
+        inside = html.escape(self.to_html(), quote=True)
+        style = "width:100%;border:1px solid #8884;border-radius:4px"
+        frame = f'<iframe sandbox="allow-scripts" height="{self._tall}" style="{style}" srcdoc="{inside}"></iframe>'
+        return {"text/html": frame, "text/plain": self.to_text()}
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+
+def gathered(run: RunLike) -> Gathered:
+    """The numbers of a run, up to date; read once for each run that is held."""
+    if not isinstance(run, Run):
+        run = open_run(run)
+    found = _gathered.get(run)
+    if found is None:
+        found = _gathered[run] = Gathered(run)
+    found.update()
+    if not found.rows and not found.scalars:
+        raise RunError(
+            "a run in which something was recorded",
+            f"{run.id!r}, where there is nothing yet",
+            "Wait for its first steps",
+        )
+    return found
+
+
+def title_of(g: Gathered, what: str) -> str:
+    """What is shown, and of what."""
+    model = g.run.model if isinstance(g.run.model, dict) else {}
+    return f"{what} · {model.get('name') or ''} {g.run.id}".replace("  ", " ")
+
+
+def _in_notebook() -> bool:
+    shell = sys.modules.get("IPython")
+    found = shell.get_ipython() if shell is not None else None
+    return found is not None and hasattr(found, "kernel")

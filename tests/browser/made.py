@@ -1,0 +1,48 @@
+"""Runs for the browser tests, written straight into a store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from fitscope.record import Moment, Record
+from fitscope.reduce.oracle import reduce
+from fitscope.store import RunWriter
+
+HOSTILE = (
+    "<img src=x onerror='window.hacked=1'>",
+    "esc\x1b[31mape\u202e",
+    "</script><script>window.hacked=1</script>",
+)
+
+
+def _write(to: Path, names: tuple[str, ...], steps: int, value: object) -> None:
+    layers = [{"path": n, "name": n, "type": "Dense", "from": [], "weights": {}} for n in names]
+    writer = RunWriter.create(to, "run", {"model": {"name": names[0] if names else "none", "layers": layers}})
+    for step in range(steps):
+        records = []
+        for name in names:
+            tensor = np.full((2, 2), value(step, name), np.float32)  # type: ignore[operator]
+            at = Moment(step, 0, step, 1_800_000_000.0 + step)
+            records.append(Record(f"activations/{name}", at, tensor.shape, "float32", reduce(tensor)))
+        writer.write(records)
+    writer.close()
+
+
+def odd_batches(to: Path, spike: int, dip: int, steps: int = 4000) -> int:
+    """Layers a, b, c: one batch of `a` is far above all others, one of `b` far below."""
+
+    def value(step: int, name: str) -> float:
+        return 1e3 if (step, name) == (spike, "a") else 1e-4 if (step, name) == (dip, "b") else 1.0
+
+    _write(to, ("a", "b", "c"), steps, value)
+    return steps
+
+
+def hostile(to: Path) -> None:
+    _write(to, HOSTILE, 20, lambda step, name: 0.0 if name == HOSTILE[0] else 1.0)
+
+
+def empty(to: Path) -> None:
+    _write(to, (), 0, None)

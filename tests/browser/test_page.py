@@ -1,0 +1,296 @@
+"""The page in a real browser: one test for each thing that a person does, and the pixels that must be there."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import BrowserContext, Page, expect
+
+from fitscope.show.serve import Server
+
+from .conftest import BORN, CULPRIT, LAYERS, STEPS, Watched, pixel, synthetic
+
+NAN = (255, 0, 179)
+NOT_RECORDED = ((214, 217, 222), (192, 196, 203))  # striped
+INDEX = [name for name, _ in synthetic.names(LAYERS)].index(CULPRIT)
+Look = Callable[..., Page]
+
+
+def state(page: Page) -> dict[str, str]:
+    return dict(part.split("=", 1) for part in page.url.partition("#")[2].split("&"))
+
+
+def heat(page: Page) -> dict[str, float]:
+    box = page.locator("#heat").bounding_box()
+    assert box is not None
+    return dict(box)
+
+
+def at(page: Page, row: int, step: float, steps: int = STEPS) -> tuple[float, float]:
+    """Where a cell is on the screen."""
+    box = heat(page)
+    return box["x"] + box["width"] * (step + 0.5) / steps, box["y"] + box["height"] * (row + 0.5) / LAYERS
+
+
+def inspected(page: Page, key: str) -> None:
+    page.wait_for_selector(f'body[data-inspected="{key}"]')
+
+
+def test_the_verdict_names_the_culprit_first_and_the_cell_is_selected(server: Server, look: Look) -> None:
+    page = look(server.url)
+    first = page.locator(".finding").first
+    expect(first).to_contain_text(f"NaN born here · {CULPRIT} · step {BORN:,}")
+    expect(page.locator("#inspector h2")).to_have_text(CULPRIT)
+    expect(page.locator("#inspector")).to_contain_text("NaN")
+    assert page.locator(".finding.warning").count() >= 1
+
+
+def test_a_click_on_a_finding_selects_its_layer_step_and_statistic(server: Server, look: Look) -> None:
+    page = look(server.url)
+    card = page.locator(".finding", has_text="Stays zero")
+    card.click()
+    expect(page.locator("#inspector h2")).to_have_text("s3b1_bn1")
+    expect(page.locator("#measure")).to_have_value("activations.zeros")
+    expect(card).to_have_attribute("aria-current", "true")
+    assert state(page)["layer"] == "s3b1_bn1"
+    assert state(page)["step"] == "2201"
+
+
+@pytest.mark.parametrize("mode", ["absolute", "past", "change", "start"])
+def test_the_exact_first_nan_cell_is_pink_at_every_zoom(server: Server, look: Look, mode: str) -> None:
+    for span in ("", "&from=4000&to=5000", "&from=4700&to=4720"):
+        other = "s1b1_conv1"  # selected, so that no cursor lies on what is looked at
+        page = look(server.url, f"#measure=activations.rms&mode={mode}&layer={other}&step=1{span}")
+        page.wait_for_selector(f'body[data-shown="activations.rms {mode} {0 if span else 2}"]')
+        wide = 1 if not span else 0
+        row = INDEX
+        assert pixel(page, row, BORN + 6 * wide) == NAN
+        assert pixel(page, row, BORN - 30 * wide - (0 if wide else 1)) != NAN
+        if span.endswith("4720"):
+            assert pixel(page, row, BORN) == NAN
+            assert pixel(page, row, BORN - 1) != NAN
+            assert pixel(page, row + 4, BORN) != NAN, "the others follow a step later"
+            assert pixel(page, row + 4, BORN + 1) == NAN
+        page.close()
+
+
+def test_one_batch_spike_and_dip_survive_every_zoom(tmp_path: Path, look: Look) -> None:
+    from .made import odd_batches
+
+    steps = odd_batches(tmp_path, spike=1234, dip=3210)
+    with Server(tmp_path, 0).start() as server:
+        for span, near in (("", None), ("&from=1200&to=1300", 1234), ("&from=3200&to=3300", 3210)):
+            page = look(server.url, f"#measure=activations.rms&layer=c&step=0{span}")
+            page.wait_for_selector(f'body[data-shown="activations.rms absolute {0 if near else 1}"]')
+            plain = pixel(page, 0, 3250 if near == 3210 else 1250, rows=3)
+            if near != 3210:
+                spike = pixel(page, 0, 1234, rows=3)
+                assert sum(spike) > sum(plain) + 60, f"the spike at {span!r}"
+            if near != 1234:
+                dip = pixel(page, 1, 3210, rows=3)
+                assert dip != pixel(page, 1, 3250, rows=3), f"the dip at {span!r}"
+            page.close()
+    assert steps == 4000
+
+
+def test_a_click_on_a_cell_selects_it_and_hovering_tells_its_value(server: Server, look: Look) -> None:
+    page = look(server.url, "#measure=gradients.rms")
+    page.mouse.move(*at(page, 30, 2500))
+    tip = page.locator("#tip")
+    expect(tip).to_be_visible()
+    names = [name for name, _ in synthetic.names(LAYERS)]
+    expect(tip).to_contain_text(names[30])
+    expect(tip).to_contain_text("step 2,")
+    page.mouse.click(*at(page, 30, 2500))
+    expect(page.locator("#inspector h2")).to_have_text(names[30])
+    assert abs(float(state(page)["step"]) - 2500) <= 8
+
+
+def test_dragging_zooms_the_wheel_zooms_and_a_double_click_shows_all(server: Server, look: Look) -> None:
+    page = look(server.url)
+    page.mouse.move(*at(page, 50, 1000))
+    page.mouse.down()
+    page.mouse.move(*at(page, 50, 2000), steps=4)
+    page.mouse.up()
+    page.wait_for_selector('body[data-span^="1"]')
+    begin, end = float(state(page)["from"]), float(state(page)["to"])
+    assert abs(begin - 1000) < 20
+    assert abs(end - 2000) < 20
+    page.mouse.wheel(0, -100)
+    page.wait_for_timeout(200)
+    assert float(state(page)["to"]) - float(state(page)["from"]) < end - begin
+    page.mouse.dblclick(*at(page, 50, 1000))
+    page.wait_for_selector('body[data-span="0 5000"]')
+    assert "from" not in state(page)
+
+
+def test_keys_move_the_selection(server: Server, look: Look) -> None:
+    page = look(server.url, "#measure=gradients.rms&layer=s1b1_conv1&step=1000")
+    inspected(page, "s1b1_conv1 1000 gradients.rms")
+    for key, layer in (("j", "s1b1_bn1"), ("k", "s1b1_conv1")):
+        page.keyboard.press(key)
+        expect(page.locator("#inspector h2")).to_have_text(layer)
+    page.keyboard.press("l")
+    assert float(state(page)["step"]) > 1000
+    page.keyboard.press("h")
+    assert float(state(page)["step"]) <= 1000
+    page.keyboard.press("n")
+    expect(page.locator("#inspector h2")).to_have_text(CULPRIT)
+    page.keyboard.press("n")
+    expect(page.locator("#inspector h2")).to_have_text("s3b1_bn1")
+    page.keyboard.press("p")
+    expect(page.locator("#inspector h2")).to_have_text(CULPRIT)
+    page.keyboard.press("z")
+    page.wait_for_timeout(100)
+    assert float(state(page)["from"]) < BORN < float(state(page)["to"])
+    page.keyboard.press("0")
+    assert "from" not in state(page)
+    page.keyboard.press("/")
+    page.keyboard.type("s2b2_add")
+    page.keyboard.press("Enter")
+    expect(page.locator("#inspector h2")).to_have_text("s2b2_add")
+    page.keyboard.press("?")
+    expect(page.locator("#keys")).to_be_visible()
+
+
+def test_the_address_restores_the_selection(server: Server, look: Look) -> None:
+    page = look(server.url, "#measure=activations.zeros&mode=start&layer=s2b1_bn1&step=800&from=500&to=1500")
+    inspected(page, "s2b1_bn1 800 activations.zeros")
+    expect(page.locator("#mode")).to_have_value("start")
+    before = state(page)
+    page.reload()
+    inspected(page, "s2b1_bn1 800 activations.zeros")
+    assert state(page) == before
+    assert page.locator("body").get_attribute("data-span") == "500 1500"
+
+
+def test_another_statistic_and_colour_can_be_chosen(server: Server, look: Look) -> None:
+    page = look(server.url, "#measure=gradients.rms&layer=gap&step=1")
+    one = pixel(page, 40, 3000)
+    page.locator("#mode").select_option("past")
+    page.wait_for_selector('body[data-shown="gradients.rms past 2"]')
+    assert pixel(page, 40, 3000) != one
+    page.locator("#measure").select_option("activations.zeros")
+    expect(page.locator("#legend")).to_contain_text("σ")
+    assert state(page)["measure"] == "activations.zeros"
+
+
+def test_two_runs_can_be_compared_and_another_chosen(server: Server, look: Look) -> None:
+    page = look(server.url, "#measure=gradients.rms&layer=gap&step=1")
+    page.locator("#other").select_option("healthy")
+    expect(page.locator("#mode")).to_have_value("run")
+    page.wait_for_selector('body[data-shown="gradients.rms run 2"]')
+    assert pixel(page, 40, 4000) in NOT_RECORDED, "beyond the end of the other run: not recorded"
+    assert state(page)["other"] == "healthy"
+    page.locator("#run").select_option("healthy")
+    expect(page.locator("#facts")).to_have_attribute("data-step", "1499")
+    expect(page.locator("#status")).to_contain_text("complete")
+
+
+def test_light_and_dark(server: Server, look: Look, context: BrowserContext) -> None:
+    page = look(server.url)
+    background = "() => getComputedStyle(document.body).backgroundColor"
+    assert page.evaluate(background) == "rgb(255, 255, 255)"
+    page.locator("#theme").click()
+    assert page.evaluate(background) == "rgb(13, 17, 23)"
+    page.emulate_media(color_scheme="dark")
+    page.locator("#theme").click()
+    assert page.evaluate(background) == "rgb(255, 255, 255)"
+
+
+def test_a_narrow_window_has_no_sideways_scroll(server: Server, look: Look) -> None:
+    page = look(server.url)
+    page.set_viewport_size({"width": 480, "height": 800})
+    page.wait_for_timeout(100)
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= 480
+
+
+def test_the_page_grows_with_the_run_in_small_ticks(tmp_path: Path, look: Look) -> None:
+    writer = synthetic.write(tmp_path, LAYERS, 400, nan=False)
+    with Server(tmp_path, 0, tick=0.1).start() as server:
+        page = look(server.url, "#measure=gradients.rms&layer=gap&step=0")
+        expect(page.locator("#facts")).to_have_attribute("data-step", "399")
+        expect(page.locator("#status")).to_contain_text("live")
+        page.wait_for_selector("body[data-tick]")
+        sizes = []
+        for end in (500, 600, 700):
+            synthetic.write(tmp_path, LAYERS, end, nan=False, first=end - 100, writer=writer)
+            page.wait_for_selector(f'#facts[data-step="{end - 1}"]')
+            sizes.append(int(page.locator("body").get_attribute("data-tick-bytes") or 0))
+        assert pixel(page, 40, 690) != (255, 255, 255)
+        assert page.locator("body").get_attribute("data-span") == "0 700"
+        assert max(sizes) < 2 * min(sizes), "a tick does not grow with the run"
+        synthetic.write(tmp_path, LAYERS, 5000, first=4600, writer=writer)
+        expect(page.locator(".finding.error")).to_contain_text("NaN born here")
+    writer.close()
+
+
+def test_a_real_training_is_seen_live(tmp_path: Path, look: Look) -> None:
+    """`fit` runs in another process; the page shows its steps while it goes on."""
+    code = """
+import sys, numpy as np, keras, fitscope as fs
+layers = [keras.layers.Dense(16, activation="relu", name="hidden"), keras.layers.Dense(1, name="head")]
+model = keras.Sequential([keras.layers.Input((8,)), *layers])
+model.compile("sgd", "mse")
+class Slow(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        import time; time.sleep(0.01)
+x = np.random.default_rng(0).normal(size=(64, 8)).astype("float32")
+model.fit(x, x[:, :1], batch_size=8, epochs=400, verbose=0, callbacks=[fs.Scope(sys.argv[1], every=2), Slow()])
+"""
+    training = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], env={**os.environ, "KERAS_BACKEND": "jax"}
+    )
+    try:
+        with Server(tmp_path, 0, tick=0.3).start() as server:
+            import time
+
+            from fitscope.read import runs
+
+            until = time.monotonic() + 90
+            while not any(brief.step for brief in runs(tmp_path)):
+                assert training.poll() is None, "the training failed"
+                assert time.monotonic() < until
+                time.sleep(0.2)
+            page = look(server.url)
+            first = int(page.locator("#facts").get_attribute("data-step") or 0)
+            expect(page.locator("#status")).to_contain_text("live")
+            page.wait_for_selector(f'#facts:not([data-step="{first}"])', timeout=30_000)
+            assert int(page.locator("#facts").get_attribute("data-step") or 0) > first
+            expect(page.locator("#layers option")).to_have_count(2)
+    finally:
+        training.kill()
+        training.wait()
+
+
+def test_hostile_names_are_text(tmp_path: Path, look: Look, watched: Watched) -> None:
+    from .made import hostile
+
+    hostile(tmp_path)
+    with Server(tmp_path, 0).start() as server:
+        page = look(server.url)
+        expect(page.locator("#inspector h2")).to_contain_text("<img src=x")
+        assert page.locator("img").count() == 0
+        assert page.evaluate("() => window.hacked") is None
+        page.keyboard.press("j")
+        expect(page.locator("#inspector h2")).to_contain_text("\\u001b")
+
+
+def test_an_empty_run_and_an_empty_place_say_so(
+    tmp_path: Path, look: Look, watched: Watched, context: BrowserContext
+) -> None:
+    from .made import empty
+
+    with Server(tmp_path, 0).start() as server:
+        page = context.new_page()
+        page.goto(server.url)
+        page.wait_for_selector('body[data-ready="failed"]')
+        expect(page.locator(".finding.error")).to_contain_text("directory with runs")
+        empty(tmp_path)
+        page.wait_for_selector('body[data-ready="true"]')
+        expect(page.locator("#verdict")).to_contain_text("Nothing stands out")

@@ -1,0 +1,254 @@
+"""The numbers of a run, kept up to date: rows, measures, modes, facts and the exact numbers of a moment."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fitscope as fs
+from fitscope.errors import RunError
+from fitscope.show.data import payload
+from fitscope.show.data.gather import Gathered
+from fitscope.show.data.matrix import INF, NAN, VALUE
+from fitscope.show.data.pack import pack, plain_json
+from fitscope.show.data.rows import rows_of
+
+from .conftest import Written, described, steady
+
+NAMES = ("a", "b", "c")
+
+
+def gathered(run: Written) -> Gathered:
+    found = Gathered(fs.open(run.path))
+    found.update()
+    return found
+
+
+def numbers(g: Gathered, measure: str, mode: str = "absolute", **more: Any) -> np.ndarray:
+    matrix = g.matrix(measure, mode, **more)
+    cells = matrix.cells()
+    return np.where(cells.flags & VALUE, matrix.code.decode(cells.high), np.nan)
+
+
+def test_rows_follow_the_model_with_what_is_no_layer_around_them() -> None:
+    sites = [
+        "loss", "activations/b", "activations/a", "gradients/a", "weights/a/kernel", "updates/a/kernel",
+        "activations/b#2", "inputs", "predictions", "taps/mine", "validation/activations/a", "validation/loss",
+        "changes/activations/a", "metrics/accuracy", "odd", "odd/kind/of/site", "sample_loss",
+    ]  # fmt: skip
+    rows = rows_of(described(["a", "b"]), sites)
+    assert [row.name for row in rows] == ["inputs", "a", "b", "b#2", "taps/mine", "predictions"]
+    a = rows[1]
+    assert a.sites["activations"] == ("activations/a",)
+    assert a.sites["weights"] == ("weights/a/kernel",)
+    assert a.sites["validation/activations"] == ("validation/activations/a",)
+    assert a.sites["changes/activations"] == ("changes/activations/a",)
+    assert rows[2].after == ("a",)
+
+
+def test_a_model_that_is_not_described_still_has_rows() -> None:
+    assert [row.name for row in rows_of(None, ["activations/x", "weights/y/kernel"])] == ["x", "y"]
+
+
+def test_measures_agree_with_the_table(written: Callable[..., Written]) -> None:
+    rng = np.random.default_rng(0)
+
+    def at(step: int) -> dict[str, Any]:
+        return {
+            "activations/a": np.maximum(rng.normal(size=(4, 5)), 0),
+            "gradients/a": rng.normal(size=(4, 5)) * 1e-3,
+            "weights/a/kernel": rng.normal(size=(3, 5)),
+            "weights/a/bias": rng.normal(size=5),
+            "updates/a/kernel": rng.normal(size=(3, 5)) * 1e-2,
+            "updates/a/bias": rng.normal(size=5) * 1e-1,
+        }
+
+    run = written().add(range(8), at)
+    g, table = gathered(run), fs.open(run.path)
+    assert 2.0 ** numbers(g, "gradients.rms")[0] == pytest.approx(
+        table.series("gradients/a", "rms"), rel=4e-3
+    )
+    frame = table.frame("activations/a")
+    assert numbers(g, "activations.zeros")[0] == pytest.approx(frame["zeros"] / frame["count"], abs=1e-4)
+    assert 2.0 ** numbers(g, "activations.max")[0] == pytest.approx(frame["max"], rel=4e-3)
+
+    def length(kind: str) -> Any:
+        parts = [table.frame(f"{kind}/a/{w}") for w in ("kernel", "bias")]
+        return np.sqrt(sum(part["rms"] ** 2 * part["count"] for part in parts))
+
+    assert 2.0 ** numbers(g, "updates.ratio")[0] == pytest.approx(
+        length("updates") / length("weights"), rel=4e-3
+    )
+
+
+def test_growing_with_the_run_gives_what_a_fresh_look_gives(written: Callable[..., Written]) -> None:
+    run = written()
+    tensors = steady(NAMES, lambda step, name, value: value * (1 + (step * 7 % 13) / 10))
+    run.add(range(30), tensors)
+    g = gathered(run)
+    g.matrix("gradients.rms", "past"), g.matrix("gradients.rms", "change")
+    assert not g.update()
+    for first in (30, 55, 56):
+        run.add(range(first, first + {30: 25, 55: 1, 56: 20}[first]), tensors)
+        assert g.update()
+    fresh = gathered(run)
+    for mode in ("absolute", "past", "change", "start"):
+        assert np.array_equal(
+            numbers(g, "gradients.rms", mode), numbers(fresh, "gradients.rms", mode), equal_nan=True
+        )
+    assert g.generation == 0
+    assert payload.head(g) | {"speed": None} == payload.head(fresh) | {"speed": None}
+
+
+def test_a_layer_that_turns_up_later_gets_its_row(written: Callable[..., Written]) -> None:
+    run = written().add(range(5), steady("ab"))
+    g = gathered(run)
+    assert [row.name for row in g.rows] == ["a", "b"]
+    run.add(range(5, 10), steady("abc"))
+    g.update()
+    assert [row.name for row in g.rows] == ["a", "b", "c"]
+    assert g.generation == 1
+    assert np.isnan(numbers(g, "activations.rms")[2, :5]).all()
+    assert np.isfinite(numbers(g, "activations.rms")[2, 5:]).all()
+
+
+def test_modes_say_by_how_many_doublings(written: Callable[..., Written]) -> None:
+    run = written().add(range(60), steady(NAMES, lambda s, n, v: v * (8 if (s, n) == (40, "b") else 1)))
+    g = gathered(run)
+    change, start, past = (numbers(g, "activations.rms", mode) for mode in ("change", "start", "past"))
+    assert change[1, 40] == pytest.approx(3, abs=0.01)
+    assert change[1, 41] == pytest.approx(-3, abs=0.01)
+    assert start[1, 40] == pytest.approx(3, abs=0.01)
+    assert past[1, 40] > 10
+    assert np.nanmax(np.abs(past[[0, 2]])) < 0.1
+    assert np.isnan(change[:, 0]).all()
+
+
+def test_a_run_is_compared_by_name_and_step(written: Callable[..., Written]) -> None:
+    one = gathered(written(name="one").add(range(0, 40, 2), steady(NAMES, lambda s, n, v: 4 * v)))
+    other = gathered(written(("b", "c", "d"), name="other").add(range(30), steady("bcd")))
+    ratio = numbers(one, "activations.rms", "run", other=other)
+    assert np.isnan(ratio[0]).all(), "the other run has no layer a"
+    assert ratio[1, :15] == pytest.approx(np.full(15, 1.0), abs=0.01), "b is 4 × 1/2 here and 1 there"
+    assert np.isnan(ratio[1, 16:]).all(), "beyond the end of the other run there is nothing to compare with"
+
+
+def test_the_first_nan_is_named_with_its_layer_and_exact_step(written: Callable[..., Written]) -> None:
+    def broken(step: int) -> dict[str, Any]:
+        found = steady(NAMES)(step)
+        if step >= 33:
+            found["gradients/c"] = np.full((2, 3), np.inf)
+            for name in "bc":
+                found[f"activations/{name}"][0, 0] = np.nan
+        return found
+
+    g = gathered(written().add(range(60), broken))
+    worst = g.findings[0]
+    assert (worst.severity, worst.row, worst.step, worst.site) == ("error", "b", 33, "activations/b")
+    assert "NaN born here · b" in worst.title
+    assert "1 of 6 values" in worst.text
+    flags = g.matrix("activations.rms").cells().flags
+    assert np.flatnonzero(flags[1] & NAN)[0] == 33
+    assert np.flatnonzero(g.matrix("gradients.rms").cells().flags[2] & INF)[0] == 33
+    assert payload.births(g) == {"b": {"activations": 33}, "c": {"activations": 33, "gradients": 33}}
+    lane = next(lane for lane in g.facts.lanes() if lane["name"] == "NaN / Inf")
+    assert lane["spans"] == [(33, 59)]
+
+
+def test_a_gradient_that_breaks_first_is_the_origin_not_a_layer_above(
+    written: Callable[..., Written],
+) -> None:
+    def broken(step: int) -> dict[str, Any]:
+        found = steady(NAMES)(step)
+        if step >= 5:
+            found["gradients/a"] = found["gradients/b"] = np.full((2, 3), np.nan)
+        return found
+
+    assert gathered(written().add(range(9), broken)).findings[0].row == "b", "gradients come from behind"
+
+
+def test_dead_layers_jumps_and_loss_spikes_are_found(written: Callable[..., Written]) -> None:
+    def at(step: int) -> dict[str, Any]:
+        found = steady(NAMES, lambda s, n, v: 0.0 if n == "c" and s >= 20 else v * (64 if s == 30 else 1))(
+            step
+        )
+        found["loss"] = 5.0 if step == 50 else 1.0 + 0.01 * (step % 3)
+        return found
+
+    g = gathered(written().add(range(70), at))
+    by_lane = {finding.lane: finding for finding in g.findings}
+    assert (by_lane["stays zero"].row, by_lane["stays zero"].step) == ("c", 20)
+    assert (by_lane["jumps"].row, by_lane["jumps"].step) == ("a", 30)
+    assert by_lane["loss spikes"].step == 50
+    assert "error" not in [finding.severity for finding in g.findings]
+
+
+def test_a_run_in_which_nothing_happens_has_no_findings(written: Callable[..., Written]) -> None:
+    assert gathered(written().add(range(80), steady(NAMES))).findings == []
+
+
+def test_a_moment_has_the_exact_numbers_now_and_before(written: Callable[..., Written]) -> None:
+    run = written()
+    for first in (0, 10, 20):
+        run.add(range(first, first + 10, 2), steady(NAMES, lambda s, n, v: v + s))
+    found = payload.moment(gathered(run), "b", 20, "activations.rms")
+    site = next(site for site in found["sites"] if site["site"] == "activations/b")
+    assert (site["now"]["step"], site["now"]["mean"]) == (20, 20.5)
+    assert (site["before"]["step"], site["before"]["mean"]) == (18, 18.5)
+    assert found["number"] == 2
+    with pytest.raises(RunError, match="layer"):
+        payload.moment(gathered(run), "nobody", 20, "activations.rms")
+
+
+def test_distribution_keeps_a_value_that_came_up_once(written: Callable[..., Written]) -> None:
+    def at(step: int) -> dict[str, Any]:
+        found = np.ones((100, 10))
+        if step == 700:
+            found[0, 0] = 2.0**20
+        return {"activations/a": found}
+
+    run = written()
+    for first in range(0, 1000, 250):
+        run.add(range(first, first + 250), at)
+    facts, arrays = payload.distribution(gathered(run), ["activations/a"], 100)["activations/a"]
+    share = arrays["share"]
+    top = facts["low"] + share.shape[1] - 1
+    assert top == 20 + 129
+    assert np.flatnonzero(share[:, -1]).tolist() == [70]
+
+
+def test_a_run_with_nothing_in_it_yet_is_no_error(written: Callable[..., Written]) -> None:
+    g = gathered(written())
+    assert g.rows == []
+    assert payload.head(g)["measures"] == []
+    json.dumps(plain_json(payload.head(g)), allow_nan=False)
+
+
+def test_a_later_attempt_takes_over(written: Callable[..., Written], tmp_path: Any) -> None:
+    from fitscope.store import RunWriter
+
+    run = written().add(range(20), steady(NAMES))
+    g = gathered(run)
+    again = RunWriter.attempt(tmp_path / "runs", "first", {"model": described(NAMES)}, start_step=10)
+    run.writer.close("interrupted")
+    run.writer = again
+    run.add(range(10, 15), steady(NAMES, lambda s, n, v: 2 * v))
+    g.update()
+    assert g.generation == 1
+    assert g.matrix("activations.rms").steps.tolist() == list(range(15))
+    assert numbers(g, "activations.rms")[0].tolist() == [0.0] * 10 + [1.0] * 5
+
+
+def test_packed_arrays_are_where_the_header_says() -> None:
+    data = pack({"x": float("nan")}, {"a": np.array([[1, 258]], np.uint16), "b": np.array([2.5])})
+    length = int.from_bytes(data[:4], "little")
+    header = json.loads(data[4 : 4 + length])
+    assert header == {"facts": {"x": "NaN"}, "arrays": [["a", "uint16", [1, 2]], ["b", "float64", [1]]]}
+    body = data[4 + length :]
+    assert (4 + length) % 8 == 0
+    assert list(body[:4]) == [0, 1, 1, 2], "high bytes first, then the low ones"
+    assert np.frombuffer(body[8:16], "<f8").tolist() == [2.5]

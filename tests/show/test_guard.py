@@ -1,0 +1,191 @@
+"""Who may look at the page: this machine only, with the token, by GET; and what every answer carries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from fitscope.show.guard import COOKIE, HEADERS
+from fitscope.show.server import app
+
+from .conftest import Written, steady
+
+TOKEN = "right-token"
+PATHS = ("/", "/static/main.js", "/api/runs", "/api/head", "/api/live", "/nowhere")
+
+
+@pytest.fixture
+def client(written: Callable[..., Written], tmp_path: Path) -> Iterator[TestClient]:
+    written().add(range(20), steady("abc"))
+    (tmp_path / "secret.txt").write_text("secret")
+    with TestClient(
+        app(str(tmp_path / "runs"), token=TOKEN), base_url="http://127.0.0.1:8760", follow_redirects=False
+    ) as client:
+        yield client
+
+
+@pytest.fixture
+def known(client: TestClient) -> TestClient:
+    client.cookies.set(COOKIE, TOKEN)
+    return client
+
+
+def safe(answer: Any) -> None:
+    for name, value in HEADERS.items():
+        assert answer.headers[name] == value, name
+    assert answer.headers.get("access-control-allow-origin") is None
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_without_the_token_there_is_nothing(client: TestClient, path: str) -> None:
+    for given in ("", "?token=", "?token=wrong", "?token=right-toke", "?token=right-token%00"):
+        answer = client.get(path + given)
+        assert answer.status_code == 403
+        assert "right" not in answer.text
+        safe(answer)
+    client.cookies.set(COOKIE, "wrong")
+    assert client.get(path).status_code == 403
+
+
+def test_the_token_is_changed_for_a_cookie_that_scripts_cannot_read(client: TestClient) -> None:
+    answer = client.get(f"/?token={TOKEN}")
+    assert answer.status_code == 303
+    assert answer.headers["location"] == "/", "the token does not stay in the address"
+    cookie = answer.headers["set-cookie"].lower()
+    assert "httponly" in cookie
+    assert "samesite=strict" in cookie
+    safe(answer)
+    assert client.get("/").status_code == 200
+
+
+def test_a_redirect_never_leads_elsewhere(client: TestClient) -> None:
+    for path in ("//evil.example/", "/%2f%2fevil.example", "/\\evil.example"):
+        answer = client.get(f"http://127.0.0.1:8760{path}?token={TOKEN}")
+        assert answer.headers.get("location", "/") == "/"
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        "evil.example:8760",
+        "127.0.0.1.evil.example",
+        "127.0.0.1@evil.example",
+        "localhost.",
+        "",
+        "[::",
+        "10.0.0.1",
+    ],
+)
+def test_a_forged_host_is_refused(known: TestClient, host: str) -> None:
+    answer = known.get("/api/runs", headers={"host": host})
+    assert answer.status_code == 403
+    safe(answer)
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1:9999", "localhost:1", "[::1]:8760"])
+def test_another_port_is_no_matter(known: TestClient, host: str) -> None:
+    assert known.get("/api/runs", headers={"host": host}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "null", "http://127.0.0.1.evil.example", "file://", "https://evil"]
+)
+def test_other_sites_are_refused(known: TestClient, origin: str) -> None:
+    answer = known.get("/api/runs", headers={"origin": origin})
+    assert answer.status_code == 403
+    safe(answer)
+    assert known.get("/api/runs", headers={"sec-fetch-site": "cross-site"}).status_code == 403
+    assert known.get("/api/runs", headers={"origin": "http://localhost:8888"}).status_code == 200
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT"])
+def test_only_get_and_head_are_answered(known: TestClient, method: str) -> None:
+    answer = known.request(method, "/api/runs")
+    assert answer.status_code == 405
+    safe(answer)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/static/../server.py", "/static/..%2fserver.py", "/static/%2e%2e/server.py", "/static/%2e%2e%2fserver.py",
+        "/static/..%252fserver.py", "/static/..\\server.py", "/static//etc/passwd", "/static/%00main.js", "/static/", "/static/main.js%00",
+        "/../../secret.txt", "/static/....//server.py", "/static/\u2025/server.py",
+    ],
+)  # fmt: skip
+def test_no_file_but_ours_is_given_out(known: TestClient, path: str) -> None:
+    answer = known.get(path)
+    assert answer.status_code == 404
+    assert "import" not in answer.text
+    assert "secret" not in answer.text
+    safe(answer)
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        "../runs/first",
+        "first/../first",
+        "/etc",
+        "..",
+        "first%00",
+        "%2e%2e",
+        "..%2f..",
+        "first/",
+        ".",
+        "a0000",
+    ],
+)
+def test_a_run_is_found_in_the_listing_or_not_at_all(known: TestClient, run: str) -> None:
+    answer = known.get("/api/head", params={"run": run})
+    assert answer.status_code == 404
+    safe(answer)
+
+
+def test_a_link_out_of_the_place_is_not_followed(known: TestClient, tmp_path: Path) -> None:
+    outside = tmp_path / "elsewhere"
+    (tmp_path / "runs" / "first").rename(outside)
+    (tmp_path / "runs" / "linked").symlink_to(outside)
+    assert "linked" not in known.get("/api/runs").text
+    assert known.get("/api/head", params={"run": "linked"}).status_code == 404
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["step=x", "step=1e9", "columns=nan", "from=x&to=1", "level=-", f"step={'9' * 400}", "from=1e400&to=2"],
+)
+def test_a_bad_question_is_no_server_error(known: TestClient, query: str) -> None:
+    answer = known.get(f"/api/matrix?measure=activations.rms&{query}")
+    assert answer.status_code in (200, 400, 404)
+    safe(answer)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "measure=nothing",
+        "measure=activations.rms&mode=odd",
+        "measure=activations.rms&mode=run",
+        "",
+        "measure=activations.rms&level=99&first=7",
+    ],
+)
+def test_an_unknown_question_is_answered_in_words(known: TestClient, query: str) -> None:
+    answer = known.get(f"/api/matrix?{query}")
+    assert answer.status_code in (200, 404)
+    assert answer.status_code == 200 or "Expected" in answer.json()["problem"]
+
+
+def test_every_answer_is_guarded_and_typed(known: TestClient) -> None:
+    for path, kind in (("/", "text/html"), ("/static/main.js", "text/javascript"), ("/static/style.css", "text/css"),
+                       ("/api/head", "application/json"), ("/api/matrix?measure=activations.rms", "application/octet-stream")):  # fmt: skip
+        answer = known.get(path)
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith(kind)
+        safe(answer)
+        assert known.head(path).status_code == 200

@@ -1,0 +1,161 @@
+"""Every view, in every form: text, HTML, notebook, matplotlib."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fitscope as fs
+from fitscope.record import Moment, Samples
+
+from .conftest import Written, steady
+
+VIEWS: dict[str, Callable[[fs.Run], fs.View]] = {
+    "spectrogram": fs.spectrogram,
+    "depth_profile": fs.depth_profile,
+    "layer_series": lambda run: fs.layer_series(run, "b"),
+    "values": lambda run: fs.values(run, "b"),
+    "values_over_time": lambda run: fs.values_over_time(run, "b"),
+    "batch_loss": fs.batch_loss,
+    "batch_change": lambda run: fs.batch_change(run, 30),
+    "health_table": fs.health_table,
+    "worst_samples": fs.worst_samples,
+    "sample_history": lambda run: fs.sample_history(run, "three"),
+    "predictions_view": fs.predictions_view,
+    "compare": lambda run: fs.compare(run, run),
+    "model_strip": fs.model_strip,
+    "overhead": fs.overhead,
+    "summary": fs.summary,
+}
+
+
+def odd(step: int, name: str, value: float) -> float:
+    """`b` jumps at step 30, `c` is dead from step 20 on."""
+    return value * 64 if (step, name) == (30, "b") else 0.0 if name == "c" and step >= 20 else value
+
+
+@pytest.fixture
+def run(written: Callable[..., Written]) -> fs.Run:
+    made = written()
+    ids = ("one", "two", "three", "four")
+    for step in range(0, 60, 5):
+        at = Moment(step, 0, step, 1_800_000_000.0 + step)
+        prediction = np.eye(4) * 0.9 if step else np.eye(4)[::-1] * 0.9
+        loss = np.array([0.1, 0.2, 9.0 - step / 10, 0.3])
+        made.writer.write(
+            [],
+            [Samples(at, "train", ids=ids, loss=loss, target=np.arange(4.0)[:, None], prediction=prediction)],
+        )
+    made.add(range(60), steady("abc", odd))
+    made.writer.note(overhead={"cpu_share": 0.012, "captured": 60, "steps": 60})
+    made.writer.close()
+    return fs.open(made.path)
+
+
+def test_there_is_a_test_for_every_view() -> None:
+    made = {
+        name
+        for name in fs.__all__
+        if getattr(getattr(fs, name), "__module__", "") == "fitscope.show.pictures"
+    }
+    assert made == set(VIEWS)
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_every_view_has_every_form(run: fs.Run, name: str, tmp_path: Path) -> None:
+    view = VIEWS[name](run)
+    assert isinstance(view, fs.View)
+    for width in (100, 40):
+        text = view.to_text(width)
+        assert len(text.strip().splitlines()) >= 2, text
+        assert max(map(len, text.splitlines())) <= width
+        assert "\x1b" not in text
+    assert view.save(tmp_path / "x.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+    bundle = view._repr_mimebundle_()
+    assert 'sandbox="allow-scripts"' in bundle["text/html"]
+    assert bundle["text/plain"] == view.to_text()
+    assert view.save(tmp_path / "x.png").stat().st_size > 3000
+    assert view.to_matplotlib().axes[0].get_title()
+
+
+def test_views_say_what_there_is(run: fs.Run) -> None:
+    assert re.search(r"b\s+\+\d+\.\d σ", fs.batch_change(run, 30, "activations.rms").to_text())
+    assert "Jumps since 30" in fs.health_table(run).to_text()
+    assert "Stays zero since 20" in fs.health_table(run).to_text()
+    worst = fs.worst_samples(run, 0).to_text().splitlines()
+    assert worst[2].split() == ["#three", "2", "1", "0.9", "9"]
+    assert "steps 0 to 55" in fs.sample_history(run, "three").to_text()
+    assert "cpu_share" in fs.overhead(run).to_text()
+    assert "step 40" in fs.depth_profile(run, 40).to_text()
+
+
+def test_a_spike_is_seen_in_the_text_of_a_spectrogram(run: fs.Run) -> None:
+    line = next(
+        line
+        for line in fs.spectrogram(run, "activations.rms").to_text(140).splitlines()
+        if line.startswith("b ")
+    )
+    assert len(set(line[2:].strip())) == 2, "one column stands out"
+
+
+def test_colours_only_where_they_are_asked_for(run: fs.Run) -> None:
+    assert "\x1b[" in fs.spectrogram(run).to_text(colour=True)
+
+
+def test_what_cannot_be_shown_is_said(run: fs.Run, written: Callable[..., Written], tmp_path: Path) -> None:
+    with pytest.raises(fs.RunError, match=r"gradients\.rms"):
+        fs.spectrogram(run, "gradient.rms")
+    with pytest.raises(fs.RunError, match="mode"):
+        fs.spectrogram(run, mode="odd")
+    with pytest.raises(fs.RunError, match="layer"):
+        fs.layer_series(run, "nobody")
+    with pytest.raises(fs.RunError, match="kind of site"):
+        fs.layer_series(run, "a", kind="weights")
+    with pytest.raises(fs.RunError, match="sample"):
+        fs.sample_history(run, "nobody")
+    with pytest.raises(fs.RunError, match="step from 0"):
+        fs.depth_profile(run, -5)
+    with pytest.raises(fs.StoreError, match="ends in"):
+        fs.spectrogram(run).save(tmp_path / "x.docx")
+    with pytest.raises(fs.RunError, match="nothing yet"):
+        fs.spectrogram(written(name="empty").path)
+    bare = written(name="bare").add(range(3), steady("a"))
+    with pytest.raises(fs.RunError, match="per_sample"):
+        fs.worst_samples(bare.path)
+
+
+def test_a_view_shows_itself_in_a_terminal(run: fs.Run, capsys: Any) -> None:
+    fs.batch_loss(run).show()
+    assert "loss per batch" in capsys.readouterr().out
+
+
+def test_hostile_names_stay_inside_the_frame_and_off_the_terminal(written: Callable[..., Written]) -> None:
+    name = "'\"></iframe><script>alert(1)</script>\x1b[31m\u202e"
+    run = fs.open(written((name,)).add(range(8), steady((name,))).path)
+    for view in (fs.spectrogram(run), fs.health_table(run), fs.summary(run)):
+        bundle = view._repr_mimebundle_()
+        assert "<script>alert" not in bundle["text/html"]
+        assert bundle["text/html"].count("</iframe>") == 1
+        assert "\x1b" not in view.to_text()
+        assert "\u202e" not in view.to_text()
+        view.to_matplotlib()
+
+
+def test_a_notebook_keeps_the_picture_when_it_becomes_html(run: fs.Run) -> None:
+    import nbformat
+    from nbconvert import HTMLExporter
+
+    data = fs.spectrogram(run)._repr_mimebundle_()
+    cell = nbformat.v4.new_code_cell(
+        "view", outputs=[nbformat.v4.new_output("execute_result", data=data, execution_count=1)]
+    )
+    page, _ = HTMLExporter().from_notebook_node(nbformat.v4.new_notebook(cells=[cell]))
+    frame = re.search(r"<iframe[^>]*>", page)
+    assert frame is not None
+    assert 'sandbox="allow-scripts"' in frame[0]
+    assert "default-src" in frame[0]
