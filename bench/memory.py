@@ -1,7 +1,8 @@
 """What watching costs in memory: 20,000 batches through a small model, and how much the process grows after the warm-up.
 
-Watched are statistics and running means of every activation, the changes of the widest one, and the loss of each sample, at every step. The same
-training without a scope stands beside it, because frameworks grow as well. One process for each; the table goes to `bench/memory.md`.
+Watched are statistics and running means of every activation, the changes of the widest one, and the loss of each sample, at
+every step. The same training without a scope stands beside it, because frameworks grow as well. One process for each; the table
+goes to `bench/memory.md`.
 
 python bench/memory.py                      all backends
 python bench/memory.py --backend jax        one of them
@@ -91,9 +92,9 @@ def report(options: argparse.Namespace) -> bool:
         "# What watching costs in memory",
         "",
         (
-            f"Made by `make bench`: resident memory over {options.batches:,} batches of a small model, watched at every step (statistics and running means of "
-            "all activations, changes, the loss of each sample), and of the same training without a scope. Growth is since the "
-            f"{options.warm_up:,}th batch."
+            f"Made by `make bench`: resident memory over {options.batches:,} batches of a small model, watched at every step "
+            "(statistics and running means of all activations, changes, the loss of each sample), and of the same training "
+            f"without a scope. Growth is since batch {options.warm_up:,}."
         ),
         "",
         "| | after warm-up | highest growth | growth at the end | seconds |",
