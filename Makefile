@@ -53,6 +53,7 @@ format: $(ENV)/.ready ## Format the code as `check` wants it
 
 bench: $(ENV)/.ready ## Measure what watching costs, per backend
 	$(PY) bench/run.py $(if $(BACKEND),--backend $(BACKEND))
+	$(PY) bench/memory.py $(if $(BACKEND),--backend $(BACKEND))
 
 docs: $(ENV)/.ready ## Draw the pictures in docs/ anew and run every example and block of code in the docs
 	KERAS_BACKEND=jax $(PY) docs/make_pictures.py

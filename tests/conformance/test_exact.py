@@ -15,6 +15,7 @@ import pytest
 from keras import layers
 
 import fitscope as fs
+from by_hand import crossentropy, dense, dense_back
 
 RATE, LR, EPS, MOMENTUM = 0.4, 0.1, 1e-3, 0.99
 BACKEND = keras.backend.backend()
@@ -110,35 +111,31 @@ def by_hand(
     w: dict[str, np.ndarray], x: np.ndarray, y: np.ndarray, mask: np.ndarray
 ) -> dict[str, np.ndarray]:
     """One training step in NumPy, in float64."""
-    n = len(x)
     seen: dict[str, np.ndarray] = {}
-    hidden = x @ w["hidden/kernel"] + w["hidden/bias"]
+    hidden = dense(w, "hidden", x)
     drop = hidden * mask / (1 - RATE)
     mean, var = drop.mean(0), drop.var(0)
     unit = (drop - mean) / np.sqrt(var + EPS)
     norm = unit * w["norm/gamma"] + w["norm/beta"]
     relu = np.maximum(norm, 0)
-    head = relu @ w["head/kernel"] + w["head/bias"]
+    head = dense(w, "head", relu)
     for name, value in zip(LAYERS, (hidden, drop, norm, relu, head), strict=True):
         seen[f"activations/{name}"] = value
-    shifted = head - head.max(1, keepdims=True)
-    log_p = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
-    seen["loss"] = -log_p[np.arange(n), y].mean()
+    losses, d_losses = crossentropy(head, y)
+    seen["loss"] = losses.mean()
     seen["metrics/accuracy"] = (head.argmax(1) == y).mean()
 
-    d_head = (np.exp(log_p) - np.eye(3)[y]) / n
-    d_relu = d_head @ w["head/kernel"].T
+    d_head = d_losses / len(x)
+    d_relu, of_head = dense_back(w, "head", relu, d_head)
     d_norm = d_relu * (norm > 0)
     d_unit = d_norm * w["norm/gamma"]
     d_drop = (d_unit - d_unit.mean(0) - unit * (d_unit * unit).mean(0)) / np.sqrt(var + EPS)
     d_hidden = d_drop * mask / (1 - RATE)
     for name, value in zip(LAYERS, (d_hidden, d_drop, d_norm, d_relu, d_head), strict=True):
         seen[f"gradients/{name}"] = value
-    grads = {
-        "hidden/kernel": x.T @ d_hidden, "hidden/bias": d_hidden.sum(0),
-        "norm/gamma": (d_norm * unit).sum(0), "norm/beta": d_norm.sum(0),
-        "head/kernel": relu.T @ d_head, "head/bias": d_head.sum(0),
-    }  # fmt: skip
+    _, of_hidden = dense_back(w, "hidden", x, d_hidden)
+    of_norm = {"norm/gamma": (d_norm * unit).sum(0), "norm/beta": d_norm.sum(0)}
+    grads = of_hidden | of_norm | of_head
     for name, grad in grads.items():
         seen[f"weight_gradients/{name}"] = grad
         seen[f"updates/{name}"] = -LR * grad

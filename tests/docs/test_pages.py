@@ -61,8 +61,22 @@ def run_page(page: Path, names: dict[str, Any]) -> None:
 with_code = [page for page in PAGES if blocks(page)]
 
 
-@pytest.mark.parametrize("page", [p for p in with_code if p.name != "README.md"], ids=name_of)
+recipes = [page for page in with_code if page.parent.name == "recipes"]
+
+
+@pytest.mark.parametrize(
+    "page", [p for p in with_code if p not in (ROOT / "README.md", *recipes)], ids=name_of
+)
 def test_every_block_runs(
+    page: Path, names: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_page(page, names)
+
+
+@pytest.mark.per_backend
+@pytest.mark.parametrize("page", recipes, ids=name_of)
+def test_every_recipe_runs_on_every_backend(
     page: Path, names: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
