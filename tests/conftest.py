@@ -33,6 +33,19 @@ ONCE = (
 )
 
 
+#: Folders whose tests need a process of their own, by the marker that asks for them: `pytest -m tf1`.
+ALONE = {"tf1": "tf1", "legacy": "legacy"}
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    here = Path(__file__).parent
+    asked = config.option.markexpr
+    for folder, marker in ALONE.items():
+        if collection_path == here / folder and marker not in asked.split():
+            return True
+    return None
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow_compile: waits for torch.compile, in a process of its own")
 

@@ -131,7 +131,8 @@ def _weights(model: Any, layers: tuple[LayerPart, ...]) -> Iterator[WeightPart]:
                 owner[id(variable)] = (variable, part)
     used: set[str] = set()
     for variable, part in owner.values():
-        yield WeightPart(_free("/".join(filter(None, (part.path, variable.name))), used), variable, part)
+        name = variable.name.rpartition("/")[2].partition(":")[0]  # of legacy Keras: `dense/kernel:0`
+        yield WeightPart(_free("/".join(filter(None, (part.path, name))), used), variable, part)
 
 
 def _free(path: str, used: set[str]) -> str:
@@ -162,7 +163,8 @@ def _sources(layer: Any, paths: dict[int, str]) -> set[str]:
     """The layers whose outputs this one takes, where the model is a graph that says so."""
     found = set()
     for node in getattr(layer, "_inbound_nodes", ()):
-        for tensor in getattr(node, "input_tensors", ()):
+        tensors = getattr(node, "input_tensors", ())
+        for tensor in tensors if isinstance(tensors, list | tuple) else [tensors]:
             source = paths.get(id(getattr(getattr(tensor, "_keras_history", None), "operation", None)))
             if source is not None:
                 found.add(source)

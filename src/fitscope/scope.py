@@ -12,6 +12,7 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from datetime import datetime
 from os import PathLike
 from typing import Any, Literal
@@ -28,6 +29,7 @@ from fitscope.plan import resolve
 from fitscope.recorder import COMPLETE, Recorder
 from fitscope.recording import Recording
 from fitscope.reduce.average import Average
+from fitscope.reducing import Border
 from fitscope.samples import SampleLosses
 from fitscope.sink import Make
 from fitscope.store import Objects, RunWriter, existing, place
@@ -97,7 +99,7 @@ class Scope(Hooks):
         self._epoch, self._batch = 0, 0
         self._wait_no_more: Callable[[], None] = lambda: None
         self._batches: int | None = None
-        self._recording: Recording | None = None
+        self._recording: Any = None  # a `Recording`, or what is like it for sessions and legacy Keras
         self._loop: Loop | None = None
         self._run: tuple[Any, str] | None = None  # where the runs are, and the id of the newest
         self._server: Any = None  # of the page, once its address was asked for
@@ -107,7 +109,7 @@ class Scope(Hooks):
     @property
     def batch(self) -> Batch:
         """The newest captured batch: `scope.batch["activations/conv1"]` is a NumPy array."""
-        batch = self._recording.batch if self._recording is not None else None
+        batch: Batch | None = self._recording.batch if self._recording is not None else None
         if batch is None:
             raise WatchError(
                 "a batch that was captured",
@@ -118,7 +120,7 @@ class Scope(Hooks):
 
     def average(self, site: str) -> Average:
         """The mean and std of a site that is watched with keep="mean", over everything captured so far."""
-        recorder = self._recording.recorder if self._recording is not None else None
+        recorder: Recorder | None = self._recording.recorder if self._recording is not None else None
         average = recorder.average(site) if recorder is not None else None
         if average is None:
             there = recorder.averages if recorder is not None else []
@@ -203,14 +205,15 @@ class Scope(Hooks):
         return step
 
     def epoch_end(self) -> None:
-        """Says that an epoch of a hand-written loop is over."""
-        if self._loop is None:
+        """Says that an epoch of a hand-written loop is over, or one of a session, where else a validation tells."""
+        loop = self._loop or getattr(self._recording, "loop", None)
+        if loop is None:
             raise WatchError(
                 "a hand-written loop",
                 "none",
                 "fit() tells of its epochs by itself; a loop is begun by scope.attach(model)",
             )
-        self._loop.epoch_end()
+        loop.epoch_end()
 
     def checkpoint(self, path: str | PathLike[str]) -> None:
         """Notes a checkpoint that was saved in a way of your own. What `model.save` and `model.save_weights` save is noted by itself."""
@@ -230,6 +233,50 @@ class Scope(Hooks):
                 recorder.finish(COMPLETE)
             else:
                 recorder.abandon(error)
+
+    # ---- TF1 sessions and legacy Keras ---------------------------------------------------------------------
+
+    def session(
+        self,
+        sess: Any,
+        *,
+        loss: Any = None,
+        predictions: Any = None,
+        targets: Any = None,
+        inputs: Any = None,
+        train_op: Any = None,
+        grads_and_vars: Any = None,
+    ) -> AbstractContextManager[Any]:
+        """Records what a `tf.compat.v1.Session` runs, for the length of a `with` block.
+
+        What the graph does not say is said here, by tensor or name: which tensors are the loss, the predictions, the targets and the
+        inputs, what runs a training step, and what gradients it applies.
+        """
+        from fitscope.sessions.session import Said, session
+
+        return session(self, sess, Said(loss, predictions, targets, inputs, train_op, grads_and_vars))
+
+    def hook(
+        self,
+        *,
+        loss: Any = None,
+        predictions: Any = None,
+        targets: Any = None,
+        inputs: Any = None,
+        train_op: Any = None,
+        grads_and_vars: Any = None,
+    ) -> Any:
+        """The same as a `SessionRunHook`, for `MonitoredTrainingSession(hooks=[scope.hook()])` and its like."""
+        from fitscope.sessions.hook import CaptureHook
+        from fitscope.sessions.session import Said
+
+        return CaptureHook(self, Said(loss, predictions, targets, inputs, train_op, grads_and_vars))
+
+    def legacy(self) -> Any:
+        """The callback for models of legacy Keras: `model.fit(callbacks=[scope.legacy()])`, with `tf_keras`."""
+        from fitscope.sessions.legacy import LegacyCallback
+
+        return LegacyCallback(self)
 
     # ---- what Keras calls --------------------------------------------------------------------------------
 
@@ -368,35 +415,50 @@ class Scope(Hooks):
         info = {
             "model": anatomy.describe(),
             "plan": plan.describe(),
-            "notes": self._notes,
             "backend": border.name,
         }
-
-        def open_run(step: int) -> RunWriter:
-            goes_on = after is not None and (last is None or last < step)
-            self._run = (self._run if goes_on else None) or existing(self._to)
-            begin = RunWriter.create if self._run is None else RunWriter.attempt
-            runs, name = self._run or (self._to, _new_name())
-            writer = begin(runs, name, info, start_step=step, limit=self._limit)
-            self._run = runs, name
-            return writer
 
         in_step = self._reduce == "step" or (self._reduce == "auto" and border.on_accelerator())
         per_sample = [watch for watch in self._watches if watch.per_sample]
         ids = next((watch.ids for watch in per_sample if watch.ids is not None), None)
-        recorder = Recorder(
+        recorder = self._recorder(
+            info,
+            border,
+            lambda step: after is not None and (last is None or last < step),
+            (lambda note: SampleLosses(anatomy.model, ids, border, note)) if per_sample else None,
+        )
+        recording = self._recording = Recording(plan, border, recorder, in_step=in_step, after=after)
+        recording.note_saves()
+        if owner is not None:
+            recorder.finish_with(owner)
+        return recording
+
+    def _recorder(
+        self,
+        info: dict[str, Any],
+        border: Border,
+        goes_on: Callable[[int], bool],
+        samples: Callable[[Callable[[str], None]], SampleLosses] | None = None,
+    ) -> Recorder:
+        """What takes captures to a run: the one that goes on from its newest step, one that was named, or a new one."""
+
+        def open_run(step: int) -> RunWriter:
+            self._run = (self._run if goes_on(step) else None) or existing(self._to)
+            begin = RunWriter.create if self._run is None else RunWriter.attempt
+            runs, name = self._run or (self._to, _new_name())
+            told = {**info, "notes": self._notes}
+            writer = begin(runs, name, told, start_step=step, limit=self._limit)
+            self._run = runs, name
+            return writer
+
+        return Recorder(
             open_run,
             border,
             memory=self._memory,
             when_full=self._when_full,
-            samples=(lambda note: SampleLosses(anatomy.model, ids, border, note)) if per_sample else None,
+            samples=samples,
             sinks=self._sinks,
         )
-        self._recording = Recording(plan, border, recorder, in_step=in_step, after=after)
-        self._recording.note_saves()
-        if owner is not None:
-            recorder.finish_with(owner)
-        return self._recording
 
 
 def _sinks(to: Any, **wanted: Any) -> Mapping[str, Make]:

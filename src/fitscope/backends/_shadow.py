@@ -11,6 +11,7 @@ away, and is handed out as it is: most outputs of layers, because the backward p
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import tensorflow as tf
@@ -19,13 +20,15 @@ import tensorflow as tf
 _HARMLESS = {
     "AvgPool", "BatchMatMulV2", "Cast", "ConcatV2", "Conv1D", "Conv2D", "Conv2DBackpropInput", "Conv3D",
     "DepthwiseConv2dNative", "Einsum", "ExpandDims", "Identity", "MatMul", "MaxPool", "Mean", "Pack", "Pad",
-    "PadV2", "Prod", "Reshape", "Slice", "Split", "Squeeze", "StridedSlice", "Sum", "Tile",
-    "Transpose", "Unpack",
+    "PadV2", "Prod", "Reshape", "Slice", "SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits",
+    "Split", "Squeeze", "StridedSlice", "Sum", "Tile", "Transpose", "Unpack",
 }  # fmt: skip
 
 #: Activations, which are fused with a product and its bias and with nothing else.
 _ACTIVATIONS = {"Elu", "LeakyRelu", "Relu", "Relu6", "Sigmoid", "Tanh"}
 _PRODUCTS = {"BatchMatMulV2", "Conv2D", "Conv3D", "DepthwiseConv2dNative", "Einsum", "MatMul"}
+
+_NORMS = {"FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"}
 
 #: Operations that sum: cheap to do again, and folded into one another wherever that is possible.
 _SUMS = {"Add", "AddV2", "AddN", "Sub"}
@@ -36,56 +39,92 @@ _SHAPE_ONLY = {"Rank", "Shape", "ShapeN", "Size"}
 _MOST = 24  #: operations in one shadow
 
 
-def handed_out(tensor: Any, done: dict[Any, Any], *, forward: bool) -> Any:
+def handed_out(
+    tensor: Any, done: dict[Any, Any], *, forward: bool, among: Collection[Any] | None = None
+) -> Any:
     """The tensor, or its shadow where handing it out would change how the graph is rewritten.
 
     `done` holds the shadows made so far in this graph. Gradients are made by operations that are never fused with what
-    follows, except for sums.
+    follows, except for sums. In a graph of which only a part is run, `among` are the operations of that part: a use by any
+    other does not count.
     """
-    if _settled(tensor) or not (forward or tensor.op.type in _SUMS):
+    if as_it_is(tensor, forward=forward, among=among):
         return tensor
+    shadow = shadow_of(tensor, done, among)
+    return tensor if shadow is None else shadow
+
+
+def shadow_of(tensor: Any, done: dict[Any, Any], among: Collection[Any] | None = None) -> Any | None:
+    """The same value, computed beside the graph; None where that would be too much, or unsafe."""
     try:
-        return _shadow(tensor, done, [_MOST])
-    except _TooLarge:
-        return tensor
+        return _shadow(tensor, done, [_MOST], among)
+    except _NoShadow:
+        return None
 
 
-class _TooLarge(Exception):  # noqa: N818 - a message within this file
+def as_it_is(tensor: Any, *, forward: bool, among: Collection[Any] | None = None) -> bool:
+    """Whether the tensor can be handed out itself."""
+    return _settled(tensor, among) or not (forward or tensor.op.type in _SUMS)
+
+
+class _NoShadow(Exception):  # noqa: N818 - a message within this file
     pass
 
 
-def _settled(tensor: Any) -> bool:
+def _settled(tensor: Any, among: Collection[Any] | None) -> bool:
     """Whether one more use of the tensor changes nothing."""
-    users = _users(tensor)
+    if tensor.op.type in _ACTIVATIONS and _normalized(tensor.op.inputs[0], among):
+        return False
+    users = _users(tensor, among)
     if len(users) != 1 or users[0].type in _HARMLESS:
         return True
-    return users[0].type in _ACTIVATIONS and not _made_by_product(tensor)
+    return users[0].type in _ACTIVATIONS and not _made_to_be_fused(tensor)
 
 
-def _made_by_product(tensor: Any) -> bool:
-    """Whether the tensor is a product, or a product to which something was added (and reshaped on the way)."""
+def _made_to_be_fused(tensor: Any) -> bool:
+    """Whether the tensor is a product or a norm, or one to which something was added (and reshaped on the way)."""
     makers = [tensor.op, *(x.op for x in tensor.op.inputs)]
     makers += [x.op for maker in makers[1:] if maker.type == "Reshape" for x in maker.inputs]
-    return any(maker.type in _PRODUCTS for maker in makers)
+    return any(maker.type in _PRODUCTS or maker.type in _NORMS for maker in makers)
 
 
-def _users(tensor: Any) -> list[Any]:
-    return [op for op in tensor.consumers() if op.type not in _SHAPE_ONLY]
+def _normalized(tensor: Any, among: Collection[Any] | None) -> bool:
+    """Whether the tensor is a batch norm, or one to which something was added, that goes on as one operation with its
+    activation. TensorFlow does not do that for an activation that is an output of the graph, however often it is used.
+    """
+    makers = [tensor.op, *(x.op for x in tensor.op.inputs if tensor.op.type in _SUMS)]
+    return len(_users(tensor, among)) == 1 and any(maker.type in _NORMS for maker in makers)
 
 
-def _shadow(tensor: Any, done: dict[Any, Any], budget: list[int]) -> Any:
+def _users(tensor: Any, among: Collection[Any] | None) -> list[Any]:
+    return [op for op in tensor.consumers() if op.type not in _SHAPE_ONLY and (among is None or op in among)]
+
+
+def _shadow(tensor: Any, done: dict[Any, Any], budget: list[int], among: Collection[Any] | None) -> Any:
     op = tensor.op
     if op not in done:
         if not op.inputs or op.op_def.is_stateful or op.control_inputs:
             return tensor  # a source: nothing is fused into it
         budget[0] -= 1
-        if budget[0] < 0:
-            raise _TooLarge
+        if budget[0] < 0 or any(_changes(x) for x in op.inputs):
+            raise _NoShadow
         # An input with several uses is itself never fused away. One with a single use, this operation, may be.
-        inputs = [x if len(_users(x)) != 1 else _shadow(x, done, budget) for x in op.inputs]
+        inputs = [x if _stays(x, op, among) else _shadow(x, done, budget, among) for x in op.inputs]
         attrs = {name: op.node_def.attr[name] for name in op.node_def.attr}
         attrs["_fitscope_shadow"] = tf.compat.v1.AttrValue(b=True)
         done[op] = op.graph.create_op(
             op.type, inputs, [out.dtype for out in op.outputs], name=f"{op.name}/shadow", attrs=attrs
         )
     return done[op].outputs[tensor.value_index]
+
+
+def _changes(x: Any) -> bool:
+    """Whether this is the buffer of a TF1 reference variable, which the step may write to before a shadow reads it."""
+    maker = x.op
+    return bool(x.dtype._is_ref_dtype or (maker.type == "Identity" and maker.inputs[0].dtype._is_ref_dtype))
+
+
+def _stays(x: Any, op: Any, among: Collection[Any] | None) -> bool:
+    """Whether the shadow of an operation may use this input as it is."""
+    users = _users(x, among)
+    return len(users) != 1 or (users[0] is not op and _settled(x, among))

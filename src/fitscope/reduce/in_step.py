@@ -27,22 +27,27 @@ Tensor = Any
 
 #: Places after the buckets where NaN and Inf are counted.
 _NANS, _INFS = BUCKETS, BUCKETS + 1
-_PLACES = BUCKETS + 2
+PLACES = BUCKETS + 2
 
 
 def pack(x: Tensor) -> tuple[Tensor, Tensor]:
     """What `unpack` needs: mean, std, min and max of the finite elements, and how many are in which place."""
-    from keras import ops
+    from keras import backend, ops
 
-    x = ops.stop_gradient(ops.convert_to_tensor(x))
-    layout = _layout(x)
+    x = ops.convert_to_tensor(x)
+    return pack_with(ops, _device(), x, backend.standardize_dtype(x.dtype))
+
+
+def pack_with(ops: Any, device: Device, x: Tensor, dtype: str) -> tuple[Tensor, Tensor]:
+    """The same, with these operations: those of `keras.ops`, or what stands for them in a graph that Keras does not know."""
+    layout = _layout(dtype)
+    x = ops.stop_gradient(x)
     x = ops.cast(ops.reshape(x, (-1,)), layout.dtype)
     if x.shape[0] == 0:  # of nothing there is no minimum
-        return ops.zeros(4, layout.dtype), ops.zeros(_PLACES, "int32")
-    device = _device()
+        return ops.zeros(4, layout.dtype), ops.zeros(PLACES, "int32")
     bits = device.bits(x)
     size = ops.bitwise_and(bits, layout.magnitude)
-    places = device.tally(_places(ops, bits, size, layout), _PLACES)
+    places = device.tally(_places(ops, bits, size, layout), PLACES)
     return _moments(ops, x, size < layout.infinity, layout), places
 
 
@@ -93,9 +98,9 @@ def _places(ops: Any, bits: Tensor, size: Tensor, layout: _Layout) -> Tensor:
     """Where each element is counted."""
     exponent = ops.cast(ops.right_shift(size, layout.mantissa), "int32")
     bucket = ops.where(size < layout.lowest, 1, ops.minimum(exponent + layout.offset, 256))
-    bucket = ops.where(size == 0, 0, bucket)
+    bucket = ops.where(ops.equal(size, 0), 0, bucket)
     place = ops.where(bits < 0, ZERO_BUCKET - bucket, ZERO_BUCKET + bucket)
-    place = ops.where(size == layout.infinity, _INFS, place)
+    place = ops.where(ops.equal(size, layout.infinity), _INFS, place)
     return ops.cast(ops.where(size > layout.infinity, _NANS, place), "int32")
 
 
@@ -166,10 +171,7 @@ _FLOAT64 = _Layout(
 )
 
 
-def _layout(x: Tensor) -> _Layout:
-    from keras import backend
-
-    dtype = backend.standardize_dtype(x.dtype)
+def _layout(dtype: str) -> _Layout:
     if dtype.startswith("complex"):
         raise WatchError("a tensor of real numbers", f"dtype {dtype}", "Watch a real tensor made of it")
     return _FLOAT64 if dtype == "float64" else _FLOAT32
@@ -179,38 +181,41 @@ def _layout(x: Tensor) -> _Layout:
 # One function per framework, the same two things in each.
 
 
-class _Device(NamedTuple):
+class Device(NamedTuple):
+    """How a framework does what `keras.ops` does not."""
+
     bits: Callable[[Tensor], Tensor]  #: of floats, as integers of the same size
     tally: Callable[[Tensor, int], Tensor]  #: how often each of the first integers occurs, in int32
 
 
-def _device() -> _Device:
+def _device() -> Device:
     from keras import config
 
-    return {"tensorflow": _tensorflow, "jax": _jax, "torch": _torch}[config.backend()]()
+    return {"tensorflow": tensorflow_device, "jax": _jax, "torch": _torch}[config.backend()]()
 
 
-def _tensorflow() -> _Device:
+def tensorflow_device() -> Device:
+    """On TensorFlow, in whatever graph is at hand."""
     import tensorflow as tf
 
-    return _Device(
+    return Device(
         bits=lambda x: tf.bitcast(x, tf.int64 if x.dtype == tf.float64 else tf.int32),
         # Not tf.math.bincount: XLA cannot compile it (TensorFlow 2.21).
         tally=lambda places, size: tf.math.unsorted_segment_sum(tf.ones_like(places), places, size),
     )
 
 
-def _jax() -> _Device:
+def _jax() -> Device:
     import jax
     import jax.numpy as jnp
 
-    return _Device(
+    return Device(
         bits=lambda x: jax.lax.bitcast_convert_type(x, jnp.int64 if x.dtype == jnp.float64 else jnp.int32),
         tally=lambda places, size: jnp.bincount(places, length=size).astype(jnp.int32),
     )
 
 
-def _torch() -> _Device:
+def _torch() -> Device:
     import torch
 
     def tally(places: Tensor, size: int) -> Tensor:
@@ -218,6 +223,6 @@ def _torch() -> _Device:
         ones = torch.ones((), dtype=torch.int32, device=places.device).expand(places.shape)
         return torch.zeros(size, dtype=torch.int32, device=places.device).index_add_(0, places, ones)
 
-    return _Device(
+    return Device(
         bits=lambda x: x.view(torch.int64 if x.dtype == torch.float64 else torch.int32), tally=tally
     )

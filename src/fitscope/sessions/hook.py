@@ -1,0 +1,47 @@
+"""A `SessionRunHook`, for sessions that TensorFlow makes itself: `MonitoredTrainingSession` and its like.
+
+`begin` adds to the graph what is needed, because it is finalized right after. When the session is there, its runs are seen as those of
+any other, together with what other hooks fetch in them, and the checkpoints that other hooks save.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from fitscope.sessions.patch import put_in
+from fitscope.sessions.session import Said, Settings, begin
+
+
+class CaptureHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
+    """Records the runs of a monitored session."""
+
+    def __init__(self, scope: Settings, said: Said) -> None:
+        self._scope = scope
+        self._said = said
+        self._recording: Any = None
+        self._take_out: Callable[[], None] = lambda: None
+
+    def begin(self) -> None:
+        """The graph is complete and not finalized yet."""
+        self._recording = self._scope._recording = begin(
+            self._scope, tf.compat.v1.get_default_graph(), self._said
+        )
+        self._recording.prepare()
+
+    def after_create_session(self, session: Any, coord: Any) -> None:  # noqa: ARG002
+        """A session is there: the first, or, after a worker was lost, another that goes on from a checkpoint."""
+        self._take_out()
+        if self._recording.next_step is not None:
+            self._recording = self._scope._recording = self._recording.again(
+                lambda: begin(self._scope, session.graph, self._said, again=True)
+            )
+        self._recording.recorder.finish_with(session)
+        self._take_out = put_in(session, self._recording)
+
+    def end(self, session: Any) -> None:  # noqa: ARG002
+        """The training is over; not called when it was left by an exception."""
+        self._take_out()
+        self._recording.complete()

@@ -1,0 +1,95 @@
+"""Models of legacy Keras (`tf_keras`): the callback, and which of the two ways of Keras to run a step is at hand.
+
+With eager execution Keras traces its step into a function (`legacy_step`); without it, it builds a graph and runs it in a session
+(`legacy_graph`).
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import tf_keras
+
+from fitscope.sessions.progress import Progress
+from fitscope.sessions.session import Settings
+
+
+class Way(Protocol):
+    """One way in which legacy Keras runs its steps."""
+
+    first_epoch: int  #: in case the model is built later
+    begun: Callable[[Progress], None]  #: to be called then
+
+    @property
+    def progress(self) -> Progress | None: ...
+
+    def train_begin(self) -> None: ...
+
+    def test_begin(self) -> None: ...
+
+    def leave(self) -> None: ...
+
+
+class LegacyCallback(tf_keras.callbacks.Callback):  # type: ignore[misc]
+    """Records the `fit` of a `tf_keras` model."""
+
+    def __init__(self, scope: Settings) -> None:
+        super().__init__()
+        self._supports_tf_logs = True  # we take no logs, so none need to be made for us
+        self._scope = scope
+        self._way: Way | None = None
+        self._batches: int | None = None
+        self._fitting = False
+
+    def set_params(self, params: Any) -> None:
+        super().set_params(params)
+        self._batches = (params or {}).get("steps")
+
+    def set_model(self, model: Any) -> None:
+        super().set_model(model)
+        self._make_way(model)
+
+    def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
+        self._fitting = True
+        # Keras does not tell callbacks of an exception. Its callback list lives just as long as `fit` does.
+        fit = weakref.ref(sys._getframe(1).f_locals.get("self", self))
+        assert self._way is not None
+        self._way.begun = lambda progress: progress.recorder.finish_with(fit())
+        self._way.train_begin()
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
+        assert self._way is not None
+        if self._way.progress is not None:
+            self._way.progress.epoch(epoch, self._batches)
+        else:
+            self._way.first_epoch = epoch
+
+    def on_test_begin(self, logs: Any = None) -> None:  # noqa: ARG002
+        if self._fitting and self._way is not None:
+            self._way.test_begin()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
+        if self._way is not None and self._way.progress is not None:
+            self._way.progress.epoch_end()
+
+    def on_train_end(self, logs: Any = None) -> None:  # noqa: ARG002
+        self._fitting = False
+        if self._way is not None:
+            self._way.leave()
+            if self._way.progress is not None:
+                self._way.progress.complete()
+
+    def _make_way(self, model: Any) -> None:
+        if self._way is not None:
+            self._way.leave()
+        if hasattr(model, "_make_train_function"):
+            from fitscope.sessions.legacy_graph import GraphWay
+
+            self._way = GraphWay(self._scope, model)
+        else:
+            from fitscope.sessions.legacy_step import StepWay
+
+            self._way = StepWay(self._scope, model)

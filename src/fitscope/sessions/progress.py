@@ -1,0 +1,207 @@
+"""Where a training is that somebody else drives, what is due there, and the way of what was seen to the recorder.
+
+Sessions and legacy Keras have this in common: each says when a step or a batch of a pass is about to run and what it showed. Nothing in
+here raises into the user's code.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fitscope.attach import Site
+from fitscope.batch import Batch
+from fitscope.errors import FitscopeWarning
+from fitscope.plan import Due, Plan, Wants, Watches
+from fitscope.record import Moment
+from fitscope.recorder import COMPLETE, Ending, Item, Recorder
+from fitscope.sessions.arrays import Arrays
+from fitscope.watch import Turn
+
+_NOTHING = Due(frozenset(), frozenset(), frozenset())
+
+
+@dataclass(slots=True)
+class Request:
+    """A step, or a batch of a pass, that is about to run."""
+
+    phase: str
+    turn: Turn
+    due: Due = field(default_factory=lambda: _NOTHING)
+
+
+def kept(method: Callable[..., Any]) -> Callable[..., Any]:
+    """An error of ours inside this method stays ours: it is kept and told, and the user's code goes on."""
+
+    @functools.wraps(method)
+    def safe(self: Progress, *args: Any, **kwargs: Any) -> Any:
+        try:
+            with self.lock, self.recorder.measured():
+                return method(self, *args, **kwargs)
+        except FitscopeWarning:  # the user wants warnings to be errors
+            raise
+        except Exception as error:
+            self.recorder.failed(error)
+            return None
+
+    return safe
+
+
+class Progress:
+    """One training that somebody else drives."""
+
+    def __init__(self, model: Any, plan: Plan, recorder: Recorder) -> None:
+        self.model = model  #: or the graph
+        self.plan = plan
+        self.recorder = recorder
+        self.batch: Batch | None = None
+        self.next_step: int | None = None  #: steps done so far, once that is known
+        self.last_step: int | None = None  #: the last one that was captured
+        self.lock = threading.RLock()  # runs may come from several threads
+        self._running: Request | None = None  # the step that is running
+        self._epoch, self._batch = 0, 0
+        self._batches: int | None = None
+        self._epoch_over = False  # the next step begins another one
+        self._told = False  # the user says when an epoch ends
+        self._pass: tuple[str, int] = "", 0  # the pass that goes on, and its next batch
+        self._pending: tuple[Moment, list[Item]] | None = None
+        self.leaving: Callable[[], None] = lambda: None  #: called once, when the training ends
+        recorder.leaving = self._leave
+
+    @property
+    def loop(self) -> Progress:
+        """Who is told when an epoch ends."""
+        return self
+
+    @kept
+    def saved(self, path: Any) -> None:
+        """A checkpoint was saved."""
+        self.recorder.checkpoint(str(Path(path).absolute()), self.next_step or 0, self._epoch)
+
+    # ---- epochs --------------------------------------------------------------------------------------------
+
+    @kept
+    def epoch(self, epoch: int, batches: int | None) -> None:
+        """An epoch begins; from now on nothing is inferred."""
+        self._told, self._epoch_over = True, False
+        self._epoch, self._batch, self._batches = epoch, 0, batches
+
+    @kept
+    def epoch_end(self) -> None:
+        """The epoch is over; from now on nothing is inferred."""
+        self._told = True
+        self._end_epoch()
+
+    def complete(self) -> None:
+        """The training is over, and with it its last epoch."""
+        self._finish_epoch()
+        self.recorder.finish(COMPLETE)
+
+    @kept
+    def _finish_epoch(self) -> None:
+        self._end_epoch()
+
+    def _end_epoch(self) -> None:
+        if not self._epoch_over:
+            self._epoch_over = True
+            if self._pending is not None:
+                self.recorder.put(*self._pending)
+                self._pending = None
+
+    def _leave(self) -> None:
+        self._pending = None  # its epoch never ended
+        self.leaving()
+
+    # ---- before ----------------------------------------------------------------------------------------------
+
+    def step(self, request: Request) -> bool:
+        """A step is about to run. Whether it is to be captured."""
+        self.recorder.raised = None
+        self.recorder.tell()
+        if self._epoch_over:
+            self._epoch, self._batch, self._epoch_over = self._epoch + 1, 0, False
+        self.recorder.steps += 1
+        request.turn = self.turn("train")
+        if self._running is not None:  # a step in another thread: their weights cannot be told apart
+            self.recorder.unseen("steps", "several steps ran at the same time; only one of them was captured")
+            return False
+        if self._asked(request):
+            self._running = request
+        return bool(request.due.all)
+
+    def pass_batch(self, request: Request) -> bool:
+        """A batch of a pass is about to run. Whether it is to be captured."""
+        if request.phase == "validation" and not self._told and self._batch:
+            self._end_epoch()
+        name, batch = self._pass
+        self._pass = (request.phase, batch + 1 if name == request.phase else 1)
+        request.turn = self.turn(request.phase)
+        return self._asked(request)
+
+    def _asked(self, request: Request) -> bool:
+        due = self.plan.due(request.turn)
+        if due.all and self.recorder.ready(request.turn.step):
+            request.due = due
+        return bool(request.due.all)
+
+    def turn(self, phase: str) -> Turn:
+        assert self.next_step is not None
+        batch, batches = (self._batch, self._batches) if phase == "train" else (self._pass[1] - 1, None)
+        return Turn(self.next_step, self._epoch, batch, batches, phase)
+
+    def wants(self, request: Request) -> Wants:
+        """What is wanted where, in what is about to run."""
+        return self.plan.wants(request.due.all, request.phase)
+
+    # ---- after ---------------------------------------------------------------------------------------------
+
+    def done(self, request: Request) -> None:
+        """It has run."""
+        if request.phase == "train":
+            self._running = None
+            self._batch += 1
+            self.next_step = (self.next_step or 0) + 1
+            self._pass = "", 0
+
+    @kept
+    def raised(self, request: Request, error: BaseException) -> None:
+        """It raised, so it was no step."""
+        self.recorder.raised = Ending.by(error)
+        if self._running is request:
+            self._running = None
+
+    def deliver(self, request: Request, sites: Mapping[str, Site], values: Mapping[str, Any]) -> None:
+        """What it showed."""
+        turn, training = request.turn, request.phase == "train"
+        prefix = "" if training else f"{request.phase}/"
+        at = Moment(turn.step, turn.epoch, turn.batch, time.time())
+        self.batch = Batch(at, {prefix + name: value for name, value in values.items()}, Arrays())
+        if training:
+            self.last_step = turn.step
+        due = request.due
+        items = self._items(sites, values, request, due.now, prefix)
+        if items:
+            self.recorder.put(at, items)
+        if training:
+            rest = due.if_last - due.now
+            self._pending = (at, self._items(sites, values, request, rest, prefix)) if rest else None
+
+    def _items(
+        self,
+        sites: Mapping[str, Site],
+        values: Mapping[str, Any],
+        request: Request,
+        watches: Watches,
+        prefix: str,
+    ) -> list[Item]:
+        wants = self.plan.items(request.due, watches, request.phase)
+        return [
+            (Site(prefix + name, site.place, site.batched), wants[site.place], value)
+            for name, value in values.items()
+            if (site := sites[name]).place in wants
+        ]

@@ -1,0 +1,153 @@
+"""One session being recorded: what each run means, and what is taken out of it.
+
+It is told of every `run` before and after, by the patch on the session. A run that trains is a step; all others are looked at only as far
+as they say something: a validation, a prediction, a checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fitscope.plan import Plan, Watches
+from fitscope.recorder import Ending, Recorder
+from fitscope.sessions.graph import training_roots
+from fitscope.sessions.progress import Progress, Request, kept
+from fitscope.sessions.reading import Call, Reading, Watched, weights_of
+from fitscope.sessions.signature import Signature, signature
+from fitscope.watch import Turn
+
+Run = Callable[..., Any]  #: `sess.run` as it was
+
+
+@dataclass(slots=True)
+class RunRequest(Request):
+    """A run that is about to begin, and what is to be read from it."""
+
+    call: Call | None = None
+    reading: Reading | None = None
+    before: Mapping[str, Any] | None = None  #: weights, as the step finds them
+    trouble: Exception | None = None  #: why nothing is read
+
+
+class SessionRecording(Progress):
+    """One session being recorded."""
+
+    def __init__(self, watched: Watched, plan: Plan, recorder: Recorder, *, in_graph: bool) -> None:
+        super().__init__(watched.graph, plan, recorder)
+        self.watched = watched
+        self._in_graph = in_graph
+        self._calls: dict[Signature, Call] = {}
+
+    @kept
+    def prepare(self) -> None:
+        """Adds to the graph, before it is finalized, what the steps in it will need."""
+        every: Watches = frozenset(range(len(self.plan.watches)))
+        for root in training_roots(self.watched.graph, self.watched.train_ops):
+            self._call(Signature((root.name,), frozenset())).reading(
+                self.plan.wants(every), every, in_graph=self._in_graph
+            )
+
+    def again(self, begin: Callable[[], SessionRecording]) -> SessionRecording:
+        """Another session goes on with the training, maybe from an earlier step: another attempt at the run."""
+        self.recorder.finish(Ending("interrupted", None))
+        following = begin()
+        following.watched, following.plan = self.watched, self.plan  # the graph is finalized
+        following._calls, following._epoch = self._calls, self._epoch
+        return following
+
+    # ---- told by the patch -------------------------------------------------------------------------------
+
+    @kept
+    def before(self, run: Run, fetches: Any, feed_dict: Any) -> RunRequest | None:
+        """A run is about to begin. What the answer has to read is fetched with it."""
+        sig = signature(self.watched.graph, fetches, feed_dict)
+        call = self._call(sig) if sig is not None else None
+        return None if call is None or call.kind is None else self.begin(call, run)
+
+    def begin(self, call: Call, run: Run) -> RunRequest:
+        """A call that means something is about to begin."""
+        assert call.kind is not None
+        if self.next_step is None:
+            self.next_step = self._counted(run)
+        request = RunRequest(call.kind, Turn(self.next_step, 0, 0, None), call=call)
+        if call.kind == "save":
+            return request
+        if (self.step if call.kind == "train" else self.pass_batch)(request) and not call.broken:
+            request.reading = call.reading(self.wants(request), request.due.all, in_graph=self._in_graph)
+            for site, why in request.reading.unseen.items():
+                self.recorder.unseen(site, why)
+            self._read_weights(request, run)
+        return request
+
+    @kept
+    def after(self, request: RunRequest, run: Run, results: Any, own: Mapping[str, Any] | None) -> None:
+        """The run went well; `own` is what we fetched with it."""
+        if request.phase == "save":
+            self._saved(results)
+            return
+        if request.trouble is not None:
+            self.recorder.failed(request.trouble)
+        try:
+            if own is not None and request.reading is not None:
+                self.deliver(request, request.reading.sites, self._values(request, run, own))
+        finally:
+            self.done(request)
+
+    def failed(self, request: RunRequest, error: BaseException) -> None:
+        """What we wanted to fetch cannot be fetched: this kind of run is left alone from now on."""
+        assert request.call is not None
+        request.call.broken = True
+        request.reading = None
+        self.recorder.failed(error)
+
+    # ------------------------------------------------------------------------------------------------------
+
+    def _call(self, sig: Signature) -> Call:
+        if sig not in self._calls:
+            self._calls[sig] = self.watched.call(sig)
+        return self._calls[sig]
+
+    def _counted(self, run: Run) -> int:
+        """The steps that were done before: what the graph's own counter says, if it has one."""
+        found = self.watched.graph.get_collection("global_step")
+        try:
+            return int(run(found[0])) if len(found) == 1 else 0
+        except Exception:  # not initialized: then there is nothing to continue
+            return 0
+
+    def _read_weights(self, request: RunRequest, run: Run) -> None:
+        assert request.reading is not None
+        try:
+            request.before = run(request.reading.variables) if request.reading.variables else {}
+        except Exception as error:  # a closed session: the user's own run says so
+            request.reading, request.trouble = None, error
+
+    def _values(self, request: RunRequest, run: Run, own: Mapping[str, Any]) -> dict[str, Any]:
+        """What a run showed, and the weights beside it: never in the same run, which changes them."""
+        reading, wants = request.reading, self.wants(request)
+        assert reading is not None
+        values = reading.values(own)
+        if reading.variables and request.before is not None:
+            moved = {path: v for path, v in reading.variables.items() if ("updates", path) in wants}
+            values |= weights_of(reading, wants, request.before, run(moved) if moved else {})
+        return values
+
+    def _saved(self, results: Any) -> None:
+        """`Saver.save` runs its operation through the session, and gets the path of the checkpoint back."""
+        path = next((path for path in _paths(results)), None)
+        if path is not None:
+            self.saved(path)
+
+
+def _paths(results: Any) -> list[str]:
+    found = []
+    for item in results if isinstance(results, list | tuple) else [results]:
+        if isinstance(item, bytes | str | np.bytes_ | np.str_):
+            found.append(item.decode() if isinstance(item, bytes) else str(item))
+        elif isinstance(item, np.ndarray) and item.dtype == object and item.ndim == 0:
+            found += _paths(item.item())
+    return found
