@@ -55,7 +55,7 @@ bench: $(ENV)/.ready ## Measure what watching costs, per backend
 	$(PY) bench/run.py $(if $(BACKEND),--backend $(BACKEND))
 	$(PY) bench/memory.py $(if $(BACKEND),--backend $(BACKEND))
 
-docs: $(ENV)/.ready ## Draw the pictures in docs/ anew and run every example and block of code in the docs
+docs: $(ENV)/.ready chromium ## Draw the pictures in docs/ anew and run every example and block of code in the docs
 	KERAS_BACKEND=jax $(PY) docs/make_pictures.py
 	KERAS_BACKEND=jax $(PY) -m pytest -n $(JOBS) tests/docs
 

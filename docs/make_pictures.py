@@ -1,28 +1,35 @@
-"""Draws docs/images/*.svg from a real run of the demo: `make docs`, or `python docs/make_pictures.py [RUN]`.
+"""Draws docs/images anew from a real run of the demo: `make docs`, or `python docs/make_pictures.py [RUNS]`.
 
-What is drawn is what `fitscope show` prints. Given a run, that one is drawn instead of a new one.
+show.svg is what `fitscope show` prints; page.png and page-dark.png are what Chromium shows of the page. Given a
+directory with a run of the demo, that one is drawn instead of a new one.
 """
 
 from __future__ import annotations
 
 import io
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+from playwright.sync_api import sync_playwright
 from rich.console import Console
 
 import fitscope as fs
+from fitscope.show.data.gather import Gathered
 from fitscope.show.summary import summary
 from fitscope.show.text import Pen
 
 IMAGES = Path(__file__).parent / "images"
 WIDTH = 118
+SIZE = {"width": 1340, "height": 860}
+FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 
 
-def picture(run: str, title: str) -> str:
+def terminal(run: str, title: str) -> str:
     """The overview of a run as an SVG of a terminal."""
     console = Console(
         record=True,
@@ -38,16 +45,38 @@ def picture(run: str, title: str) -> str:
     return re.sub(r"[ \t]+\n", "\n", svg.replace("Fira Code", "ui-monospace, Menlo, Consolas"))
 
 
+def pages(run: str) -> None:
+    """The page as a person sees it: the unscaled batch in light, the dead layer in dark."""
+    gathered = Gathered(fs.open(run))
+    gathered.update()
+    chromium = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+    jump = next(f for f in gathered.findings if f.lane == "jumps")
+    dead = next(f for f in gathered.findings if f.lane == "stays zero")
+    with sync_playwright() as playwright, fs.serve(run) as server:
+        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        for name, finding, scheme in (("page", jump, "light"), ("page-dark", dead, "dark")):
+            page = browser.new_page(viewport=SIZE, color_scheme=scheme)  # type: ignore[arg-type]
+            page.goto(
+                f"{server.url}#measure={finding.measure}&layer={finding.row}&step={finding.step + 60 * (finding is dead)}"
+            )
+            page.wait_for_selector("body[data-inspected]")
+            page.wait_for_timeout(400)
+            page.screenshot(path=IMAGES / f"{name}.png")
+            page.close()
+            print(IMAGES / f"{name}.png")
+        browser.close()
+
+
 def main() -> None:
+    IMAGES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        if len(sys.argv) < 2:
+        runs = sys.argv[1] if len(sys.argv) > 1 else folder
+        if runs == folder:
             subprocess.run([sys.executable, "-m", "fitscope.demo", "--to", folder], check=True)
-        IMAGES.mkdir(exist_ok=True)
         path = IMAGES / "show.svg"
-        path.write_text(
-            picture(sys.argv[1] if len(sys.argv) > 1 else folder, "fitscope show runs"), encoding="utf-8"
-        )
+        path.write_text(terminal(runs, "fitscope show runs"), encoding="utf-8")
         print(path)
+        pages(runs)
 
 
 if __name__ == "__main__":

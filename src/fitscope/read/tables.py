@@ -170,15 +170,12 @@ class Table:
         return pa.table(arrays, list(columns)).unify_dictionaries()
 
     def take(self, part: Part, columns: Sequence[str]) -> pa.Table | None:
-        """The rows of one part, of which nothing is kept. None if it cannot be read."""
-        kept = part.kept_bytes > 0
-        self._each([part] if part.lacks(columns) else [], lambda part: part.load(columns))
-        if part.key in self._damaged:
-            return None
-        table = pa.table(part.rows(columns, None), list(columns))
-        if not kept:
+        """The rows of one part that count, of which nothing is kept. None if it cannot be read."""
+        found: list[pa.Table] = []
+        self._each([part], lambda part: found.append(part.owned(columns)))
+        if part.key not in self._used:
             part.let_go()
-        return table
+        return found[0].select(list(columns)) if found else None
 
     def verify(self) -> None:
         """Reads every part once, so that all damage is known."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fitscope.show.data.matrix import VALUE, Array, Matrix
+from fitscope.show.data.matrix import VALUE, Array, Cells, Matrix
 from fitscope.show.data.rows import Row, split
 from fitscope.show.data.series import Series
 
@@ -232,13 +232,15 @@ class Streaks:
         self._ended: list[tuple[int, int, int]] = []
 
     def take(self, zeros: Matrix) -> None:
-        cells = zeros.cells(self._seen)
-        steps = zeros.steps[self._seen :]
+        for first, stop in zeros.blocks(self._seen):
+            self._look(zeros, zeros.cells(first, stop), zeros.steps[first:stop])
+            self._seen = stop
+
+    def _look(self, zeros: Matrix, cells: Cells, steps: Array) -> None:
         high = (cells.flags & VALUE > 0) & (zeros.code.decode(cells.low) >= MANY_ZEROS)
         dull = (cells.flags & VALUE > 0) & ~high
         for row in np.flatnonzero(high.any(axis=1) | np.isin(np.arange(zeros.rows), list(self._since))):
             self._follow(int(row), high[row], dull[row], steps, zeros.code.decode(cells.low[row]))
-        self._seen = zeros.count
 
     def _follow(self, row: int, high: Array, dull: Array, steps: Array, share: Array) -> None:
         for at in np.flatnonzero(high | dull):
@@ -272,15 +274,18 @@ class Jumps:
         self._at: dict[int, list[tuple[int, float]]] = {}  # step: rows and doublings
 
     def take(self, size: Matrix) -> None:
-        first = max(self._seen - 1, 0)
-        cells, steps = size.cells(first), size.steps[first:]
+        for begin, stop in size.blocks(self._seen):
+            first = max(begin - 1, 0)  # the one before the new ones, to compare with
+            self._look(size, size.cells(first, stop), size.steps[first:stop])
+            self._seen = stop
+
+    def _look(self, size: Matrix, cells: Cells, steps: Array) -> None:
         if len(steps) > 1:
             number = np.where(cells.flags & VALUE, cells.high, 0).astype(np.int32)
             both = (number[:, 1:] > 0) & (number[:, :-1] > 0)
             grown = np.where(both, number[:, 1:] - number[:, :-1], 0) * size.code.step
             for row, column in np.argwhere(grown >= JUMP):
                 self._at.setdefault(int(steps[column + 1]), []).append((int(row), float(grown[row, column])))
-        self._seen = size.count
 
     def steps(self, counts: Any) -> list[int]:
         return [step for step, rows in sorted(self._at.items()) if any(counts(row) for row, _ in rows)]

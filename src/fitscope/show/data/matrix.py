@@ -12,6 +12,7 @@ is 150 MB here, and a window of it is reduced in milliseconds.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,7 @@ Array = np.ndarray[Any, Any]
 VALUE, INF, NAN = 1, 2, 4
 
 EMPTY_LOW, EMPTY_HIGH = 65535, 0  #: of a cell without a value, so that merging needs no condition
+BLOCK = 4096  #: columns that are worked on at a time
 _FINER = 4  #: columns of one level that make one of the next
 
 
@@ -144,6 +146,11 @@ class Matrix:
     def cells(self, first: int = 0, stop: int | None = None) -> Cells:
         """Columns of single steps."""
         return self._levels[0].part(first, self.count if stop is None else min(stop, self.count))
+
+    def blocks(self, first: int) -> Iterator[tuple[int, int]]:
+        """The columns from `first` on, so many at a time that work on them takes little memory."""
+        for begin in range(first, self.count, BLOCK):
+            yield begin, min(begin + BLOCK, self.count)
 
     def level_for(self, most: int, first: int = 0, stop: int | None = None) -> int:
         """The log2 of the steps a column must have so that a stretch needs no more than so many columns."""

@@ -65,14 +65,13 @@ class Mode:
         """The relative matrix, up to date."""
         if self._rewritten != self.of.rewritten:
             self._begin()
-        if self._seen < self.of.count:
-            first = max(self._seen, 0)
-            source = self.of.cells(first)
+        for first, stop in self.of.blocks(self._seen):
+            source = self.of.cells(first, stop)
             low, high = (self._numbers(codes, source.flags) for codes in (source.low, source.high))
-            new = Stretch(low, high, self.of.steps[first:])
+            new = Stretch(low, high, self.of.steps[first:stop])
             against = {"past": self._past, "change": self._change, "start": self._start, "run": self._run}
             self.matrix.put(new.steps, self._coded(new, source.flags, *against[self.key](new)))
-            self._seen = self.of.count
+            self._seen = stop
         return self.matrix
 
     def _numbers(self, codes: Array, flags: Array) -> Array:

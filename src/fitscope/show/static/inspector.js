@@ -212,7 +212,8 @@ function change(a, b) {
   if (!b) return a ? "–" : "0 %";
   const share = (a - b) / Math.abs(b);
   if (Math.abs(share) >= 10) return `×${number(a / b)}`;
-  return `${share > 0 ? "+" : ""}${(100 * share).toFixed(Math.abs(share) < 0.1 ? 1 : 0)} %`;
+  const text = (100 * share).toFixed(Math.abs(share) < 0.1 ? 1 : 0);
+  return Number(text) === 0 ? "0 %" : `${share > 0 ? "+" : ""}${text} %`;
 }
 
 /** What the spectrogram itself knows, where nothing more exact is at hand. @param {Page} page */

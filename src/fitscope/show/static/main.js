@@ -302,7 +302,7 @@ export class Page {
     const each = (to - from) / wide;
     document.body.dataset.span = `${from} ${to}`;
     document.body.dataset.shown = m ? `${m.facts.measure} ${m.facts.mode} ${m.level}` : "";
-    by("span").textContent = m ? `step ${whole(from)} … ${whole(Math.max(to - 1, from))} · ${each > 1 ? `1 pixel = ${each < 10 ? each.toFixed(1) : whole(each)} steps, what stands out is kept` : "every recorded step"}` : "";
+    by("span").textContent = m ? `step ${whole(from)} … ${whole(Math.max(Math.min(to - 1, this.head.step ?? to), from))} · ${each > 1 ? `1 pixel = ${each < 10 ? each.toFixed(1) : whole(each)} steps, what stands out is kept` : "every recorded step"}` : "";
     if (m) legend(by("legend"), m, this.theme.dark);
   }
 

@@ -1,0 +1,96 @@
+"""`fitscope serve`, `report`, `watch`: what they print and write."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable
+from http.cookiejar import CookieJar
+from pathlib import Path
+from typing import Any
+
+from .conftest import Write, records
+
+
+def test_serve_prints_an_address_that_answers_and_ends_quietly(write: Write, tmp_path: Path) -> None:
+    write()
+    served = subprocess.Popen(
+        [sys.executable, "-m", "fitscope", "serve", str(tmp_path / "runs"), "--port", "0"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )  # fmt: skip
+    try:
+        assert served.stdout is not None
+        found = re.search(r"http://127\.0\.0\.1:\d+/\?token=\S+", served.stdout.readline())
+        assert found is not None
+        opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(CookieJar()))
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                page = opener.open(found[0]).read()
+                break
+            except OSError:
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+        assert b"fitscope" in page
+        served.send_signal(signal.SIGINT)
+        _, errors = served.communicate(timeout=20)
+        assert "Traceback" not in errors
+        assert errors == ""
+    finally:
+        served.kill()
+        served.wait()
+
+
+def test_serve_says_what_is_wrong(call: Callable[..., Any]) -> None:
+    result = call("serve", "runs", "--port", "99999999")
+    assert result.exit_code == 2
+    assert "Expected a free port" in result.output
+
+
+def test_report_writes_one_file(write: Write, call: Callable[..., Any], tmp_path: Path) -> None:
+    write()
+    result = call("report", "runs", "-o", "out/run.html")
+    assert result.exit_code == 0, result.output
+    assert "out/run.html" in result.output
+    assert (tmp_path / "out/run.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["run.html"], "nothing half done stays"
+
+
+def test_report_says_where_it_cannot_write(write: Write, call: Callable[..., Any], tmp_path: Path) -> None:
+    write()
+    (tmp_path / "file").write_text("")
+    result = call("report", "runs", "-o", "file/run.html")
+    assert result.exit_code == 2
+    assert "Expected a file that can be written" in result.output
+
+
+def test_watch_goes_on_until_the_run_ends(write: Write, call: Callable[..., Any]) -> None:
+    writer = write(close=None)
+
+    def train() -> None:
+        time.sleep(0.5)
+        writer.write(records(["conv1", "head"], 40))
+        writer.close("complete")
+
+    training = threading.Thread(target=train)
+    training.start()
+    result = call("watch", "runs", "--every", "0.1")
+    training.join()
+    assert result.exit_code == 0, result.output
+    assert "complete" in result.output
+    assert "step 40" in result.output
+    assert result.output.count("╭") == 1, "into a pipe goes only the end"
+
+
+def test_show_names_what_stands_out(write: Write, call: Callable[..., Any]) -> None:
+    from .conftest import record
+
+    write(extra=(record("activations/conv1", 21, [[float("nan"), 1.0]]),))
+    result = call("show", "runs")
+    assert "NaN born here · conv1 · step 21" in result.output
