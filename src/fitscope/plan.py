@@ -99,6 +99,7 @@ class Plan:
     places: tuple[frozenset[Place], ...]  #: one set per watch
     on: tuple[tuple[str, ...], ...]  #: parts of fit, one per watch
     _wants: dict[tuple[Watches, str], Wants] = field(default_factory=dict, repr=False)
+    _phases: dict[str, list[tuple[int, Schedule]]] = field(default_factory=dict, repr=False)
 
     def same(self, other: Plan) -> bool:
         """Whether both want the same of one model. When they want it does not matter."""
@@ -110,7 +111,8 @@ class Plan:
 
     @property
     def on_validation(self) -> bool:
-        return any("validation" in phases for phases in self.on)
+        """Whether anything of a validation is wanted."""
+        return bool(self._in_phase("validation"))
 
     def due(self, turn: Turn) -> Due:
         """The watches due at this turn."""
@@ -120,23 +122,25 @@ class Plan:
         return Due(now, if_last, following if following & self._compares else frozenset())
 
     def _due(self, turn: Turn) -> tuple[Watches, Watches]:
-        answers = [
-            self._schedule(i, turn.phase).due(turn) if self._shown_in(i, turn.phase) else False
-            for i in range(len(self.watches))
-        ]
+        answers = [(i, schedule.due(turn)) for i, schedule in self._in_phase(turn.phase)]
         return (
-            frozenset(i for i, answer in enumerate(answers) if answer is True),
-            frozenset(i for i, answer in enumerate(answers) if answer == "last"),
+            frozenset(i for i, answer in answers if answer is True),
+            frozenset(i for i, answer in answers if answer == "last"),
         )
 
-    def _schedule(self, i: int, phase: str) -> Schedule:
-        """A pass is shown whole unless the watch itself says when: the scope's `every` counts training steps."""
-        return self.schedules[i] if phase == "train" else self.watches[i].every or _ALWAYS
-
-    def _shown_in(self, i: int, phase: str) -> bool:
-        fit = phase in ("train", "validation")
-        kind = self.watches[i].of or self.watches[i].kind
-        return kind in PHASES[phase] and (phase in self.on[i] if fit else True)
+    def _in_phase(self, phase: str) -> list[tuple[int, Schedule]]:
+        """The watches that a phase has something to show of, and when each is due in it."""
+        if phase not in self._phases:
+            fit = phase in ("train", "validation")
+            self._phases[phase] = [
+                # A pass is shown whole unless the watch itself says when: the scope's `every` counts training steps.
+                (i, schedule if phase == "train" else watch.every or _ALWAYS)
+                for i, (watch, schedule, on) in enumerate(
+                    zip(self.watches, self.schedules, self.on, strict=True)
+                )
+                if (watch.of or watch.kind) in PHASES[phase] and (phase in on or not fit)
+            ]
+        return self._phases[phase]
 
     @functools.cached_property
     def _compares(self) -> Watches:
