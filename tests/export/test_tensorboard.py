@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 import fitscope as fs
 from fitscope.export import export_run
+from fitscope.export.checksum import crc32c, masked
 from fitscope.export.tensorboard import SHOWN, triples
 from fitscope.reduce.oracle import reduce
 from fitscope.store import RunWriter
@@ -133,3 +135,22 @@ def test_triples_keep_counts_order_and_range(values: list[float]) -> None:
     assert (rows[0, 0], rows[-1, 1]) == (min(values), max(values))
     assert (rows[:, 0] <= rows[:, 1]).all()
     np.testing.assert_array_equal(rows[1:, 0], rows[:-1, 1])
+
+
+def test_the_checksum_is_tensorboards_own() -> None:
+    from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
+
+    assert crc32c(b"123456789") == 0xE3069283, "the check value in the catalogue of CRCs"
+    data = np.random.default_rng(0).bytes(5000)
+    for length in (0, 1, 2, 3, 4, 5, 8, 1023, 1024, 1025, 1026, 1027, 1028, 2047, 2048, 2049, 5000):
+        assert masked(data[:length]) == struct.pack("<I", masked_crc32c(data[:length]))
+
+
+@pytest.mark.parametrize("value", [1e300, -1e300, np.inf, np.nan, 1e-320, 16777217.0])
+def test_scalars_are_rounded_to_float32(
+    write: Any, make: Any, events: Any, tmp_path: Path, value: float
+) -> None:
+    (path,) = export_run(write([make("loss", 0, np.float64(value))]).path, "tensorboard", tmp_path / "logs")
+    ((got,),) = [event.summary.value for event in events(path)[1:]]
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(got.tensor.float_val, [np.float32(value)])
