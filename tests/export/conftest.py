@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +23,9 @@ import fitscope as fs
 from fitscope.record import Moment, Record
 from fitscope.reduce.oracle import reduce
 from fitscope.store import RunWriter
+
+PATIENCE = 120.0  #: seconds a server may take; on a machine that does other things it takes twenty
+Ask = Callable[..., Any]
 
 T0 = 1_800_000_000.0  #: the time of step 0; a step takes a second
 
@@ -85,3 +98,78 @@ def small_records() -> list[Record]:
 @pytest.fixture
 def small(write: Callable[..., RunWriter]) -> fs.Run:
     return fs.open(write(small_records()).path)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def run_server(logs: Path, *options: str) -> Iterator[tuple[Ask, Ask]]:
+    """Starts TensorBoard; gives functions to ask it, and to ask until the answer is ready.
+
+    It is ended by its own pid, and waited for.
+    """
+    port = free_port()
+    command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(logs), "--host", "127.0.0.1"]
+    # Every event, not a sample (0, said to mean all, gives none in 2.21).
+    command += ["--port", str(port), "--samples_per_plugin", "scalars=1000,histograms=1000", *options]
+    said = (logs.parent / "tensorboard.log").open("wb")
+    process = subprocess.Popen(
+        command, stdout=said, stderr=said, env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "NO_PROXY": "*"}
+    )
+    until = time.monotonic() + PATIENCE
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    def ask(route: str, **query: str) -> Any:
+        url = f"http://127.0.0.1:{port}/data/{route}?{urllib.parse.urlencode(query)}"
+        with opener.open(url, timeout=30) as answer:
+            return json.load(answer)
+
+    def wait(ready: Callable[[Any], bool], route: str, **query: str) -> Any:
+        while True:
+            try:
+                if ready(found := ask(route, **query)):
+                    return found
+            except OSError as problem:  # it does not listen yet, or has not read that far
+                found = problem
+            log = (logs.parent / "tensorboard.log").read_text(errors="replace")
+            assert process.poll() is None, f"TensorBoard ended: {log}"
+            assert time.monotonic() < until, f"{route}: {found}; {log}"
+            time.sleep(0.3)
+
+    try:
+        yield ask, wait
+    finally:
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(20)
+        said.close()
+
+
+@pytest.fixture
+def server() -> Callable[..., Any]:
+    """The real TensorBoard, as a context."""
+    return run_server
+
+
+def read_events(path: Path) -> list[Any]:
+    """The events of a file; TensorBoard's own reader would import TensorFlow."""
+    from tensorboard.compat.proto.event_pb2 import Event
+
+    data, found = path.read_bytes(), []
+    while data:  # length, its checksum, the event, its checksum
+        (length,) = struct.unpack("<Q", data[:8])
+        found.append(Event.FromString(data[12 : 12 + length]))
+        data = data[16 + length :]
+    return found
+
+
+@pytest.fixture
+def events() -> Callable[[Path], list[Any]]:
+    return read_events

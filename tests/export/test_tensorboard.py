@@ -2,17 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import os
-import socket
 import struct
-import subprocess
-import sys
-import time
-import urllib.parse
-import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +12,7 @@ import pytest
 
 import fitscope as fs
 from fitscope.export import export_run
+from fitscope.export.checksum import crc32c, masked
 from fitscope.export.tensorboard import SHOWN, triples
 from fitscope.reduce.oracle import reduce
 from fitscope.store import RunWriter
@@ -28,63 +20,8 @@ from fitscope.store import RunWriter
 pytest.importorskip("tensorboard", reason="needs the tensorboard package: pip install tensorboard")
 pytestmark = pytest.mark.once
 
-PATIENCE = 120.0  #: seconds a server may take; on a machine that does other things it takes twenty
-Ask = Callable[..., Any]
-
 T0 = 1_800_000_000.0
 HOSTILE = "activations/ä\x1b[31m\n\"'<b>&?/" + "n" * 2000
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-@contextmanager
-def server(logs: Path, *options: str) -> Iterator[tuple[Ask, Ask]]:
-    """Starts TensorBoard; gives functions to ask it, and to ask until the answer is ready.
-
-    It is ended by its own pid, and waited for.
-    """
-    port = free_port()
-    command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(logs), "--host", "127.0.0.1"]
-    # Every event, not a sample (0, said to mean all, gives none in 2.21).
-    command += ["--port", str(port), "--samples_per_plugin", "scalars=1000,histograms=1000", *options]
-    said = (logs.parent / "tensorboard.log").open("wb")
-    process = subprocess.Popen(
-        command, stdout=said, stderr=said, env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "NO_PROXY": "*"}
-    )
-    until = time.monotonic() + PATIENCE
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-
-    def ask(route: str, **query: str) -> Any:
-        url = f"http://127.0.0.1:{port}/data/{route}?{urllib.parse.urlencode(query)}"
-        with opener.open(url, timeout=30) as answer:
-            return json.load(answer)
-
-    def wait(ready: Callable[[Any], bool], route: str, **query: str) -> Any:
-        while True:
-            try:
-                if ready(found := ask(route, **query)):
-                    return found
-            except OSError as problem:  # it does not listen yet, or has not read that far
-                found = problem
-            log = (logs.parent / "tensorboard.log").read_text(errors="replace")
-            assert process.poll() is None, f"TensorBoard ended: {log}"
-            assert time.monotonic() < until, f"{route}: {found}; {log}"
-            time.sleep(0.3)
-
-    try:
-        yield ask, wait
-    finally:
-        process.terminate()
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(20)
-        said.close()
 
 
 @pytest.fixture
@@ -103,7 +40,7 @@ def logs(small: fs.Run, write: Callable[..., RunWriter], make: Any, tmp_path: Pa
 
 # Two readers: the one in Python, and the faster one that TensorBoard uses where it can.
 @pytest.mark.parametrize("load_fast", ["false", "true"])
-def test_the_real_tensorboard_reads_it(small: fs.Run, logs: Path, load_fast: str) -> None:
+def test_the_real_tensorboard_reads_it(small: fs.Run, logs: Path, server: Any, load_fast: str) -> None:
     if load_fast == "true":
         pytest.importorskip("tensorboard_data_server", reason="TensorBoard's fast reader is not installed")
     with server(logs, "--load_fast", load_fast) as (ask, wait):
@@ -153,28 +90,16 @@ def test_the_real_tensorboard_reads_it(small: fs.Run, logs: Path, load_fast: str
         assert np.isnan(float(value))
 
 
-def test_again(small: fs.Run, tmp_path: Path) -> None:
+def test_again(small: fs.Run, events: Any, tmp_path: Path) -> None:
     (first,) = export_run(small, "tensorboard", tmp_path / "logs")
     (first.parent / "events.out.tfevents.0000000001.fitscope").write_bytes(b"of an earlier export")
     (first.parent / "events.out.tfevents.1.somebody").write_bytes(b"of somebody else")
     export_run(small, "tensorboard", tmp_path / "logs", "loss", force=True)
     assert {path.name for path in first.parent.iterdir()} == {first.name, "events.out.tfevents.1.somebody"}
-    assert {value.tag for event in read(first) for value in event.summary.value} == {"loss"}
+    assert {value.tag for event in events(first) for value in event.summary.value} == {"loss"}
 
 
-def read(path: Path) -> list[Any]:
-    """The events of a file; TensorBoard's own reader would import TensorFlow."""
-    from tensorboard.compat.proto.event_pb2 import Event
-
-    data, found = path.read_bytes(), []
-    while data:  # length, its checksum, the event, its checksum
-        (length,) = struct.unpack("<Q", data[:8])
-        found.append(Event.FromString(data[12 : 12 + length]))
-        data = data[16 + length :]
-    return found
-
-
-def test_several_ranks_are_merged(make: Any, tmp_path: Path) -> None:
+def test_several_ranks_are_merged(make: Any, events: Any, tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     ranks = [RunWriter.create(runs, "r", world=2), RunWriter.join(runs, "r", 0, 1)]
     for number, writer in enumerate(ranks):
@@ -188,16 +113,16 @@ def test_several_ranks_are_merged(make: Any, tmp_path: Path) -> None:
             )
         writer.close()
     (path,) = export_run(runs / "r", "tensorboard", tmp_path / "logs", stats=["mean", "max"])
-    first, *events = read(path)
+    first, *found = events(path)
     assert first.file_version == "brain.Event:2"
-    got = {(v.tag, e.step): v.tensor.float_val[0] for e in events for v in e.summary.value}
+    got = {(v.tag, e.step): v.tensor.float_val[0] for e in found for v in e.summary.value}
     assert len(got) == 5 * 3
     for step in range(3):
         assert got["a/mean", step] == np.float32(2 / 3)
         assert got["a/max", step] == 1
         assert got["weights/w/mean", step] == 7, "the same tensor everywhere: the first rank speaks"
         assert got["loss", step] == 0
-    assert [e.step for e in events] == sorted(e.step for e in events)
+    assert [e.step for e in found] == sorted(e.step for e in found)
 
 
 @pytest.mark.parametrize(
@@ -210,3 +135,22 @@ def test_triples_keep_counts_order_and_range(values: list[float]) -> None:
     assert (rows[0, 0], rows[-1, 1]) == (min(values), max(values))
     assert (rows[:, 0] <= rows[:, 1]).all()
     np.testing.assert_array_equal(rows[1:, 0], rows[:-1, 1])
+
+
+def test_the_checksum_is_tensorboards_own() -> None:
+    from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
+
+    assert crc32c(b"123456789") == 0xE3069283, "the check value in the catalogue of CRCs"
+    data = np.random.default_rng(0).bytes(5000)
+    for length in (0, 1, 2, 3, 4, 5, 8, 1023, 1024, 1025, 1026, 1027, 1028, 2047, 2048, 2049, 5000):
+        assert masked(data[:length]) == struct.pack("<I", masked_crc32c(data[:length]))
+
+
+@pytest.mark.parametrize("value", [1e300, -1e300, np.inf, np.nan, 1e-320, 16777217.0])
+def test_scalars_are_rounded_to_float32(
+    write: Any, make: Any, events: Any, tmp_path: Path, value: float
+) -> None:
+    (path,) = export_run(write([make("loss", 0, np.float64(value))]).path, "tensorboard", tmp_path / "logs")
+    ((got,),) = [event.summary.value for event in events(path)[1:]]
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(got.tensor.float_val, [np.float32(value)])

@@ -14,6 +14,7 @@ A `Database` is a file with these tables; a run is added to it whole or not at a
 
 from __future__ import annotations
 
+import functools
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -231,6 +232,7 @@ def facts(run: Run) -> pa.Table:
     return pa.Table.from_pylist([row], schema=TABLES["runs"])
 
 
+@functools.cache
 def bounds() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """The lower and upper bound of the values in each bucket, −256…256."""
     near = edges()

@@ -6,7 +6,8 @@ was seen several times at one step (by several ranks, or in the batches of a val
 scalar to the mean. Values are float32 there.
 
 Written with the `tensorboard` package alone. Its own `EventFileWriter` is not used: it imports TensorFlow where
-that is installed (tensorboard 2.21), and its queue and thread serve nobody here.
+that is installed (tensorboard 2.21), and its queue and thread serve nobody here; its checksum (`checksum`) takes longer than
+all the rest.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from fitscope.errors import StoreError
+from fitscope.export.checksum import masked
 from fitscope.export.database import bounds
 from fitscope.export.place import flat, folder, new_file
 from fitscope.export.rows import HISTOGRAM, columns, rows
@@ -75,7 +77,6 @@ class Events:
         self._shown = tuple(shown)
         self._known: set[str] = set()  # tags whose plugin has been named
         self._file: IO[bytes] = path.open("wb")
-        self._records = self._tb.RecordWriter(self._file)
         self._write(wall_time=began, file_version="brain.Event:2")
 
     def add(self, seen: Seen) -> None:
@@ -114,8 +115,7 @@ class Events:
         self.close()
 
     def _scalar(self, summary: Any, tag: str, value: float) -> None:
-        with np.errstate(over="ignore"):
-            tensor = self._tb.Tensor(dtype=DT_FLOAT, float_val=[np.float32(value)], tensor_shape={})
+        tensor = self._tb.Tensor(dtype=DT_FLOAT, float_val=[value], tensor_shape={})
         self._value(summary, tag, "scalar", tensor)
 
     def _histogram(self, summary: Any, tag: str, rows: np.ndarray[Any, Any]) -> None:
@@ -132,7 +132,9 @@ class Events:
         summary.value.add(tag=tag, tensor=tensor, metadata=metadata)
 
     def _write(self, **event: Any) -> None:
-        self._records.write(self._tb.Event(**event).SerializeToString())
+        data = self._tb.Event(**event).SerializeToString()
+        length = len(data).to_bytes(8, "little")
+        self._file.write(b"".join((length, masked(length), data, masked(data))))
 
 
 def triples(stats: Stats) -> np.ndarray[Any, Any]:
@@ -249,7 +251,6 @@ class _Package:
 
     Event: Any
     Summary: Any
-    RecordWriter: Any
     Tensor: Any
     started: Any
     metadata: dict[str, Any]
@@ -257,10 +258,10 @@ class _Package:
 
 def package() -> _Package:
     try:
-        event, summary, record_writer, tensor, scalar, histogram = (
+        event, summary, tensor, scalar, histogram = (
             importlib.import_module(f"tensorboard.{name}")
             for name in (
-                "compat.proto.event_pb2", "compat.proto.summary_pb2", "summary.writer.record_writer",
+                "compat.proto.event_pb2", "compat.proto.summary_pb2",
                 "compat.proto.tensor_pb2", "plugins.scalar.metadata", "plugins.histogram.metadata",
             )
         )  # fmt: skip
@@ -272,7 +273,6 @@ def package() -> _Package:
     return _Package(
         event.Event,
         summary.Summary,
-        record_writer.RecordWriter,
         tensor.TensorProto,
         event.SessionLog(status=event.SessionLog.START),
         {
