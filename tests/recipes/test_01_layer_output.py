@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import keras
 import numpy as np
+import pytest
 
 import by_hand
 import fitscope as fs
@@ -63,6 +64,23 @@ def test_live_in_a_callback(tmp_path, tools):
     assert [step for step, _ in live] == [0, 1, 2]
     for step, value in live:
         tools.close(value, by[step]["activations/hidden"])
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "jax", reason="only there the state of a training lies outside of the model"
+)
+def test_a_probe_from_outside_has_no_weights(tools, page_says):
+    x, y = by_hand.data()
+    model = tools.make()
+    probe = keras.Model(model.inputs, model.get_layer("hidden").output)
+
+    class Outside(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            probe.predict_on_batch(x[:8])
+
+    with pytest.raises(TypeError, match="'NoneType' object is not callable"):
+        model.fit(x, y, batch_size=8, verbose=0, callbacks=[Outside()])
+    page_says("`TypeError: 'NoneType' object is not callable`")
 
 
 def test_dropout_is_that_of_the_step(watch_fit, page_says):

@@ -28,12 +28,15 @@ def events(logs: Path) -> dict[str, list[tuple[int, np.ndarray]]]:
     return found
 
 
-def test_histograms_and_scalars_of_every_step(watch_fit, tools, tmp_path):
+@pytest.mark.parametrize("when", ["afterwards", "live"])
+def test_histograms_and_scalars_of_every_step(watch_fit, tools, tmp_path, when):
     x, y = by_hand.data()
-    seen = watch_fit(tools.make, x, y, watch=[fs.activations("hidden", "head"), fs.loss()], epochs=2)
+    watch = [fs.activations("hidden", "head"), fs.loss()]
+    seen = watch_fit(tools.make, x, y, watch=watch, epochs=2, scope={"tensorboard": tmp_path / "live"})
     by = by_hand.train(by_hand.weights(), x, y, epochs=2)
-    fs.export_run(seen.run.path, "tensorboard", tmp_path / "logs")
-    found = events(tmp_path / "logs")
+    if when == "afterwards":
+        fs.export_run(seen.run.path, "tensorboard", tmp_path / "logs")
+    found = events(tmp_path / ("logs" if when == "afterwards" else "live"))
     assert [step for step, _ in found["loss"]] == list(range(6))
     tools.close([float(value) for _, value in found["loss"]], [step["loss"] for step in by])
     for name in ("hidden", "head"):

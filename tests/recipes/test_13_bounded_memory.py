@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import sqlite3
+from contextlib import closing
 
 import keras
 import numpy as np
@@ -70,7 +71,9 @@ def test_memory_stays_where_it_is(tmp_path, page_says):
 
 def test_what_is_on_disk_is_what_happened(watch_fit, tools, tmp_path):
     x, y = by_hand.data()
-    seen = watch_fit(tools.make, x, y, watch=[fs.activations("hidden", keep="both"), fs.loss()], epochs=2)
+    watch = [fs.activations("hidden", keep="both"), fs.loss()]
+    live = {"database": f"sqlite:///{tmp_path / 'live.sqlite'}"}
+    seen = watch_fit(tools.make, x, y, watch=watch, epochs=2, scope=live)
     by = by_hand.train(by_hand.weights(), x, y, epochs=2)
     means = [step["activations/hidden"].mean() for step in by]
 
@@ -82,9 +85,10 @@ def test_what_is_on_disk_is_what_happened(watch_fit, tools, tmp_path):
     tools.close(stats["mean"], means)
 
     fs.export_run(seen.run.path, "sqlite", tmp_path / "all.sqlite")
-    with sqlite3.connect(tmp_path / "all.sqlite") as database:
-        rows = database.execute("select value from stats where site = 'loss' order by step").fetchall()
-    tools.close(np.ravel(rows), [step["loss"] for step in by])
+    for name in ("all.sqlite", "live.sqlite"):
+        with closing(sqlite3.connect(tmp_path / name)) as database:
+            rows = database.execute("select value from stats where site = 'loss' order by step").fetchall()
+        tools.close(np.ravel(rows), [step["loss"] for step in by])
 
     fs.export_run(seen.run.path, "npz", tmp_path / "tensors.npz")
     with np.load(tmp_path / "tensors.npz") as archive:

@@ -23,7 +23,8 @@ def test_a_file_per_epoch(watch_fit, tools, tmp_path, page_says):
             late.append(self.model.predict(x[16:], verbose=0))
 
     watch = fs.predictions(every=fs.epochs())
-    seen = watch_fit(tools.make, x, y, watch=watch, epochs=3, callbacks=lambda: [Save()])
+    live = {"npy": tmp_path / "live"}
+    seen = watch_fit(tools.make, x, y, watch=watch, epochs=3, scope=live, callbacks=lambda: [Save()])
     by = by_hand.train(by_hand.weights(), x, y, epochs=3)
     fs.export_run(seen.run.path, "npy", tmp_path / "arrays")
     names = sorted(path.name for path in (tmp_path / "arrays").glob("*.npy"))
@@ -31,6 +32,7 @@ def test_a_file_per_epoch(watch_fit, tools, tmp_path, page_says):
     saved = [np.load(tmp_path / "arrays" / name) for name in names]
     for epoch, values in enumerate(saved):
         np.testing.assert_array_equal(values, seen.run.array("predictions", 3 * epoch + 2))
+        np.testing.assert_array_equal(values, np.load(tmp_path / "live" / names[epoch]))
         tools.close(values, by[3 * epoch + 2]["predictions"])
     listed = json.loads((tmp_path / "arrays/index.json").read_text())["files"]
     assert [(entry["file"], entry["epoch"], entry["step"]) for entry in listed] == [

@@ -1,5 +1,7 @@
-"""Row 16: all that in a hand-written epoch loop, with checkpoints. A checkpoint found by its step has the weights of the training written
-by hand after so many updates, to float32's precision, and those that the run recorded, exactly."""
+"""Row 16: all that in a hand-written epoch loop, with checkpoints.
+
+A checkpoint found by its step has the weights of the training written by hand after so many updates, to float32's precision, and those
+that the run recorded, exactly."""
 
 from __future__ import annotations
 
@@ -60,10 +62,9 @@ def test_checkpoints_of_fit(watch_fit, tools, tmp_path, page_says):
     """What the usual callback calls epoch 1 is what every other callback, and `history`, call epoch 0."""
     x, y = by_hand.data()
 
-    def keep():
-        return [
-            keras.callbacks.ModelCheckpoint(str(tmp_path / "e{epoch}.weights.h5"), save_weights_only=True)
-        ]
+    def keep() -> list[keras.callbacks.Callback]:
+        to = str(tmp_path / "e{epoch}.weights.h5")
+        return [keras.callbacks.ModelCheckpoint(to, save_weights_only=True)]
 
     seen = watch_fit(tools.make, x, y, watch=fs.loss(), epochs=EPOCHS, callbacks=keep)
     assert list(seen.run.checkpoints["step"]) == [3, 6, 9]
