@@ -63,7 +63,8 @@ def test_a_click_on_a_finding_selects_its_layer_step_and_statistic(server: Serve
 
 @pytest.mark.parametrize("mode", ["absolute", "past", "change", "start"])
 def test_the_exact_first_nan_cell_is_pink_at_every_zoom(server: Server, look: Look, mode: str) -> None:
-    for span in ("", "&from=4000&to=5000", "&from=4700&to=4720"):
+    spans = ("", "&from=4000&to=5000", "&from=4700&to=4720")
+    for span in spans if mode == "absolute" else spans[::2]:
         other = "s1b1_conv1"  # selected, so that no cursor lies on what is looked at
         page = look(server.url, f"#measure=activations.rms&mode={mode}&layer={other}&step=1{span}")
         page.wait_for_selector(f'body[data-shown="activations.rms {mode} {0 if span else 2}"]')
