@@ -61,7 +61,13 @@ def run_page(page: Path, names: dict[str, Any]) -> None:
 with_code = [page for page in PAGES if blocks(page)]
 
 
-@pytest.mark.parametrize("page", [p for p in with_code if p.name != "README.md"], ids=name_of)
+#: Pages whose code needs a process of its own; tests/tf1 and tests/legacy run them.
+ELSEWHERE = {ROOT / "docs/sessions.md", ROOT / "docs/legacy.md", *ROOT.glob("docs/recipes/tf1-*.md")}
+
+
+@pytest.mark.parametrize(
+    "page", [p for p in with_code if p.name != "README.md" and p not in ELSEWHERE], ids=name_of
+)
 def test_every_block_runs(
     page: Path, names: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
