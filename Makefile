@@ -37,6 +37,11 @@ test: $(ENV)/.ready chromium ## Run every test, one process per backend (BACKEND
 	  KERAS_BACKEND=$$backend $(PY) -m pytest -n $(JOBS) $$once $(TESTS) || code=$$?; \
 	  if [ $$code -eq 5 ] && [ -n "$$once" ]; then code=0; fi; \
 	  if [ $$code -ne 0 ]; then failed="$$failed $$backend"; fi; once=--not-once; \
+	  if [ $$backend = tensorflow ]; then for alone in tf1 legacy; do code=0; \
+	    printf '\n—— tests of %s, in a process of their own\n' "$$alone"; \
+	    KERAS_BACKEND=tensorflow $(PY) -m pytest -n $(JOBS) -m $$alone $(TESTS) || code=$$?; \
+	    if [ $$code -ne 0 ] && [ $$code -ne 5 ]; then failed="$$failed $$alone"; fi; \
+	  done; fi; \
 	done; \
 	if [ -n "$$failed" ]; then echo "Tests failed on:$$failed"; exit 1; fi
 
@@ -84,7 +89,7 @@ endef
 
 $(ENV)/.ready: pyproject.toml
 	$(call make_env,$(ENV))
-	@$(PY) $(PIP) --editable '.[jax,tensorflow,torch,objects,tensorboard]' --group check --group test
+	@$(PY) $(PIP) --editable '.[jax,tensorflow,legacy,torch,objects,tensorboard]' --group check --group test
 	@touch $@
 
 $(TSC): | $(ENV)/.ready

@@ -17,17 +17,19 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 #: backend → how Keras compiles in each table
-TABLES = {"jax": ["auto"], "tensorflow": ["auto", "yes"], "torch": ["auto"]}
+TABLES = {"jax": ["auto"], "tensorflow": ["auto", "yes", "session"], "torch": ["auto"]}
 MODES = {
     ("jax", "auto"): "jax.jit",
     ("tensorflow", "auto"): "tf.function",
     ("tensorflow", "yes"): "tf.function, XLA",
+    ("tensorflow", "session"): "TF1 session",
     ("torch", "auto"): "eager",
 }
 
 
 def measure(backend: str, model: str, jit: str, rounds: int, steps: int) -> dict:
-    command = [sys.executable, str(HERE / "train.py"), "--model", model, "--jit", jit]
+    script = ["sessions.py"] if jit == "session" else ["train.py", "--model", model, "--jit", jit]
+    command = [sys.executable, str(HERE / script[0]), *script[1:]]
     command += ["--rounds", str(rounds), "--steps", str(steps)]
     env = {**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, check=True)
@@ -69,7 +71,7 @@ def main() -> None:
     ]
     for backend in [options.backend] if options.backend else list(TABLES):
         for jit in TABLES[backend]:
-            for model, steps in (("cnn", 6), ("mlp", 60)):
+            for model, steps in (("cnn", 6), ("mlp", 60)) if jit != "session" else (("cnn", 8),):
                 result = measure(backend, model, jit, options.rounds, steps)
                 text.append(table(result))
                 print(text[-1], flush=True)
