@@ -1,7 +1,7 @@
 """What capture costs in a TF1 session: CPU and wall time of a loop of `sess.run` relative to the same loop unwatched.
 
-As in `train.py` all variants run in one process, interleaved, each with a graph and a session of its own that was warmed up; a ratio compares two
-neighbours of the same round. Run through `bench/run.py`.
+As in `train.py` all variants run in one process, interleaved, each with a graph and a session of its own that was warmed up; a ratio
+compares two neighbours of the same round. Run through `bench/run.py`.
 """
 
 from __future__ import annotations
