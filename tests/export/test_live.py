@@ -424,7 +424,7 @@ class Border:
 def test_a_recorder_feeds_its_sinks_and_says_what_is_wrong_with_them(tmp_path: Path) -> None:
     from fitscope.attach import Site
     from fitscope.plan import Want
-    from fitscope.recorder import Recorder
+    from fitscope.recorder import COMPLETE, Recorder
 
     makers = live.sinks(
         tmp_path / "runs", database=f"sqlite:///{tmp_path / 'all.db'}", npy=tmp_path / "arrays"
@@ -440,7 +440,7 @@ def test_a_recorder_feeds_its_sinks_and_says_what_is_wrong_with_them(tmp_path: P
         at = Moment(step, 0, step, T0 + step)
         recorder.put(at, [(site, Want(stats=True, tensor=True), np.full((2, 2), step, np.float32))])
     with pytest.warns(FitscopeWarning, match="odd: OSError: cannot write"):
-        recorder.finish("complete")
+        recorder.finish(COMPLETE)
     run = fs.open(tmp_path / "runs")
     assert run.status == "complete"
     assert "odd: OSError: cannot write" in run.errors
