@@ -50,13 +50,15 @@ def test_memory_stays_where_it_is(tmp_path, page_says):
     model.compile("sgd", "sparse_categorical_crossentropy")
     watch = [fs.activations("wide", keep=["stats", "mean"]), fs.loss(per_sample=True), fs.changes("wide")]
     resident = Resident()
+    # A step as quick as this one fills the queue: it is full, and training waits, before the warm-up is over.
+    scope = fs.Scope(tmp_path, watch, every=1, memory="16 MB")
     model.fit(
         x,
         y,
         batch_size=16,
         epochs=BATCHES // 100,
         verbose=0,
-        callbacks=[fs.Scope(tmp_path, watch, every=1), resident],
+        callbacks=[scope, resident],
     )
     run = fs.open(tmp_path)
     assert (run.status, run.errors, run.dropped) == ("complete", [], {})
