@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +15,10 @@ import pytest
 from rich.console import Console
 
 import fitscope as fs
+import fitscope.cli
 from fitscope import demo
+
+COMMAND = sys.modules["fitscope.cli.demo"]  #: the module; `fitscope.cli.demo` is the function in it
 
 
 @pytest.mark.per_backend
@@ -53,19 +58,46 @@ def test_the_command_shows_the_run_and_what_to_type_next(
         write()
         return SimpleNamespace(returncode=0)
 
-    monkeypatch.setattr("subprocess.run", run)
+    monkeypatch.setattr(COMMAND, "subprocess", SimpleNamespace(run=run))
     result = call("demo", "--backend", "jax")
     assert result.exit_code == 0
     assert asked == [(["-m", "fitscope.demo", "--to", "runs"], "jax")]
     assert "✓ complete" in result.stdout
     assert " show runs --layers 'conv*'" in result.stdout
     assert " ls runs" in result.stdout
+    assert " serve runs" in result.stdout
+    assert Path("runs/report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert [brief.id for brief in fs.runs("runs")] == ["first"], "the report is not taken for a run"
+
+
+def test_the_demo_can_be_looked_at_while_it_trains(
+    call: Callable[..., Any], write: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served: list[str] = []
+
+    def run(command: list[str], env: dict[str, str], check: bool) -> Any:
+        served.extend(thread.name for thread in threading.enumerate())
+        write()
+        return SimpleNamespace(returncode=0)
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(COMMAND, "subprocess", SimpleNamespace(run=run))
+    monkeypatch.setattr(COMMAND, "_until_interrupted", interrupted)
+    result = call("demo", "--backend", "jax", "--serve")
+    assert result.exit_code == 0, result.output
+    assert "fitscope-page" in served, "before the training begins"
+    assert result.stdout.count("http://127.0.0.1:") == 2
+    assert "fitscope-page" not in [thread.name for thread in threading.enumerate()]
 
 
 def test_a_training_that_fails_is_not_shown(
     call: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("subprocess.run", lambda *_, **__: SimpleNamespace(returncode=3))
+    monkeypatch.setattr(
+        COMMAND, "subprocess", SimpleNamespace(run=lambda *_, **__: SimpleNamespace(returncode=3))
+    )
     result = call("demo", "--backend", "jax")
     assert result.exit_code == 3
     assert not result.stdout

@@ -252,3 +252,16 @@ def test_packed_arrays_are_where_the_header_says() -> None:
     assert (4 + length) % 8 == 0
     assert list(body[:4]) == [0, 1, 1, 2], "high bytes first, then the low ones"
     assert np.frombuffer(body[8:16], "<f8").tolist() == [2.5]
+
+
+def test_what_is_kept_is_bounded_and_comes_back_when_asked_for(
+    written: Callable[..., Written], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fitscope.show.data.gather.KEEP_BYTES", 20_000)
+    g = gathered(written().add(range(300), steady(NAMES, lambda s, n, v: v * (1 + s % 7))))
+    asked = [(m.key, mode) for m in g.measures for mode in ("absolute", "past", "change")]
+    first = {question: numbers(g, *question) for question in asked}
+    assert len(g._modes) <= 1
+    assert len(g._filled) <= 3, "what the facts need, and the one asked for last"
+    for question in asked:
+        assert np.array_equal(numbers(g, *question), first[question], equal_nan=True), question

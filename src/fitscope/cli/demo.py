@@ -53,7 +53,11 @@ def demo(
         if server is not None:
             console.print(f"Still served: [bold cyan]{escape(server.url)}[/]  Ctrl+C ends it.")
             with contextlib.suppress(KeyboardInterrupt):
-                threading.Event().wait()
+                _until_interrupted()
+
+
+def _until_interrupted() -> None:
+    threading.Event().wait()
 
 
 def _served(to: str, console: Console) -> Server:

@@ -100,6 +100,8 @@ def _matrices(
         questions |= dict.fromkeys((key, mode) for key in (keys[0], *_ALSO) for mode in _MODES[1:])
     used, columns = len(squeezed(pack(facts, arrays))), COLUMNS
     for key, mode in questions:
+        if used > 0.9 * BYTES:
+            break
         while key in offered:
             about, cells = payload.matrix(g, str(key), mode, wanted.other, columns=columns)
             data = {f"{key} {mode}.{name}": array for name, array in cells.items()}

@@ -190,10 +190,13 @@ class Gathered:
         if mode == "absolute":
             return held.matrix
         key = (measure, mode, id(other))
-        known = self._modes.get(key)
+        known = self._modes.pop(key, None)
         if known is None or known.of is not held.matrix:
-            known = self._modes[key] = self._related(held.matrix, measure, mode, other)
-        return known.follow()
+            known = self._related(held.matrix, measure, mode, other)
+        self._modes[key] = known
+        related = known.follow()
+        self._let_go(measure)
+        return related
 
     def _related(self, of: Matrix, measure: str, mode: str, other: Gathered | None) -> Mode:
         if other is None:
@@ -204,12 +207,19 @@ class Gathered:
         return Mode(mode, of, other.matrix(measure) if there else None, match)
 
     def _let_go(self, keep: str) -> None:
-        while sum(f.matrix.nbytes for f in self._filled.values()) > KEEP_BYTES and len(self._filled) > 1:
+        """Keeps within bounds: first the modes longest unused go, then such measures."""
+        while self._kept() > KEEP_BYTES and len(self._modes) > 1:
+            del self._modes[next(iter(self._modes))]
+        while self._kept() > KEEP_BYTES:
             oldest = next((key for key in self._filled if key not in (keep, *_ALWAYS)), None)
             if oldest is None:
                 return
             gone = self._filled.pop(oldest)
             self._modes = {key: mode for key, mode in self._modes.items() if mode.of is not gone.matrix}
+
+    def _kept(self) -> int:
+        matrices = [f.matrix for f in self._filled.values()] + [mode.matrix for mode in self._modes.values()]
+        return sum(matrix.nbytes for matrix in matrices)
 
     def rows_at(
         self, sites: Sequence[str], step: int, columns: Sequence[str]
