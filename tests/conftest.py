@@ -61,6 +61,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         listed = any(place.is_relative_to(name) for name in ONCE)
         if listed and item.get_closest_marker("per_backend") is None:
             item.add_marker(pytest.mark.once)
+    alone = [
+        item for item in items for marker in ALONE.values()
+        if item.get_closest_marker(marker) and marker not in config.option.markexpr.split()
+    ]  # fmt: skip
+    if alone:
+        config.hook.pytest_deselected(items=alone)
+        items[:] = [item for item in items if item not in alone]
     if config.getoption("--not-once"):
         gone = [item for item in items if item.get_closest_marker("once")]
         config.hook.pytest_deselected(items=gone)

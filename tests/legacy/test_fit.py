@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import tf_keras
 from tf_keras import layers
 
 import fitscope as fs
-from fitscope.errors import FitscopeWarning, WatchError
+from fitscope.errors import FitscopeWarning, ModelError, WatchError
 
 pytestmark = pytest.mark.legacy
 MODES = {"graph": {}, "eager": {"run_eagerly": True}}
@@ -228,6 +229,13 @@ def test_an_exception_in_the_step(tools, xy, tmp_path):
     assert "train_step" not in vars(model)
     model.fit(*xy, batch_size=8, verbose=0, callbacks=[scope.legacy()])
     assert fs.open(tmp_path).status == "complete"
+
+
+def test_without_tf_keras_the_error_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tf_keras", None)
+    monkeypatch.delitem(sys.modules, "fitscope.sessions.legacy", raising=False)
+    with pytest.raises(ModelError, match=r"pip install fitscope\[legacy\]"):
+        fs.Scope(tmp_path).legacy()
 
 
 def test_a_pattern_that_matches_nothing(tools, xy, tmp_path):

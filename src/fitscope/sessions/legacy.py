@@ -11,7 +11,16 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
 
-import tf_keras
+from fitscope.errors import ModelError
+
+try:
+    import tf_keras
+except ImportError as missing:
+    raise ModelError(
+        "tf_keras, which legacy Keras is",
+        f"none ({missing})",
+        "Install it with: pip install fitscope[legacy]",
+    ) from None
 
 from fitscope.sessions.progress import Progress
 from fitscope.sessions.session import Settings
