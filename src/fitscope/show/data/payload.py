@@ -63,7 +63,8 @@ def now(g: Gathered) -> dict[str, Any]:
         "epochs": _thinned(sorted(g.epochs.values()), 64),
         "speed": g.speed,
         "cost": run.overhead.get("cpu_share"),
-        "findings": [finding.as_dict() for finding in g.findings[:16]],
+        # Where one ends changes at every tick, and the lanes show it.
+        "findings": [{k: v for k, v in f.as_dict().items() if k != "end"} for f in g.findings[:16]],
         "lanes": [{**lane, "spans": _thinned(lane["spans"], 120)} for lane in g.facts.lanes()],
         "births": births(g),
         "problems": problems(g),

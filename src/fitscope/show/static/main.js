@@ -41,6 +41,8 @@ export class Page {
     /** @type {any} */ this.spread = null;
     /** @type {EventSource | null} */ this.events = null;
     this.spreadOf = "";
+    this.told = "";
+    this.stripped = "";
     this.gutter = 168;
     this.waiting = false;
     this.asked = 0;
@@ -284,7 +286,7 @@ export class Page {
     this.gutter = by("strip").clientWidth || 62;
     drawLoss(by("loss"), this);
     drawLanes(by("lanes"), this);
-    drawStrip(by("strip"), this);
+    this.strip();
     drawHeat(by("heat"), this);
     drawDepth(by("depth"), this);
     this.caption();
@@ -293,6 +295,15 @@ export class Page {
       const f = this.head.findings[i];
       card.setAttribute("aria-current", String(!!f && f.step === this.selection.step && (f.row ?? "") === this.selection.layer));
     }
+  }
+
+  /** The strip changes seldom: with the layers, the selection, the findings, the window. */
+  strip() {
+    const canvas = /** @type {HTMLCanvasElement} */ (by("strip"));
+    const key = [this.head.id, this.head.generation, this.rows.length, this.selection.layer, this.told, canvas.clientWidth, canvas.clientHeight, devicePixelRatio, this.theme.dark].join(" ");
+    if (key === this.stripped) return;
+    this.stripped = key;
+    drawStrip(canvas, this);
   }
 
   caption() {
@@ -320,6 +331,9 @@ export class Page {
     by("facts").dataset.step = String(head.step ?? "");
     by("problems").hidden = !head.problems?.length;
     by("problems").textContent = (head.problems ?? []).map((/** @type {string} */ p) => `▲ ${clean(p)}`).join("   ");
+    const told = JSON.stringify(head.findings);
+    if (told === this.told) return;
+    this.told = told;
     const cards = head.findings.map((/** @type {any} */ f) => {
       const card = element("button", `finding ${f.severity}`);
       card.append(element("b", "", `${SIGNS[/** @type {"error"} */ (f.severity)]} ${f.title} · step ${whole(f.step)}`), element("span", "", f.text));
@@ -328,9 +342,7 @@ export class Page {
       return card;
     });
     if (!cards.length) cards.push(element("div", "finding good", element("b", "", "✓ Nothing stands out"), element("span", "", "no NaN or Inf, no layer stays zero or jumps, no loss spike")));
-    const text = cards.map((/** @type {HTMLElement} */ c) => c.textContent).join("\n");
-    if (text !== this.told) by("verdict").replaceChildren(...cards);
-    this.told = text;
+    by("verdict").replaceChildren(...cards);
   }
 
   menus() {
@@ -420,6 +432,7 @@ async function start() {
     } catch (problem) {
       by("verdict").replaceChildren(element("div", "finding error", element("b", "", "✖ There is nothing to show yet"), element("span", "", String(problem))));
       document.body.dataset.ready = "failed";
+      page.told = "";
       if (!source.live) throw problem;
       await new Promise((resolve) => setTimeout(resolve, 2000)); // a training may be about to begin
     }
