@@ -198,11 +198,16 @@ function exactTable(moment) {
 /** @param {any} stats */
 const rms = (stats) => (stats.nans ? "NaN" : stats.infs ? "Inf" : stats.rms);
 
-/** A site in two words. @param {string} kind @param {string} site */
+/** A site in two words. @param {string} kind @param {string} site @returns {string} */
 function short(kind, site) {
   const own = site.split("/").at(-1) ?? "";
   if (kind === "activations") return "output";
   if (kind === "gradients") return "gradient";
+  if (kind.includes("/")) {
+    // Of a pass, or a change: the rest is what it is of.
+    const [first, rest] = [kind.slice(0, kind.indexOf("/")), kind.slice(kind.indexOf("/") + 1)];
+    return first === "changes" ? `${short(rest, site)} change` : `${first.slice(0, 5)}. ${short(rest, site)}`;
+  }
   const words = { weights: own, weight_gradients: `${own} grad`, updates: `${own} update` };
   return words[/** @type {"weights"} */ (kind)] ?? kind;
 }
