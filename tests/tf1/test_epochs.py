@@ -125,6 +125,14 @@ def test_checkpoints_are_noted_and_give_the_recorded_predictions_back(tools, tmp
         np.testing.assert_array_equal(recorded.reshape(-1, 3), np.concatenate(again))
 
 
+def test_the_newest_batch_of_every_phase_is_at_hand(tools, tmp_path):
+    scope = fs.Scope(tmp_path, [fs.predictions()], every=1, on=ON)
+    seen = loop(tools, scope)
+    assert scope.batch.step == 12
+    assert scope.batch["predictions"].shape == (8, 3)
+    np.testing.assert_array_equal(scope.batch["validation/predictions"], seen[-1][2][1])
+
+
 def test_gathering_gradients_is_no_validation(tools, tmp_path):
     """Runs that compute gradients and do not apply them end no epoch."""
     net = tools.classifier()

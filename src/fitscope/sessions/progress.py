@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
+from collections import ChainMap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,7 +60,7 @@ class Progress:
         self.model = model  #: or the graph
         self.plan = plan
         self.recorder = recorder
-        self.batch: Batch | None = None
+        self._shown: dict[str, tuple[Moment, dict[str, Any]]] = {}  # by phase, the newest captured
         self.next_step: int | None = None  #: steps done so far, once that is known
         self.last_step: int | None = None  #: the last one that was captured
         self.lock = threading.RLock()  # runs may come from several threads
@@ -72,6 +73,12 @@ class Progress:
         self._pending: tuple[Moment, list[Item]] | None = None
         self.leaving: Callable[[], None] = lambda: None  #: called once, when the training ends
         recorder.leaving = self._leave
+
+    @property
+    def batch(self) -> Batch | None:
+        """The newest captured batch, and below it the newest of every other phase."""
+        newest = list(reversed(self._shown.values()))
+        return Batch(newest[0][0], ChainMap(*(values for _, values in newest)), Arrays()) if newest else None
 
     @property
     def loop(self) -> Progress:
@@ -180,7 +187,8 @@ class Progress:
         turn, training = request.turn, request.phase == "train"
         prefix = "" if training else f"{request.phase}/"
         at = Moment(turn.step, turn.epoch, turn.batch, time.time())
-        self.batch = Batch(at, {prefix + name: value for name, value in values.items()}, Arrays())
+        self._shown.pop(request.phase, None)  # so that the newest comes last
+        self._shown[request.phase] = at, {prefix + name: value for name, value in values.items()}
         if training:
             self.last_step = turn.step
         due = request.due
