@@ -498,7 +498,7 @@ def test_in_a_mixed_precision_model(mode, data, tmp_path):
             layers.Input((5,)),
             layers.Dense(3, name="dense", dtype=policy),
             fs.layers.BatchChange("change", batch_size=8, name="change", dtype=policy),
-            layers.Dense(2, dtype="float32"),
+            layers.Dense(2, name="last", dtype="float32"),
         ]
     )
     model.compile("sgd", "mse", **mode)
