@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from fitscope.show.guard import COOKIE, HEADERS
+from fitscope.show.serve import Server
 from fitscope.show.server import app
 
 from .conftest import Written, steady
@@ -189,3 +191,17 @@ def test_every_answer_is_guarded_and_typed(known: TestClient) -> None:
         assert answer.headers["content-type"].startswith(kind)
         safe(answer)
         assert known.head(path).status_code == 200
+
+
+def test_serving_leaves_the_logging_of_others_alone(tmp_path: Path) -> None:
+    closed = []
+
+    class Theirs(logging.Handler):
+        def close(self) -> None:
+            closed.append(self)
+            super().close()
+
+    theirs = Theirs()
+    with Server(tmp_path).start():
+        assert closed == []
+    theirs.close()

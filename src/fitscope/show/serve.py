@@ -30,8 +30,9 @@ class Server:
     def __init__(self, place: Place, port: int | None = None, *, tick: float = TICK) -> None:
         self._socket = _listening(port)
         self._guard: Guard = app(place, tick=tick, ending=lambda: self._server.should_exit)
+        # No `log_config`: setting it up would close the handlers of everybody else's logging.
         config = uvicorn.Config(
-            self._guard, log_level="error", access_log=False, lifespan="off", server_header=False,
+            self._guard, log_config=None, log_level="error", access_log=False, lifespan="off", server_header=False,
             ws="none", timeout_graceful_shutdown=3,
         )  # fmt: skip
         self._server = uvicorn.Server(config)
