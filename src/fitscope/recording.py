@@ -292,6 +292,10 @@ class Recording:
             if kind != "taps":
                 site = _prefix(phase) + (f"{kind}/{path}" if path else kind)
                 self.recorder.unseen(site, "the step does not pass it")
+                if (
+                    kind == "loss" and kind not in harvest.failed
+                ):  # of a training the first thing one looks for
+                    self.recorder.failed(f"{site}: the step computes no loss that can be seen from outside")
 
     def _items(self, due: Due, watches: Watches, phase: str, harvest: Harvest) -> list[Item]:
         """What a step showed of what these watches want, and of what the next step is compared with."""

@@ -90,7 +90,7 @@ def test_a_tap_name_used_twice(tools, tmp_path):
 
 
 def test_a_custom_step_that_returns_nothing(tools, tmp_path):
-    """There is no loss in it to be seen: the run names it, and has the rest."""
+    """There is no loss in it to be seen: a warning and the run name it, and the rest is there."""
     x, _ = by_hand.data()
     model = tools.make()
     scope = fs.Scope(tmp_path, [fs.loss(), fs.activations("hidden", keep="tensor")], every=1)
@@ -99,8 +99,10 @@ def test_a_custom_step_that_returns_nothing(tools, tmp_path):
     def step(x):
         model(keras.ops.convert_to_tensor(x))
 
-    with scope.attach(model):
+    scope.attach(model)
+    with pytest.warns(fs.FitscopeWarning, match="loss: the step computes no loss"):
         assert [step(x[:8]), step(x[8:16])] == [None, None]
+        scope.close()
     run = fs.open(tmp_path)
     assert run.status == "complete"
     assert run.unseen == {"loss": "the step does not pass it"}
