@@ -124,7 +124,7 @@ class Recording:
     def _turns(self, batch: int, together: int) -> list[Turn]:
         """The turns that are about to come; none if nothing more is recorded."""
         recorder = self.recorder
-        recorder.raised = None
+        self._goes_on()
         recorder.tell()
         if batch == 0 or self.next_step is None:
             self._epoch_start = self._count(batch)
@@ -138,19 +138,20 @@ class Recording:
     @_kept
     def epoch_end(self) -> None:
         """An epoch is over, so the step that might have been its last one was."""
-        self.recorder.raised = None  # it only said that there are no more batches
+        self._goes_on()
         self._put_pending()
 
     @_kept
     def begin_pass(self, name: str, batches: int | None = None) -> None:
         """A walk over data begins that does not train."""
+        self._goes_on()
         self._put_pending()  # a validation begins when the last step of its epoch was run
         self._pass, self._pass_step, self._pass_batches = name, self.done(), batches
 
     @_kept
     def before_pass_step(self, batch: int, together: int | None = None) -> None:
         """A step of the pass is about to run, beginning with this batch of it."""
-        self.recorder.raised = None
+        self._goes_on()
         self.recorder.tell()
         if self.recorder.stopped:
             return
@@ -164,7 +165,7 @@ class Recording:
     @_kept
     def end_pass(self) -> None:
         """The pass is over."""
-        self.recorder.raised = None
+        self._goes_on()
         self._put_pending()
 
     def _ask(self, function: str, turns: list[Turn]) -> None:
@@ -193,6 +194,7 @@ class Recording:
 
     def note_saves(self) -> None:
         """Has the run know of every checkpoint that is saved through the model from now on."""
+        self._undo.close()
         for name in ("save", "save_weights"):
             if hasattr(self.model, name):
                 self._undo.enter_context(patched(self.model, name, self._noting))
@@ -250,6 +252,14 @@ class Recording:
 
     def _raised(self, error: BaseException) -> None:
         self.recorder.raised = Ending.by(error)
+        if not isinstance(error, StopIteration) and type(error).__name__ != "OutOfRangeError":
+            self._undo.close()  # more than the end of the data: most likely the end, of which nobody will tell us
+
+    def _goes_on(self) -> None:
+        """What the newest step raised was not the end."""
+        if self.recorder.raised is not None:
+            self.recorder.raised = None
+            self.note_saves()
 
     @_kept
     def _deliver(self, turns: list[Turn], due: list[Due], harvests: list[Harvest]) -> None:
