@@ -180,6 +180,8 @@ class Recorder:
 
     def tell(self, *, last: bool = False) -> None:
         """Warns of new errors, of each kind once, and of all of them again at the end."""
+        if not self._errors and not last:
+            return
         new, self._errors = self._errors, []
         fresh = {kind: text for kind, text in reversed(new) if kind not in self._told}
         self._told.update(kind for kind, _ in new)

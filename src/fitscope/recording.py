@@ -270,13 +270,14 @@ class Recording:
                 if turn.phase == "train":
                     self.seen_step = self.last_step = turn.step
                 shown = wanted.now | wanted.if_last
+                now = self._items(wanted, wanted.now, turn.phase, harvest)
                 if shown:
                     self._miss(shown, turn.phase, harvest)
-                    items = self._items(wanted, shown, turn.phase, harvest)
+                    whole = shown == wanted.now  # nearly always
+                    items = now if whole else self._items(wanted, shown, turn.phase, harvest)
                     values = {site.name: value for site, _, value in items if site.place != SAMPLE_LOSS}
                     self.batches.pop(turn.phase, None)  # the newest one stands last
                     self.batches[turn.phase] = at, values
-                now = self._items(wanted, wanted.now, turn.phase, harvest)
                 if now:
                     self.recorder.put(at, now)
                 later = wanted.if_last - wanted.now
@@ -302,9 +303,8 @@ class Recording:
             if kind != "taps":
                 site = _prefix(phase) + (f"{kind}/{path}" if path else kind)
                 self.recorder.unseen(site, "the step does not pass it")
-                if (
-                    kind == "loss" and kind not in harvest.failed
-                ):  # of a training the first thing one looks for
+                # Of a training it is the first thing one looks for.
+                if kind == "loss" and kind not in harvest.failed:
                     self.recorder.failed(f"{site}: the step computes no loss that can be seen from outside")
 
     def _items(self, due: Due, watches: Watches, phase: str, harvest: Harvest) -> list[Item]:
