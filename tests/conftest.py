@@ -13,7 +13,12 @@ from pathlib import Path
 os.environ.setdefault("KERAS_BACKEND", "jax")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+import hypothesis
 import pytest
+
+# The same examples at every run, so that a change is judged by what it changes. FITSCOPE_SEARCH=1 looks for new ones.
+hypothesis.settings.register_profile("same", derandomize="FITSCOPE_SEARCH" not in os.environ)
+hypothesis.settings.load_profile("same")
 
 #: Folders and files whose tests no backend can change. Whatever is not listed runs on every backend, and so
 #: does a test marked `per_backend`.

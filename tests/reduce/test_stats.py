@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -26,6 +26,8 @@ def reduce(array: np.ndarray) -> Stats:
 
 @settings(max_examples=200, deadline=None)
 @given(one=any_parts, other=any_parts)
+@example(one=np.array([9.97920155e291]), other=np.array([-1.79769313e308]))
+@example(one=np.array([1.7e308]), other=np.array([-1.7e308, -1.6e308]))
 def test_merging_is_reducing_both(one, other, assert_same):
     both = np.concatenate([one, other])
     assert_same(reduce(one).merge(reduce(other)), reduce(both), rel=1e-8)

@@ -64,11 +64,16 @@ class Stats:
             some = other if n == 0 else self
             return Stats(mean=some.mean, std=some.std, min=some.min, max=some.max, rms=some.rms, **counts)
         p, q = n / (n + m), m / (n + m)
+        spread = math.sqrt(p * q)
         delta = other.mean - self.mean
+        if math.isfinite(delta):
+            mean, between = self.mean + delta * q, delta * spread
+        else:  # further apart than the largest float64
+            mean, between = self.mean * p + other.mean * q, other.mean * spread - self.mean * spread
         # hypot, because the square of a large float64 overflows (and ** then raises)
         return Stats(
-            mean=self.mean + delta * q,
-            std=math.hypot(self.std * math.sqrt(p), other.std * math.sqrt(q), delta * math.sqrt(p * q)),
+            mean=mean,
+            std=math.hypot(self.std * math.sqrt(p), other.std * math.sqrt(q), between),
             min=min(self.min, other.min),
             max=max(self.max, other.max),
             rms=math.hypot(self.rms * math.sqrt(p), other.rms * math.sqrt(q)),
