@@ -32,7 +32,7 @@ class Batch(Mapping[str, np.ndarray[Any, Any]]):
         if array is None:
             raise WatchError(
                 "a site whose tensor was kept",
-                f"{site!r}, of which the step handed out statistics only",
+                f"{site!r}, of which the step handed out only what its statistics are made of",
                 "Watch it with keep='tensor' or keep='both'",
             )
         return array

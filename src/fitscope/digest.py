@@ -16,13 +16,39 @@ import numpy as np
 from fitscope import reducing
 from fitscope.attach import Site
 from fitscope.plan import SAMPLE_LOSS, Want
-from fitscope.record import Moment, Record, Samples, pass_of
+from fitscope.record import Block, Head, Moment, Record, Samples, pass_of
 from fitscope.reduce import host
 from fitscope.reduce.average import Average
-from fitscope.reducing import Border
+from fitscope.reducing import Border, Seen, Shown
 from fitscope.samples import PREFIX, SampleLosses
 
 Array = np.ndarray[Any, Any]
+
+
+class Layout:
+    """What a joined vector holds of what is wanted: worked out once, as it is the same at every step."""
+
+    def __init__(self, layout: Array, dtype: str, shown: Shown) -> None:
+        self.wants = shown.wants
+        self.heads: list[Head] = []
+        chosen: list[tuple[int, int]] = []
+        all_parts = reducing.parts(layout)
+        for part in all_parts:
+            found = shown.wanted(part.name)
+            if found is not None:
+                site, _ = found
+                self.heads.append(Head(site.name, part.shape, dtype, site.batched and len(part.shape) > 0))
+                chosen.append((part.start, part.end))
+        self.chosen = None if len(chosen) == len(all_parts) else chosen  #: None: all of it
+        self.starts = np.array([start for start, _ in chosen] + [chosen[-1][1] if chosen else 0])
+        self.scalars = np.array([i for i, head in enumerate(self.heads) if head.shape == ()], np.int64)
+
+    def tally(self, into: host.Tally, first: int, vector: Array) -> None:
+        if self.chosen is None:
+            into.add_all(first, vector, self.starts)
+        else:
+            for row, (start, end) in enumerate(self.chosen, first):
+                into.add(row, vector[start:end])
 
 
 class Digest:
@@ -42,31 +68,69 @@ class Digest:
         self._samples: SampleLosses | None = None
         self._before: dict[str, deque[tuple[Moment, Array]]] = {}
         self._unaveraged: set[str] = set()
+        self._layouts: dict[tuple[bytes, str, str], Layout] = {}
+        self._heads: dict[tuple[Head, ...], tuple[Head, ...]] = {}  # so that equal ones are the same object
 
-    def take(self, at: Moment, items: list[tuple[Site, Want, Any]]) -> tuple[list[Record], list[Samples]]:
-        """The records and samples of one step."""
+    def take(self, at: Moment, shown: Shown) -> tuple[list[Block], list[Record], list[Samples]]:
+        """The stats, other records and samples of one step."""
         records: list[Record] = []
-        shown: dict[str, Any] = {}
+        rows: list[Seen] = []
+        of_samples: dict[str, Any] = {}
         prefix = ""
-        for site, want, value in items:
+        for site, want, value in shown.single():
             try:
                 if site.place == SAMPLE_LOSS:
                     prefix, _, name = site.name.rpartition(PREFIX)
-                    shown[name] = value
+                    of_samples[name] = value
                     continue
-                if want.stats or want.tensor:
-                    records.append(reducing.record(site, want, value, at, self._border))
+                if isinstance(value, dict):
+                    if want.stats or want.tensor:
+                        records.append(reducing.reduced(site, want, value, at, self._border))
+                elif want.stats:
+                    row = reducing.seen(site, want, value, self._border)
+                    host.check(row.array.dtype)
+                    rows.append(row)
+                if want.tensor and not isinstance(value, dict):
+                    records.append(reducing.kept(site, want, self._border.to_numpy(value), at))
                 if want.mean and site.name not in self._unaveraged:
                     self._average(site, value, at)
                 if want.change or want.reference:
                     records.extend(self._compare(site, want, self._border.to_numpy(value), at))
             except Exception as error:  # one odd tensor must not cost the others
                 self._failed(f"{site.name}: {type(error).__name__}: {error}")
-        samples = self._taken_apart(at, prefix, shown) if shown else []
+        blocks = self._counted(at, rows, shown)
+        samples = self._taken_apart(at, prefix, of_samples) if of_samples else []
         records.extend(
             _record(f"{prefix}sample_loss", at, some.loss) for some in samples if some.loss is not None
         )
-        return records, samples
+        return blocks, records, samples
+
+    def _counted(self, at: Moment, rows: list[Seen], shown: Shown) -> list[Block]:
+        """The stats of tensors handed out by themselves, and of those that were joined."""
+        joined = [self._layout(vector, layout, shown) for vector, layout in shown.joined]
+        heads = tuple([row.head for row in rows] + [head for layout, _ in joined for head in layout.heads])
+        if not heads:
+            return []
+        tally = host.Tally(len(heads))
+        values = np.full(len(heads), np.nan)
+        for i, row in enumerate(rows):
+            tally.add(i, row.array)
+            if row.head.shape == ():
+                values[i] = row.array
+        first = len(rows)
+        for layout, vector in joined:
+            layout.tally(tally, first, vector)
+            values[first + layout.scalars] = vector[layout.starts[layout.scalars]]
+            first += len(layout.heads)
+        return [Block(at, self._heads.setdefault(heads, heads), tally.columns(), values)]
+
+    def _layout(self, vector: Any, layout: Any, shown: Shown) -> tuple[Layout, Array]:
+        array, numbers = self._border.to_numpy(vector), self._border.to_numpy(layout)
+        key = numbers.tobytes(), array.dtype.name, shown.prefix
+        known = self._layouts.get(key)
+        if known is None or known.wants is not shown.wants:
+            known = self._layouts[key] = Layout(numbers, array.dtype.name, shown)
+        return known, array
 
     def _taken_apart(self, at: Moment, prefix: str, shown: dict[str, Any]) -> list[Samples]:
         try:

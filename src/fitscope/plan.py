@@ -31,6 +31,7 @@ class Want:
     mean: bool = False
     change: bool = False  #: since the batch before
     reference: bool = False  #: the next batch is to be compared with this one
+    exact: bool = False  #: stats of all elements, also of a large tensor
 
     def __or__(self, other: Want) -> Want:
         both = [want.samples for want in (self, other) if want.tensor]
@@ -41,12 +42,23 @@ class Want:
             self.mean or other.mean,
             self.change or other.change,
             self.reference or other.reference,
+            self.exact or other.exact,
         )
 
     @property
     def whole(self) -> bool:
         """The whole tensor is needed outside of the step."""
         return self.change or self.reference
+
+    @property
+    def stats_only(self) -> bool:
+        """Nothing else is needed of the tensor."""
+        return self.stats and not (self.tensor or self.mean or self.whole)
+
+    @property
+    def sampled(self) -> bool:
+        """Some rows of a large tensor are enough. What is kept whole anyway is also read whole."""
+        return self.stats_only and not self.exact
 
 
 _ITS_VALUE = Want(stats=True)
@@ -180,6 +192,7 @@ class Plan:
                 "on": list(on),
                 "places": sorted(path for kind, path in places if path and kind != "taps"),
                 **({"of": watch.of} if watch.of else {}),
+                **({"exact": True} if watch.exact else {}),
                 **({"per_sample": True, "ids": watch.ids} if watch.per_sample else {}),
             }
             for watch, schedule, places, on in zip(
@@ -194,7 +207,7 @@ _ALWAYS = Schedule(lambda turn: True, "every batch")  # noqa: ARG005
 def _want(watch: Watch) -> Want:
     if watch.kind == "changes":
         return Want(change=True)
-    return Want(watch.stats, watch.tensor, watch.samples, watch.mean)
+    return Want(watch.stats, watch.tensor, watch.samples, watch.mean, exact=watch.exact)
 
 
 def resolve(

@@ -1,18 +1,22 @@
 """The one thing that crosses every border: what was seen at one site at one step.
 
 The capturing side makes records, the store keeps them, the reading side gets them back. Kinds of sites are
-data (the site's name), never methods: a store has one `write`.
+data (the site's name), never methods: a store has one `write`. A `Block` holds the stats of all sites of one step, as the
+records of them would, but as columns: with hundreds of small layers, making an object for each is what costs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import groupby, repeat
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from fitscope.reduce.stats import Stats
+from fitscope.reduce.stats import Columns, Stats
 
 #: Walks over data that do not train. Their sites have the same names under `validation/…` and so on.
 PASSES = ("validation", "evaluate", "predict")
@@ -54,6 +58,66 @@ class Record:
     tensor: np.ndarray[Any, Any] | None = None
     batched: bool = True  #: the first axis of the tensor counts samples
     cosine: float | None = None  #: cosine similarity with the batch before, where that was asked for
+
+
+class Head(NamedTuple):
+    """What a record says of a tensor beside its values."""
+
+    site: str
+    shape: tuple[int, ...]
+    dtype: str
+    batched: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """The stats of many sites at one step, a row for each. Nobody writes into its arrays."""
+
+    at: Moment
+    heads: tuple[Head, ...]  #: best the very same object at every step
+    stats: Columns
+    values: np.ndarray[tuple[int], np.dtype[np.float64]]  #: the tensor itself where it is a scalar
+    cosines: np.ndarray[tuple[int], np.dtype[np.float64]] | None = None  #: NaN where there is none
+
+    def __len__(self) -> int:
+        return len(self.heads)
+
+    @classmethod
+    def of(cls, records: Iterable[Record]) -> Iterator[Block]:
+        """The stats of these records, a block for each step."""
+        some = (record for record in records if record.stats is not None)
+        for at, group in groupby(some, key=attrgetter("at")):
+            rows = list(group)
+            yield cls(
+                at,
+                tuple(Head(row.site, row.shape, row.dtype, row.batched) for row in rows),
+                Columns.of([row.stats for row in rows if row.stats is not None]),
+                np.array([scalar(row) for row in rows], np.float64),  # None becomes NaN
+                np.array([math.nan if row.cosine is None else row.cosine for row in rows], np.float64),
+            )
+
+    def records(self) -> list[Record]:
+        """A record for each row."""
+        cosines = (
+            [None if math.isnan(c) else c for c in self.cosines.tolist()] if self.cosines is not None else []
+        )
+        return [
+            Record(head.site, self.at, head.shape, head.dtype, stats, None, head.batched, cosine)
+            for head, stats, cosine in zip(
+                self.heads, self.stats.rows(), cosines or repeat(None, len(self)), strict=True
+            )
+        ]
+
+
+def scalar(record: Record) -> float | None:
+    """The tensor itself where it is a scalar. Where only its stats are kept they have it, but for the sign of an infinity."""
+    if record.shape != () or record.stats is None:
+        return None
+    if record.tensor is not None:
+        return float(np.real(record.tensor))
+    if record.stats.finite:
+        return record.stats.min
+    return math.inf if record.stats.infs else math.nan
 
 
 @dataclass(frozen=True, slots=True, eq=False)

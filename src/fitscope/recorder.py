@@ -19,14 +19,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from fitscope.attach import Site
 from fitscope.digest import Digest
 from fitscope.errors import FitscopeWarning
-from fitscope.plan import Want
 from fitscope.record import Moment
 from fitscope.reduce import host
 from fitscope.reduce.average import Average
-from fitscope.reducing import Border, nbytes
+from fitscope.reducing import Border, Shown
 from fitscope.samples import SampleLosses
 from fitscope.sink import Make, Sinks
 from fitscope.store import RunWriter, interval
@@ -49,15 +47,13 @@ class Ending:
 
 COMPLETE = Ending("complete", None)
 
-Item = tuple[Site, Want, Any]  #: where, what is wanted there, and what the step handed out
-
 
 @dataclass(frozen=True, slots=True)
 class Capture:
     """What one step showed, on its way to the writer."""
 
     at: Moment
-    items: list[Item]
+    shown: Shown
 
 
 class Recorder:
@@ -127,13 +123,13 @@ class Recorder:
         self.stopped = self.stopped or (self.writer is not None and self.writer.full)
         return not self.stopped
 
-    def put(self, at: Moment, items: list[Item]) -> None:
+    def put(self, at: Moment, shown: Shown) -> None:
         """Hands over what a step showed."""
         assert self._transport is not None
-        if self._transport.put(Capture(at, items), sum(nbytes(value, self._border) for _, _, value in items)):
+        if self._transport.put(Capture(at, shown), shown.nbytes(self._border)):
             self._captured += 1
         else:
-            self._dropped.update(site.name for site, _, _ in items)
+            self._dropped.update(shown.names())
 
     def average(self, site: str) -> Average | None:
         """The running average of a site over all that was captured so far, as a copy; None if it has none."""
@@ -238,12 +234,12 @@ class Recorder:
 
     def _work(self, capture: Capture) -> None:
         assert self.writer is not None
-        records, samples = self._digest.take(capture.at, capture.items)
+        blocks, records, samples = self._digest.take(capture.at, capture.shown)
         try:
-            self.writer.write(records, samples)
+            self.writer.write(records, samples, blocks)
         finally:
-            if not self.writer.full:
-                self._sinks.write(records, samples)
+            if self._sinks and not self.writer.full:
+                self._sinks.write([*(r for block in blocks for r in block.records()), *records], samples)
 
     def _idle(self) -> float:
         assert self.writer is not None

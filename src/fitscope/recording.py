@@ -11,7 +11,6 @@ import time
 from collections import ChainMap
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import Any
 
 from fitscope import reducing
@@ -20,9 +19,10 @@ from fitscope.backends import Adapter, Harvest
 from fitscope.batch import Batch
 from fitscope.dispatch import Request, StandIn, TappedSteps, install, run
 from fitscope.errors import FitscopeWarning
-from fitscope.plan import LOSS_SCALE, SAMPLE_LOSS, Due, Plan, Watches
+from fitscope.plan import LOSS_SCALE, Due, Plan, Watches
 from fitscope.record import Moment
-from fitscope.recorder import Ending, Item, Recorder
+from fitscope.recorder import Ending, Recorder
+from fitscope.reducing import Shown
 from fitscope.watch import Turn
 
 
@@ -57,15 +57,15 @@ class Recording:
         self.adapter = adapter
         self.recorder = recorder
         self.model = plan.anatomy.model
-        self.batches: dict[str, tuple[Moment, dict[str, Any]]] = {}  #: by phase, the newest captured
+        self.batches: dict[str, tuple[Moment, Shown]] = {}  #: by phase, the newest captured
         self.next_step: int | None = None  #: the step after the last one announced
         self.seen_step: int | None = None  #: the last one that was captured,
         #: also in what we go on from
         self.last_step: int | None = after.last_step if after is not None else None
         own = getattr(self.model, "optimizer", None)
         self._optimizer = own if own is not None else next(iter(plan.anatomy.optimizers), None)
-        finish = reducing.finish_in_step if in_step else reducing.finish_on_host
-        self._steps = TappedSteps(adapter, plan.anatomy, finish)
+        finish = reducing.InStep if in_step else reducing.OnHost
+        self._steps = TappedSteps(adapter, plan.anatomy, lambda wants: finish(wants, adapter))
         self._counted: int | None = None  # by the optimizer, when the newest epoch began
         if after is not None and after.plan.same(plan):  # nothing to compile again
             self._steps = after._steps
@@ -81,7 +81,7 @@ class Recording:
         self._pass, self._pass_step = "", 0
         self._pass_batches: int | None = None
         # Due only if it turns out to be the last of its epoch.
-        self._pending: tuple[Moment, list[Item]] | None = None
+        self._pending: tuple[Moment, Shown] | None = None
         self._looked: set[tuple[Watches, str]] = set()
         self._heard: set[str] = set()
 
@@ -89,9 +89,10 @@ class Recording:
     def batch(self) -> Batch | None:
         """The newest captured batch, and below it the newest of every other phase."""
         newest = list(reversed(self.batches.values()))
-        return (
-            Batch(newest[0][0], ChainMap(*(values for _, values in newest)), self.adapter) if newest else None
-        )
+        if not newest:
+            return None
+        values = ChainMap(*(shown.values(self.adapter) for _, shown in newest))
+        return Batch(newest[0][0], values, self.adapter)
 
     # ---- told by the training ----------------------------------------------------------------------------
 
@@ -270,18 +271,19 @@ class Recording:
                 if turn.phase == "train":
                     self.seen_step = self.last_step = turn.step
                 shown = wanted.now | wanted.if_last
-                now = self._items(wanted, wanted.now, turn.phase, harvest)
                 if shown:
                     self._miss(shown, turn.phase, harvest)
-                    whole = shown == wanted.now  # nearly always
-                    items = now if whole else self._items(wanted, shown, turn.phase, harvest)
-                    values = {site.name: value for site, _, value in items if site.place != SAMPLE_LOSS}
                     self.batches.pop(turn.phase, None)  # the newest one stands last
-                    self.batches[turn.phase] = at, values
+                    self.batches[turn.phase] = at, self._shown(wanted, shown, turn.phase, harvest)
+                now = self._shown(wanted, wanted.now, turn.phase, harvest)
                 if now:
                     self.recorder.put(at, now)
                 later = wanted.if_last - wanted.now
-                self._pending = (at, self._items(wanted, later, turn.phase, harvest)) if later else None
+                self._pending = (at, self._shown(wanted, later, turn.phase, harvest)) if later else None
+
+    def _shown(self, due: Due, watches: Watches, phase: str, harvest: Harvest) -> Shown:
+        """What a step showed of what these watches want, and of what the next step is compared with."""
+        return Shown(harvest.tensors, harvest.sites, self.plan.items(due, watches, phase), _prefix(phase))
 
     def _hear(self, harvest: Harvest) -> None:
         for site, why in harvest.failed.items():
@@ -306,17 +308,6 @@ class Recording:
                 # Of a training it is the first thing one looks for.
                 if kind == "loss" and kind not in harvest.failed:
                     self.recorder.failed(f"{site}: the step computes no loss that can be seen from outside")
-
-    def _items(self, due: Due, watches: Watches, phase: str, harvest: Harvest) -> list[Item]:
-        """What a step showed of what these watches want, and of what the next step is compared with."""
-        wants, prefix = self.plan.items(due, watches, phase), _prefix(phase)
-        found = []
-        for name, value in harvest.tensors.items():
-            site = harvest.sites[name]
-            want = wants.at(site.place)
-            if want is not None:
-                found.append((replace(site, name=prefix + name) if prefix else site, want, value))
-        return found
 
 
 def _prefix(phase: str) -> str:

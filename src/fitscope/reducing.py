@@ -1,48 +1,88 @@
 """Where a tensor becomes a record: in this machine's memory, or partly inside the step.
 
-On a CPU the whole tensor leaves the step without a copy and is reduced by the writer's thread. On an accelerator the step itself
-reduces it (`finish`), and only a few numbers and the kept samples travel. Both halves of each way stand in this file,
-because they must agree; the rest of the code does not know which way was taken.
+On a CPU tensors leave the step without a copy and are reduced by the writer's thread. Of a large one of which only statistics
+are wanted some rows leave it (`sampling`), and small ones leave it joined to one vector: what an output costs beside its bytes
+is then paid once. On an accelerator the step itself reduces them, and only a few numbers and the kept samples travel. Both
+halves of each way stand in this file, because they must agree; the rest of the code does not know which way was taken.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from fitscope.attach import Site
-from fitscope.backends._base import Finish
+from fitscope.backends._base import Adapter, Finish, Thin
 from fitscope.plan import SAMPLE_LOSS, Want, Wants
-from fitscope.record import Moment, Record
-from fitscope.reduce import host
+from fitscope.record import Head, Moment, Record
 from fitscope.reduce.average import Average
+from fitscope.sampling import as_rows, stride
+
+Array = np.ndarray[Any, Any]
+
+#: Where, in what a step hands out, the joined tensors are: no site has this name.
+JOINED = ""
 
 
 class Border(Protocol):
     """What is asked of whoever made a tensor: an adapter, or anything like it."""
 
-    def to_numpy(self, tensor: Any) -> np.ndarray[Any, Any]: ...
+    def to_numpy(self, tensor: Any) -> Array: ...
 
     def nbytes(self, tensor: Any) -> int: ...
 
 
-def finish_on_host(wants: Wants) -> Finish:  # noqa: ARG001
-    """The step hands out the tensors as they are."""
-    return lambda tensors, _: tensors
+# ---- inside the step -------------------------------------------------------------------------------------
 
 
-def finish_in_step(wants: Wants) -> Finish:
+class OnHost(Finish):
+    """The step hands out tensors as they are, or thinned, or joined."""
+
+    def __init__(self, wants: Wants, adapter: Adapter) -> None:
+        self._wants = wants
+        self._adapter = adapter
+
+    def thin(self, site: Site, tensor: Any) -> Any:
+        want = self._wants.at(site.place)
+        if want is None or not want.sampled or site.place == SAMPLE_LOSS:
+            return tensor
+        return self._adapter.thinned(tensor, batched=site.batched)
+
+    def __call__(self, tensors: dict[str, Any], sites: Mapping[str, Site]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        small: dict[Any, dict[int, Any]] = {}
+        for name, tensor in tensors.items():
+            site = sites[name]
+            value = tensor if isinstance(tensor, Thin) else self.thin(site, tensor)
+            want = self._wants.at(site.place)
+            only = want is not None and want.stats_only and site.place != SAMPLE_LOSS
+            if only and not isinstance(value, Thin) and self._adapter.small(value):
+                small.setdefault(str(value.dtype), {})[_number(name)] = value
+            else:
+                found[name] = value
+        if small:
+            found[JOINED] = [self._adapter.joined(some) for some in small.values()]
+        return found
+
+
+class InStep(Finish):
     """The step hands out stats, and of the tensor only what is kept."""
-    from keras import ops
 
-    from fitscope.reduce import in_step
+    def __init__(self, wants: Wants, adapter: Adapter) -> None:  # noqa: ARG002
+        self._wants = wants
 
-    def finish(tensors: dict[str, Any], sites: Mapping[str, Site]) -> dict[str, Any]:
+    def __call__(self, tensors: dict[str, Any], sites: Mapping[str, Site]) -> dict[str, Any]:
+        from keras import ops
+
+        from fitscope.reduce import in_step
+
         found: dict[str, Any] = {}
         for name, tensor in tensors.items():
-            want = wants.at(sites[name].place)
+            want = self._wants.at(sites[name].place)
             if want is None or want.whole or sites[name].place == SAMPLE_LOSS:
                 found[name] = tensor
                 continue
@@ -56,35 +96,156 @@ def finish_in_step(wants: Wants) -> Finish:
                 found[name]["moments"] = in_step.moments(tensor, batched=sites[name].batched)
         return found
 
-    return finish
+
+# A joined vector says of which sites it is by number: JAX traces a step anew for another batch size, and what is joined then may
+# be something else. Names are few, and kept for good.
+_numbers: dict[str, int] = {}
+_names: list[str] = []
+_naming = threading.Lock()
+
+
+def _number(name: str) -> int:
+    with _naming:
+        if name not in _numbers:
+            _numbers[name] = len(_names)
+            _names.append(name)
+        return _numbers[name]
+
+
+# ---- outside of it -----------------------------------------------------------------------------------------
+
+
+class Part(NamedTuple):
+    """A small tensor in a joined vector."""
+
+    name: str
+    shape: tuple[int, ...]
+    start: int
+    end: int
+
+
+def parts(layout: Array) -> list[Part]:
+    """Which tensors a joined vector holds, and where."""
+    found: list[Part] = []
+    numbers, at, start = layout.tolist(), 0, 0
+    while at < len(numbers):
+        number, rank = numbers[at : at + 2]
+        shape = tuple(numbers[at + 2 : at + 2 + rank])
+        end = start + int(np.prod(shape, dtype=np.int64))
+        found.append(Part(_names[number], shape, start, end))
+        at, start = at + 2 + rank, end
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What one step handed out, and what is wanted of it. The training thread makes it and looks no further."""
+
+    tensors: Mapping[str, Any]
+    sites: Mapping[str, Site]
+    wants: Wants
+    prefix: str = ""  #: of the sites' names, in a pass
+    failed: Mapping[str, str] = field(default_factory=dict)  #: sites that were not seen after all
+
+    def __bool__(self) -> bool:
+        return bool(self.wants and self.tensors)
+
+    @property
+    def joined(self) -> list[tuple[Any, Any]]:
+        """Vectors of several small tensors, with their layouts."""
+        vectors: list[tuple[Any, Any]] = self.tensors.get(JOINED, [])
+        return vectors
+
+    def wanted(self, name: str) -> tuple[Site, Want] | None:
+        """Where a tensor was seen, by its full name, and what is wanted of it."""
+        site = self.sites[name]
+        want = self.wants.at(site.place)
+        if want is None:
+            return None
+        return replace(site, name=self.prefix + name) if self.prefix else site, want
+
+    def names(self) -> list[str]:
+        """The sites that are wanted, without waiting for the step."""
+        found = (self.wanted(name) for name in self.sites if name not in self.failed)
+        return [where[0].name for where in found if where is not None]
+
+    def single(self) -> Iterator[tuple[Site, Want, Any]]:
+        """What was handed out by itself."""
+        for name, value in self.tensors.items():
+            found = self.wanted(name) if name != JOINED else None
+            if found is not None:
+                yield *found, value
+
+    def values(self, border: Border) -> dict[str, Any]:
+        """By name all that somebody may want to look at."""
+        found = {site.name: value for site, _, value in self.single() if site.place != SAMPLE_LOSS}
+        for vector, layout in self.joined:
+            array = border.to_numpy(vector)
+            for part in parts(border.to_numpy(layout)):
+                where = self.wanted(part.name)
+                if where is not None:
+                    found[where[0].name] = array[part.start : part.end].reshape(part.shape)
+        return found
+
+    def nbytes(self, border: Border) -> int:
+        """How much memory it holds."""
+        return sum(nbytes(value, border) for value in self.tensors.values())
+
+
+OBJECT = 2_000  #: bytes that a tensor takes up beside its values, about
 
 
 def nbytes(value: Any, border: Border) -> int:
     """How much memory a harvested value holds."""
+    if isinstance(value, Thin):
+        return nbytes(value.rows, border)
     if isinstance(value, dict):
         return sum(nbytes(item, border) for item in value.values())
-    if isinstance(value, tuple):
+    if isinstance(value, tuple | list):
         return sum(nbytes(item, border) for item in value)
-    return border.nbytes(value)
+    return border.nbytes(value) + OBJECT
 
 
-def record(site: Site, want: Want, value: Any, at: Moment, border: Border) -> Record:
-    """What was seen at a site, from what the step handed out."""
-    if isinstance(value, dict):
-        from fitscope.reduce import in_step
+class Seen(NamedTuple):
+    """A tensor on the host: the part of it that stats are to be of, and what it is of."""
 
-        shape = tuple(int(n) for n in border.to_numpy(value["shape"]))
-        dtype = border.to_numpy(value["like"]).dtype
-        stats = in_step.unpack([border.to_numpy(part) for part in value["stats"]]) if want.stats else None
-        kept = border.to_numpy(value["tensor"]) if want.tensor else None
+    head: Head
+    array: Array
+
+
+def seen(site: Site, want: Want, value: Any, border: Border) -> Seen:
+    """What was seen at a site, from what the step handed out: the whole tensor, or some rows."""
+    if isinstance(value, Thin):
+        array = border.to_numpy(value.rows)
+        shape = tuple(int(n) for n in border.to_numpy(value.shape))
     else:
         array = border.to_numpy(value)
-        shape, dtype = array.shape, array.dtype
-        stats = host.reduce(array) if want.stats else None
-        kept = _first(array, want, site) if want.tensor else None
-        if kept is not None and kept.nbytes < array.nbytes:
-            kept = kept.copy()  # a view would hold on to the whole tensor
-    return Record(site.name, at, shape, dtype.name, stats, kept, batched=site.batched and len(shape) > 0)
+        shape = array.shape
+        if want.sampled:
+            rows, length = as_rows(shape, batched=site.batched)
+            step = stride(rows, length)
+            if step > 1:
+                array = np.ascontiguousarray(array.reshape(rows, length)[::step])
+    return Seen(Head(site.name, shape, array.dtype.name, site.batched and len(shape) > 0), array)
+
+
+def kept(site: Site, want: Want, array: Array, at: Moment) -> Record:
+    """The record of what is kept of a whole tensor, without stats."""
+    tensor = _first(array, want, site)
+    if tensor.nbytes < array.nbytes:
+        tensor = tensor.copy()  # a view would hold on to the whole tensor
+    return Record(site.name, at, array.shape, array.dtype.name, None, tensor, site.batched and array.ndim > 0)
+
+
+def reduced(site: Site, want: Want, value: Mapping[str, Any], at: Moment, border: Border) -> Record:
+    """The record of what a step has reduced itself."""
+    from fitscope.reduce import in_step
+
+    shape = tuple(int(n) for n in border.to_numpy(value["shape"]))
+    dtype = border.to_numpy(value["like"]).dtype
+    stats = in_step.unpack([border.to_numpy(part) for part in value["stats"]]) if want.stats else None
+    tensor = border.to_numpy(value["tensor"]) if want.tensor else None
+    return Record(site.name, at, shape, dtype.name, stats, tensor, site.batched and len(shape) > 0)
 
 
 def add_to_average(average: Average, site: Site, value: Any, at: Moment, border: Border) -> None:
@@ -98,14 +259,20 @@ def add_to_average(average: Average, site: Site, value: Any, at: Moment, border:
         average.add(array, at.step, site.batched and array.ndim > 0)
 
 
-def tensor_of(value: Any, border: Border) -> np.ndarray[Any, Any] | None:
-    """The values themselves, where the step handed them out."""
+def tensor_of(value: Any, border: Border) -> Array | None:
+    """The values themselves, where the step handed all of them out."""
+    if isinstance(value, Thin):
+        return None
     if isinstance(value, dict):
         return border.to_numpy(value["tensor"]) if "tensor" in value else None
-    return border.to_numpy(value)
+    return value if isinstance(value, np.ndarray) else border.to_numpy(value)
 
 
 def _first(tensor: Any, want: Want, site: Site) -> Any:
     return (
         tensor[: want.samples] if want.samples is not None and site.batched and len(tensor.shape) else tensor
     )
+
+
+#: How what leaves a step is made, for what is wanted of it.
+MakeFinish = Callable[[Wants], Finish]

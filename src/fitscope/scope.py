@@ -13,6 +13,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from datetime import datetime
 from os import PathLike
 from typing import Any, Literal
@@ -45,6 +46,8 @@ class Scope(Hooks):
         watch: What to record; by default the statistics of everything in every layer.
         every: When: a number of steps, `fs.steps(...)`, `fs.epochs(...)` or a function `step -> bool`. A watch
             may have its own. All other steps run the user's own compiled function.
+        exact: Read all of every tensor. Otherwise the statistics of a large one (more than 65,536 numbers) are those of some
+            of its rows, the same at every layer; a record says how many numbers it has seen.
         on: Which parts of `fit`: "train", "validation" or both. A validation is recorded whole, under `validation/…`; so are
             `evaluate` and `predict` when they are given the scope, under `evaluate/…` and `predict/…`.
         limit: Of disk, in bytes or like "10 GB". When it is reached, recording ends and training goes on.
@@ -71,6 +74,7 @@ class Scope(Hooks):
         watch: Iterable[Watch] | Watch | None = None,
         every: int | Schedule | Callable[[int], bool] = 10,
         *,
+        exact: bool = False,
         on: str | Iterable[str] = "train",
         limit: int | str | None = "10 GB",
         memory: int | str = "1 GB",
@@ -83,7 +87,7 @@ class Scope(Hooks):
     ) -> None:
         place(to)  # an unusable place is an error now, not in the first step
         self._to = to
-        self._watches = several(watch)
+        self._watches = tuple(replace(each, exact=True) if exact else each for each in several(watch))
         self._every = schedule(every)
         self._on = phases(on)
         self._limit = sizes.parse(limit, "limit")

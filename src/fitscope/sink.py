@@ -44,6 +44,9 @@ class Sinks:
         self._open: dict[str, Sink] = {}
         self._failures: Counter[tuple[str, str]] = Counter()  # in a row, by name and action
 
+    def __bool__(self) -> bool:
+        return bool(self._open)
+
     def open(self, writer: RunWriter) -> None:
         """Makes them, for a run that was just opened."""
         for name, make in self._makers.items():

@@ -107,6 +107,7 @@ class Watch:
     of: str = ""  #: what `changes` compares
     per_sample: bool = False  #: the loss of each sample too,
     ids: str | None = None  #: which this input names
+    exact: bool = False  #: statistics of all elements, also of large tensors
 
 
 def schedule(every: Any) -> Schedule:
@@ -184,6 +185,7 @@ def _watch(
     every: Any,
     on: Any = None,
     *,
+    exact: bool = False,
     default: Keep = "stats",
 ) -> Watch:
     if keep is None:
@@ -214,39 +216,48 @@ def _watch(
         every=None if every is None else schedule(every),
         mean="mean" in parts,
         on=None if on is None else phases(on, kind),
+        exact=exact,
     )
 
 
 def activations(
-    *layers: Any, keep: Any = None, samples: int | None = None, every: Any = None, on: Any = None
+    *layers: Any,
+    keep: Any = None,
+    samples: int | None = None,
+    every: Any = None,
+    on: Any = None,
+    exact: bool = False,
 ) -> Watch:
     """The output of each matching layer, as this step computed it.
 
     Layers are chosen by glob on name or path (`"conv*"`, `"encoder/*"`), by class, or by the layer itself; none means all. `keep` is
     "stats", "tensor", "both" or "mean" (over all captured batches, per element); `samples=n` keeps the tensor of the first n
-    samples only. `on` says in which part of `fit`: "train", "validation" or both.
+    samples only. `on` says in which part of `fit`: "train", "validation" or both. The statistics of a large tensor are those of
+    some of its rows, the same at every layer; `exact=True` has all of it read.
     """
-    return _watch("activations", layers, keep, samples, every, on)
+    return _watch("activations", layers, keep, samples, every, on, exact=exact)
 
 
-def gradients(*layers: Any, keep: Any = None, samples: int | None = None, every: Any = None) -> Watch:
+def gradients(
+    *layers: Any, keep: Any = None, samples: int | None = None, every: Any = None, exact: bool = False
+) -> Watch:
     """The gradient of the loss with respect to the output of each matching layer."""
-    return _watch("gradients", layers, keep, samples, every)
+    return _watch("gradients", layers, keep, samples, every, exact=exact)
 
 
-def weights(*layers: Any, keep: Any = None, every: Any = None) -> Watch:
+def weights(*layers: Any, keep: Any = None, every: Any = None, exact: bool = False) -> Watch:
     """The weights of each matching layer as the step found them, before its update."""
-    return _watch("weights", layers, keep, None, every)
+    return _watch("weights", layers, keep, None, every, exact=exact)
 
 
-def weight_gradients(*layers: Any, keep: Any = None, every: Any = None) -> Watch:
+def weight_gradients(*layers: Any, keep: Any = None, every: Any = None, exact: bool = False) -> Watch:
     """The gradient of the loss with respect to each weight, as the optimizer was given it."""
-    return _watch("weight_gradients", layers, keep, None, every)
+    return _watch("weight_gradients", layers, keep, None, every, exact=exact)
 
 
-def updates(*layers: Any, keep: Any = None, every: Any = None) -> Watch:
+def updates(*layers: Any, keep: Any = None, every: Any = None, exact: bool = False) -> Watch:
     """How far this step moved each weight: new minus old."""
-    return _watch("updates", layers, keep, None, every)
+    return _watch("updates", layers, keep, None, every, exact=exact)
 
 
 def loss(*, per_sample: bool = False, ids: str | None = None, every: Any = None, on: Any = None) -> Watch:
@@ -267,9 +278,11 @@ def metrics(*, every: Any = None, on: Any = None) -> Watch:
     return _watch("metrics", (), "stats", None, every, on)
 
 
-def inputs(*, keep: Any = None, samples: int | None = None, every: Any = None, on: Any = None) -> Watch:
+def inputs(
+    *, keep: Any = None, samples: int | None = None, every: Any = None, on: Any = None, exact: bool = False
+) -> Watch:
     """What went into the model."""
-    return _watch("inputs", (), keep, samples, every, on)
+    return _watch("inputs", (), keep, samples, every, on, exact=exact)
 
 
 def targets(*, keep: Any = None, samples: int | None = None, every: Any = None, on: Any = None) -> Watch:
@@ -283,13 +296,18 @@ def predictions(*, keep: Any = None, samples: int | None = None, every: Any = No
 
 
 def taps(
-    *names: str, keep: Any = None, samples: int | None = None, every: Any = None, on: Any = None
+    *names: str,
+    keep: Any = None,
+    samples: int | None = None,
+    every: Any = None,
+    on: Any = None,
+    exact: bool = False,
 ) -> Watch:
     """What `fs.tap(name, x)` and `fs.layers.Tap` show in the step: those whose name matches a glob; none means all."""
     for name in names:
         if not isinstance(name, str):
             raise WatchError("taps to be chosen by name", repr(name), 'Write fs.taps("attention*")')
-    return _watch("taps", names, keep, samples, every, on)
+    return _watch("taps", names, keep, samples, every, on, exact=exact)
 
 
 def changes(*layers: Any, of: str = "activations", every: Any = None, on: Any = None) -> Watch:

@@ -423,8 +423,9 @@ class Border:
 
 def test_a_recorder_feeds_its_sinks_and_says_what_is_wrong_with_them(tmp_path: Path) -> None:
     from fitscope.attach import Site
-    from fitscope.plan import Want
+    from fitscope.plan import Want, Wants
     from fitscope.recorder import COMPLETE, Recorder
+    from fitscope.reducing import Shown
 
     makers = live.sinks(
         tmp_path / "runs", database=f"sqlite:///{tmp_path / 'all.db'}", npy=tmp_path / "arrays"
@@ -435,10 +436,12 @@ def test_a_recorder_feeds_its_sinks_and_says_what_is_wrong_with_them(tmp_path: P
         when_full="block", sinks=sinks,
     )  # fmt: skip
     site = Site("activations/a", ("activations", "a"), batched=True)
+    wants = Wants({site.place: Want(stats=True, tensor=True)})
     assert recorder.ready(0)
     for step in range(4):
         at = Moment(step, 0, step, T0 + step)
-        recorder.put(at, [(site, Want(stats=True, tensor=True), np.full((2, 2), step, np.float32))])
+        shown = {"activations/a": np.full((2, 2), step, np.float32)}
+        recorder.put(at, Shown(shown, {"activations/a": site}, wants))
     with pytest.warns(FitscopeWarning, match="odd: OSError: cannot write"):
         recorder.finish(COMPLETE)
     run = fs.open(tmp_path / "runs")

@@ -196,6 +196,37 @@ def test_any_array_against_the_oracle(array, assert_same):
     assert array.tobytes() == before
 
 
+@settings(max_examples=100, deadline=None)
+@given(several=st.lists(arrays(), max_size=4))
+def test_several_at_once_are_each_by_itself(several, assert_same):
+    tally = host.Tally(len(several))
+    with np.errstate(all="raise"):
+        for row, array in enumerate(several):
+            tally.add(row, array)
+        found = tally.columns().rows()
+    for array, got in zip(several, found, strict=True):
+        assert_same(got, host.reduce(array), rel=0)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    array=arrays(),
+    cuts=st.lists(st.integers(0, 45_000), max_size=5),
+    before=st.integers(0, 2),
+)
+def test_one_after_the_other_are_each_by_itself(array, cuts, before, assert_same):
+    flat = array.reshape(-1)
+    starts = np.array(sorted([0, *(min(cut, flat.size) for cut in cuts), flat.size]))
+    tally = host.Tally(before + len(starts) - 1)
+    with np.errstate(all="raise"):
+        for row in range(before):
+            tally.add(row, np.full(3, 1e300))
+        tally.add_all(before, flat, starts)
+        found = tally.columns().rows()
+    for start, end, got in zip(starts[:-1], starts[1:], found[before:], strict=True):
+        assert_same(got, host.reduce(flat[start:end]), rel=0)
+
+
 @settings(max_examples=300, deadline=None)
 @given(
     array=st.sampled_from([np.float16, np.float32, np.float64]).flatmap(
@@ -261,7 +292,8 @@ def test_an_array_that_changes_meanwhile_does_no_harm():
 
 def test_after_warming_up_nothing_is_compiled():
     host.warm_up()
-    functions = [f for k in host._KERNELS.values() for f in (k.add, k.add_nogil)]
+    functions = [f for k in host._KERNELS.values() for f in (k.add, k.add_nogil, k.add_all)]
+    functions.append(kernel.non_empty)
     before = [len(function.signatures) for function in functions]
     assert before == [1] * len(functions)
     for dtype in DTYPES:
@@ -271,6 +303,9 @@ def test_after_warming_up_nothing_is_compiled():
             host.reduce(array[::-1])
             array.flags.writeable = False
             host.reduce(array)
+            tally = host.Tally(2)
+            tally.add_all(0, array, np.array([0, size // 2, size]))
+            tally.columns()
     assert [len(function.signatures) for function in functions] == before
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -65,8 +65,26 @@ class TapFailed(Exception):  # noqa: N818 - a message between adapter and dispat
         self.harvests = harvests
 
 
-#: Applied to the harvested tensors inside the step; on an accelerator this is where they are reduced.
-Finish = Callable[[dict[str, Any], Mapping[str, Site]], dict[str, Any]]
+#: Elements up to which a tensor is handed out joined with others: an output of its own would cost more than the copy.
+SMALL = 8_192
+
+
+class Thin(NamedTuple):
+    """Some rows of a tensor (see `sampling`), as a tensor of their own."""
+
+    rows: Any
+    shape: Any  #: of the whole tensor: its dimensions as a vector, known now or only when the step runs
+
+
+class Finish:
+    """What is done with the harvested tensors inside the step, before they leave it. This one does nothing."""
+
+    def thin(self, site: Site, tensor: Any) -> Any:  # noqa: ARG002
+        """The tensor, or a `Thin` of it if no more than that will be needed: for adapters that must copy it anyway."""
+        return tensor
+
+    def __call__(self, tensors: dict[str, Any], sites: Mapping[str, Site]) -> dict[str, Any]:  # noqa: ARG002
+        return tensors
 
 
 def finished(harvest: Harvest, finish: Finish) -> Harvest:
@@ -85,10 +103,16 @@ class Ask:
     anatomy: Anatomy
     wants: Wants
     phase: str = "train"
-    finish: Finish = lambda tensors, _: tensors
+    finish: Finish = field(default_factory=Finish)
     function: Callable[..., Any] | None = (
         None  #: the user's own step, where it is none of the model's (phase "step")
     )
+
+
+def weight_sites(wants: Wants, weight: Any) -> list[Site]:
+    """Where a weight itself is looked at: before the step, and for what the step did to it."""
+    places = ((kind, weight.path) for kind in ("weights", "updates"))
+    return [Site("/".join(place), place, False) for place in places if place in wants]
 
 
 #: Takes the arguments Keras gives to `model.train_function`, returns its result and the harvests.
@@ -126,6 +150,18 @@ class Adapter(ABC):
     @abstractmethod
     def tapped(self, ask: Ask) -> TappedStep:
         """The model's own step, or the user's own (`ask.function`), with taps."""
+
+    @abstractmethod
+    def thinned(self, tensor: Any, *, batched: bool) -> Any:
+        """Inside a step: the rows that are looked at of a large tensor, as a `Thin`; a small one as it is."""
+
+    def small(self, tensor: Any) -> bool:  # noqa: ARG002
+        """Inside a step: whether the tensor is better handed out joined with others. Most eager code has nothing to gain."""
+        return False
+
+    def joined(self, tensors: dict[int, Any]) -> tuple[Any, Any]:
+        """Inside a step: small tensors of one dtype, each with a number, as one vector; and a vector of their numbers, ranks and shapes."""
+        raise NotImplementedError
 
     @abstractmethod
     def to_numpy(self, tensor: Any) -> np.ndarray[Any, Any]:

@@ -26,7 +26,19 @@ from jax.interpreters import ad, batching, mlir
 
 from fitscope._compat import jax_bind, jit_options
 from fitscope.attach import Site, attached, guarded, patched, show_batch
-from fitscope.backends._base import PHASES, Adapter, Ask, Harvest, TapFailed, TappedStep, finished, steps_of
+from fitscope.backends._base import (
+    PHASES,
+    SMALL,
+    Adapter,
+    Ask,
+    Harvest,
+    TapFailed,
+    TappedStep,
+    Thin,
+    finished,
+    steps_of,
+)
+from fitscope.sampling import as_rows, stride
 
 _tap_p = jex.Primitive("fitscope_tap")
 _running = threading.local()  # .collector: of the eager step that runs in this thread
@@ -385,6 +397,20 @@ class JaxAdapter(Adapter):
             return logs, state, Harvest(tensors, seen.sites, seen.failed, seen.noted)
 
         return single
+
+    def thinned(self, tensor: Any, *, batched: bool) -> Any:
+        rows, length = as_rows(tensor.shape, batched=batched)
+        step = stride(rows, length)
+        if step == 1:
+            return tensor
+        return Thin(tensor.reshape(rows, length)[::step], np.array(tensor.shape, np.int32))
+
+    def small(self, tensor: Any) -> bool:
+        return isinstance(tensor, jax.core.Tracer) and tensor.size <= SMALL
+
+    def joined(self, tensors: dict[int, Any]) -> tuple[Any, Any]:
+        layout = [n for number, x in tensors.items() for n in (number, x.ndim, *x.shape)]
+        return jnp.concatenate([x.reshape(-1) for x in tensors.values()]), np.array(layout, np.int32)
 
     def to_numpy(self, tensor: Any) -> np.ndarray[Any, Any]:
         return np.asarray(tensor)

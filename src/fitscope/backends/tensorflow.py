@@ -12,6 +12,7 @@ The step runs as Keras runs it: in `tf.function`, with XLA or without, or eagerl
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,9 +21,23 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from fitscope import sampling
 from fitscope.attach import Site, attached, guarded, show_batch
-from fitscope.backends._base import PHASES, Adapter, Ask, Harvest, TapFailed, TappedStep, finished, steps_of
+from fitscope.backends._base import (
+    PHASES,
+    SMALL,
+    Adapter,
+    Ask,
+    Harvest,
+    TapFailed,
+    TappedStep,
+    Thin,
+    finished,
+    steps_of,
+    weight_sites,
+)
 from fitscope.backends._shadow import handed_out
+from fitscope.sampling import as_rows, most_rows, stride
 
 
 class _Collector:
@@ -39,7 +54,9 @@ class _Collector:
         if self._reachable(site, tensor):
             self.harvest.sites[site.name] = site
             # Gradients of embeddings come as slices of a tensor that is zero elsewhere.
-            self.harvest.tensors[site.name] = tf.convert_to_tensor(tensor)
+            self.harvest.tensors[site.name] = (
+                tensor if isinstance(tensor, Thin) else tf.convert_to_tensor(tensor)
+            )
         return tensor
 
     def see_gradient(self, site: Site, tensor: Any) -> Any:
@@ -49,6 +66,7 @@ class _Collector:
         return tensor
 
     def _reachable(self, site: Site, tensor: Any) -> bool:
+        tensor = tensor.rows if isinstance(tensor, Thin) else tensor
         graph = None if isinstance(tensor, np.ndarray | int | float) else getattr(tensor, "graph", None)
         if graph is not None and graph is not self.graph:
             self.failed[site.name] = "it is computed inside a loop, a branch or a tf.function of its own"
@@ -92,22 +110,30 @@ def _asking_tapes(collector: _Collector, wants_loss: bool) -> Iterator[None]:
 
 def _single_step(ask: Ask, collector: _Collector, run: Any) -> Any:
     """The user's own step with taps, and the taps on what it did to the weights."""
-    weights = [
-        w for w in ask.anatomy.weights if {("weights", w.path), ("updates", w.path)} & ask.wants.keys()
-    ]
     with attached(ask.anatomy, ask.wants, collector), _asking_tapes(collector, ("loss", "") in ask.wants):
-        before = [tf.convert_to_tensor(w.variable.value) for w in weights]
+        before = [
+            (weight, site, _now(ask, weight, site))
+            for weight in ask.anatomy.weights
+            for site in weight_sites(ask.wants, weight)
+        ]
         result = run()
-        for weight, old in zip(weights, before, strict=True):
-            if ("weights", weight.path) in ask.wants:
-                guarded(collector, Site(f"weights/{weight.path}", ("weights", weight.path), False), old)
-            if ("updates", weight.path) in ask.wants:
-                new = tf.convert_to_tensor(weight.variable.value)
-                moved = new - old if new.dtype != tf.bool else tf.not_equal(new, old)
-                guarded(collector, Site(f"updates/{weight.path}", ("updates", weight.path), False), moved)
+        for weight, site, old in before:
+            moved = site.place[0] == "updates"
+            guarded(collector, site, _minus(_now(ask, weight, site), old) if moved else old)
     for name in collector.ungraded:
         collector.failed[name] = "no gradient of the loss reaches it"
     return result
+
+
+def _now(ask: Ask, weight: Any, site: Site) -> Any:
+    """The value of a weight at this point of the step, or as much of it as is needed."""
+    return ask.finish.thin(site, tf.convert_to_tensor(weight.variable.value))
+
+
+def _minus(new: Any, old: Any) -> Any:
+    if isinstance(new, Thin):
+        return Thin(_minus(new.rows, old.rows), new.shape)
+    return new - old if new.dtype != tf.bool else tf.not_equal(new, old)
 
 
 class _Trace:
@@ -316,6 +342,42 @@ class TensorFlowAdapter(Adapter):
 
         return predict if ask.phase == "predict" else step
 
+    def thinned(self, tensor: Any, *, batched: bool) -> Any:
+        if tensor.shape.rank is None:
+            return tensor
+        if tensor.shape.is_fully_defined():
+            rows, length = as_rows(tensor.shape.as_list(), batched=batched)
+            shape, step = np.array(tensor.shape.as_list(), np.int32), stride(rows, length)
+            if step == 1:
+                return tensor
+        else:
+            if _short(tensor):
+                return tensor
+            shape = tf.shape(tensor)
+            one_row = batched or tensor.shape.rank == 1
+            rows = shape[0] if one_row else tf.reduce_prod(shape[:-1])
+            length = tf.reduce_prod(shape[1:]) if one_row else shape[-1]
+            step = _stride(rows, length)
+        # Not a slice: one with a step is copied number by number, and one without holds on to the whole tensor.
+        return Thin(tf.gather(tf.reshape(tensor, (rows, length)), tf.range(0, rows, step)), shape)
+
+    def small(self, tensor: Any) -> bool:
+        if tf.executing_eagerly() or tensor.shape.rank is None:
+            return False
+        return _short(tensor) or int(tensor.shape.num_elements() or SMALL + 1) <= SMALL
+
+    def joined(self, tensors: dict[int, Any]) -> tuple[Any, Any]:
+        unknown = {n: x for n, x in tensors.items() if not x.shape.is_fully_defined()}
+        shapes = iter(tf.raw_ops.ShapeN(input=list(unknown.values())) if unknown else ())
+        layout: list[Any] = []
+        for number, x in tensors.items():
+            layout.append(np.array([number, x.shape.rank], np.int32))
+            layout.append(next(shapes) if number in unknown else np.array(x.shape.as_list(), np.int32))
+        return (
+            tf.concat([tf.reshape(x, (-1,)) for x in tensors.values()], 0),
+            tf.concat(layout, 0) if unknown else tf.constant(np.concatenate(layout)),
+        )
+
     def to_numpy(self, tensor: Any) -> np.ndarray[Any, Any]:
         return np.asarray(tensor)
 
@@ -329,6 +391,22 @@ class TensorFlowAdapter(Adapter):
         return bool(tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("TPU"))
 
 
+def _short(tensor: Any) -> bool:
+    """Whether only the number of samples is unknown, and there will be no need to choose among them."""
+    sizes = tensor.shape.as_list()
+    return sizes != [] and None not in sizes[1:] and most_rows(math.prod(sizes[1:])) >= _MANY
+
+
+_MANY = 1_024  # samples in a batch
+
+
+def _stride(rows: Any, length: Any) -> Any:
+    """`sampling.stride`, where the shape is known only when the step runs."""
+    most = tf.maximum(sampling.ENOUGH // tf.maximum(length, 1), sampling.FEWEST)
+    powers = 1 << np.arange(31, dtype=np.int32)
+    return tf.bitwise.left_shift(1, tf.reduce_sum(tf.cast((rows - 1) // powers + 1 > most, tf.int32)))
+
+
 def _detach(collector: _Collector, zero: Any) -> None:
     """Replaces what is handed out by something whose use leaves the rest of the graph as the compiler would have it.
 
@@ -338,7 +416,10 @@ def _detach(collector: _Collector, zero: Any) -> None:
     shadows: dict[Any, Any] = {}
     for name, tensor in tensors.items():
         try:
-            if zero is not None:
+            if isinstance(tensor, Thin):
+                if zero is not None:
+                    tensors[name] = Thin(_own_copy(tensor.rows, zero), tensor.shape)
+            elif zero is not None:
                 tensors[name] = _own_copy(tensor, zero)
             else:
                 forward = collector.harvest.sites[name].place[0] in ("activations", "predictions")

@@ -18,28 +18,49 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from fitscope.attach import Site, attached, guarded, show_batch
-from fitscope.backends._base import PHASES, Adapter, Ask, Harvest, TappedStep, finished, steps_of
+from fitscope.backends._base import (
+    PHASES,
+    Adapter,
+    Ask,
+    Finish,
+    Harvest,
+    TappedStep,
+    Thin,
+    finished,
+    steps_of,
+    weight_sites,
+)
+from fitscope.sampling import as_rows, stride
 
 
 class _Collector:
     """Where the taps of one step report to."""
 
-    def __init__(self) -> None:
+    def __init__(self, finish: Finish) -> None:
         self.harvest = Harvest()
         self.failed = self.harvest.failed
         self.noted = self.harvest.noted
+        self.finish = finish
         self.versions: dict[str, int] = {}
 
     def see(self, site: Site, tensor: Any) -> Any:
         if isinstance(tensor, torch.Tensor) and tensor.is_meta:
             return tensor  # Keras is only asking for a shape
-        kept = torch.as_tensor(tensor).detach()
-        if site.place[0] in ("weight_gradients", "loss_scale"):
-            kept = kept.clone()
+        kept = self._kept(site, tensor)
         self.harvest.sites[site.name] = site
         self.harvest.tensors[site.name] = kept
-        self.versions[site.name] = kept._version
+        if not isinstance(kept, Thin):
+            self.versions[site.name] = kept._version
         return tensor
+
+    def _kept(self, site: Site, tensor: Any) -> Any:
+        """What stays as it is now, whatever the step does next, or tells by its version that it does not."""
+        if not isinstance(tensor, Thin):  # of what a weight was
+            tensor = torch.as_tensor(tensor).detach()
+            if not torch.compiler.is_compiling():
+                tensor = self.finish.thin(site, tensor)
+        changed = site.place[0] in ("weight_gradients", "loss_scale")
+        return tensor.clone() if changed and not isinstance(tensor, Thin) else tensor
 
     def see_gradient(self, site: Site, tensor: Any) -> Any:
         if not isinstance(tensor, torch.Tensor) or tensor.is_meta or not tensor.is_floating_point():
@@ -53,8 +74,7 @@ class _Collector:
         def keep(grad: Any) -> None:
             if site.name not in self.harvest.tensors:
                 self.failed.pop(site.name, None)
-                self.harvest.tensors[site.name] = grad.detach()
-                self.versions[site.name] = grad._version
+                guarded(self, site, grad)
 
         tensor.register_hook(keep)
         return tensor
@@ -118,24 +138,37 @@ def _watching_optimizers(ask: Ask, collector: _Collector) -> Iterator[None]:
 
 def _single_step(ask: Ask, collector: _Collector, run: Any) -> Any:
     """The user's own step with taps, and the taps on what it did to the weights."""
-    weights = [
-        w for w in ask.anatomy.weights if {("weights", w.path), ("updates", w.path)} & ask.wants.keys()
-    ]
     with (
         attached(ask.anatomy, ask.wants, collector),
         _watching_backward(collector, ("loss", "") in ask.wants),
         _watching_optimizers(ask, collector),
     ):
-        before = [w.variable.value.detach().clone() for w in weights]
+        before = [
+            (weight, site, _copy(ask, weight, site))
+            for weight in ask.anatomy.weights
+            for site in weight_sites(ask.wants, weight)
+        ]
         result = run()
-        for weight, old in zip(weights, before, strict=True):
-            if ("weights", weight.path) in ask.wants:
-                guarded(collector, Site(f"weights/{weight.path}", ("weights", weight.path), False), old)
-            if ("updates", weight.path) in ask.wants:
-                new = weight.variable.value.detach()
-                moved = new - old if new.dtype is not torch.bool else new ^ old
-                guarded(collector, Site(f"updates/{weight.path}", ("updates", weight.path), False), moved)
+        for weight, site, old in before:
+            moved = site.place[0] == "updates"
+            guarded(collector, site, _minus(_now(ask, weight, site), old) if moved else old)
     return result
+
+
+def _now(ask: Ask, weight: Any, site: Site) -> Any:
+    return ask.finish.thin(site, weight.variable.value.detach())
+
+
+def _copy(ask: Ask, weight: Any, site: Site) -> Any:
+    """What a weight is now, or as much of it as is needed: the step changes it in place."""
+    value = _now(ask, weight, site)
+    return value if isinstance(value, Thin) else value.clone()
+
+
+def _minus(new: Any, old: Any) -> Any:
+    if isinstance(new, Thin):
+        return Thin(_minus(new.rows, old.rows), new.shape)
+    return new - old if new.dtype is not torch.bool else new ^ old
 
 
 class TorchAdapter(Adapter):
@@ -168,7 +201,7 @@ class TorchAdapter(Adapter):
             run = torch.compile(run)
 
         def step(data: Any) -> tuple[Any, list[Harvest]]:
-            collector = _Collector()
+            collector = _Collector(ask.finish)
             with contextlib.nullcontext() if ask.phase == "train" else torch.no_grad():
 
                 def own() -> Any:
@@ -186,13 +219,22 @@ class TorchAdapter(Adapter):
         run = function if body is None else torch.compile(body)
 
         def step(*args: Any, **kwargs: Any) -> tuple[Any, list[Harvest]]:
-            collector = _Collector()
+            collector = _Collector(ask.finish)
             result = _single_step(ask, collector, lambda: run(*args, **kwargs))
             return result, [collector.finished(ask, versions_tell=body is None)]
 
         return step
 
+    def thinned(self, tensor: Any, *, batched: bool) -> Any:
+        rows, length = as_rows(tensor.shape, batched=batched)
+        step = stride(rows, length)
+        if step == 1:
+            return tensor
+        return Thin(tensor.reshape(rows, length)[::step].clone(), tuple(tensor.shape))
+
     def to_numpy(self, tensor: Any) -> np.ndarray[Any, Any]:
+        if isinstance(tensor, tuple):  # a shape
+            return np.array(tensor, np.int64)
         host = tensor.detach().cpu().resolve_conj().resolve_neg()
         if host.dtype is torch.bfloat16:  # NumPy has no such type of its own
             return host.view(torch.int16).numpy().view(ml_dtypes.bfloat16)

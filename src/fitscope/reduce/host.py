@@ -7,12 +7,15 @@ cache-sized pieces, converted to the smaller of float32 and float64 that holds t
 
 It keeps no state, so several threads may call it at once, and gives up the GIL while it reads a large array.
 
+`Tally` does the same for many arrays. What one small array costs beside reading it is then paid once for all.
+
 The kernel is compiled once per machine, which takes ten seconds, and is kept on disk. Call `warm_up` before
 the first training step, so that no step waits for that.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -23,7 +26,7 @@ import numpy as np
 from fitscope.errors import WatchError
 from fitscope.reduce import kernel
 from fitscope.reduce.kernel import Array
-from fitscope.reduce.stats import BUCKETS, Stats
+from fitscope.reduce.stats import BUCKETS, Columns, Stats
 
 _PIECE = 65_536  # elements converted at a time
 _LONG = 32_768  # elements from which the kernel runs without the GIL, about 20 µs
@@ -35,15 +38,20 @@ _TINY, _HUGE = 2.0**-450, 2.0**450
 class _Kernel(NamedTuple):
     add: Callable[[Array, Array, Array], None]
     add_nogil: Callable[[Array, Array, Array], None]
+    add_all: Callable[[Array, Array, Array, Array], None]  #: many, one after the other
     seen_as: np.dtype[Any]  #: what the kernel takes
 
 
 _FLOAT32, _FLOAT64, _UINT16 = np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.uint16)
 _KERNELS: dict[np.dtype[Any], _Kernel] = {
-    _FLOAT32: _Kernel(kernel.add_float32, kernel.add_float32_nogil, _FLOAT32),
-    _FLOAT64: _Kernel(kernel.add_float64, kernel.add_float64_nogil, _FLOAT64),
-    np.dtype(np.float16): _Kernel(kernel.add_float16, kernel.add_float16_nogil, _UINT16),
-    np.dtype(ml_dtypes.bfloat16): _Kernel(kernel.add_bfloat16, kernel.add_bfloat16_nogil, _UINT16),
+    _FLOAT32: _Kernel(kernel.add_float32, kernel.add_float32_nogil, kernel.add_all_float32, _FLOAT32),
+    _FLOAT64: _Kernel(kernel.add_float64, kernel.add_float64_nogil, kernel.add_all_float64, _FLOAT64),
+    np.dtype(np.float16): _Kernel(
+        kernel.add_float16, kernel.add_float16_nogil, kernel.add_all_float16, _UINT16
+    ),
+    np.dtype(ml_dtypes.bfloat16): _Kernel(
+        kernel.add_bfloat16, kernel.add_bfloat16_nogil, kernel.add_all_bfloat16, _UINT16
+    ),
 }
 
 
@@ -77,11 +85,78 @@ def reduce(array: Array) -> Stats:
     )
 
 
+def check(dtype: np.dtype[Any]) -> None:
+    """Refuses a type of which there are no stats."""
+    if dtype not in _KERNELS:
+        _exact(dtype)
+
+
+class Tally:
+    """The stats of many arrays, a row for each."""
+
+    def __init__(self, rows: int) -> None:
+        self._hist = np.zeros((rows, BUCKETS), np.int64)
+        self._totals = np.tile(kernel.NOTHING, (rows, 1))
+        self._sizes = np.zeros(rows, np.int64)
+        self._arrays: list[
+            tuple[int, Callable[[int], Array]]
+        ] = []  # from which row on, and what gives them again
+
+    def add(self, row: int, array: Array) -> None:
+        """Counts an array in a row of its own."""
+        self._sizes[row] = array.size
+        self._arrays.append((row, lambda _: array))
+        _add(array, self._hist[row], self._totals[row])
+
+    def add_all(self, first: int, flat: Array, starts: Array) -> None:
+        """Counts arrays that lie one after the other, `flat[starts[i]:starts[i + 1]]`, in the rows from `first` on."""
+        rows = slice(first, first + len(starts) - 1)
+        self._sizes[rows] = np.diff(starts)
+        self._arrays.append((first, lambda row: flat[starts[row - first] : starts[row - first + 1]]))
+        found = _KERNELS.get(flat.dtype)
+        if found is not None and flat.flags.forc and flat.flags.aligned:
+            found.add_all(_flat(flat, found.seen_as), starts, self._hist[rows], self._totals[rows])
+        else:
+            for row, (start, end) in enumerate(itertools.pairwise(starts.tolist()), first):
+                _add(flat[start:end], self._hist[row], self._totals[row])
+
+    def columns(self) -> Columns:
+        """The stats of all rows."""
+        finite, mean, squares, low, high, zeros, negatives, nans, infs = self._totals.T
+        with np.errstate(all="ignore"):
+            std = np.sqrt(squares / finite)
+            rms = np.hypot(mean, std)
+            # + 0.0 makes −0 a 0.
+            moments = np.stack([mean, std, low + 0.0, high + 0.0, rms], axis=1)
+            largest = np.maximum(-low, high)
+            odd = np.flatnonzero((finite > 0) & (largest != 0) & ~((largest > _TINY) & (largest < _HUGE)))
+        moments[finite == 0] = np.nan
+        for row in odd.tolist():
+            array = next(
+                give for first, give in sorted(self._arrays, reverse=True, key=_first) if first <= row
+            )(row)
+            moments[row, 0], moments[row, 1], moments[row, 4] = _moments_scaled(array, float(largest[row]))
+        counts = np.stack([self._sizes, zeros, negatives, nans, infs], axis=1).astype(np.int64)
+        lengths = np.empty(len(counts), np.int64)
+        most = int(np.count_nonzero(self._hist))
+        buckets, tallies = np.empty(most, np.int16), np.empty(most, np.int64)
+        kernel.non_empty(self._hist, lengths, buckets, tallies)
+        return Columns(counts, moments, lengths, buckets, tallies)
+
+
+def _first(entry: tuple[int, Any]) -> int:
+    return entry[0]
+
+
 def warm_up() -> None:
     """Compiles the kernel, or loads it from disk, for every type and with and without the GIL."""
-    for add, add_nogil, seen_as in _KERNELS.values():
-        for function in (add, add_nogil):
-            function(_flat(np.zeros(1, seen_as), seen_as), np.zeros(BUCKETS, np.int64), kernel.NOTHING.copy())
+    hist, totals = np.zeros((1, BUCKETS), np.int64), kernel.NOTHING.copy().reshape(1, -1)
+    for add, add_nogil, add_all, seen_as in _KERNELS.values():
+        one = _flat(np.zeros(1, seen_as), seen_as)
+        add(one, hist[0], totals[0])
+        add_nogil(one, hist[0], totals[0])
+        add_all(one, np.array([0, 1]), hist, totals)
+    kernel.non_empty(hist, np.empty(1, np.int64), np.empty(BUCKETS, np.int16), np.empty(BUCKETS, np.int64))
 
 
 def _add(array: Array, hist: Array, totals: Array) -> None:

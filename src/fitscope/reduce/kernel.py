@@ -313,6 +313,53 @@ def add_bfloat16(halves: Array, hist: Array, totals: Array) -> None:
         _add(words.view(np.float32)[: chunk.size], words[: chunk.size], hist, totals)
 
 
+# Many small arrays that lie one after the other: from `starts[i]` to `starts[i + 1]`, each with its row of the results. Called for one
+# by one, a small array would cost many times what it takes to read it. Written out: code that is given a function is not kept on disk.
+
+
+@compiled()
+def add_all_float32(values: Array, starts: Array, hist: Array, totals: Array) -> None:
+    for i in range(totals.shape[0]):
+        if starts[i + 1] > starts[i]:
+            add_float32(values[starts[i] : starts[i + 1]], hist[i], totals[i])
+
+
+@compiled()
+def add_all_float64(values: Array, starts: Array, hist: Array, totals: Array) -> None:
+    for i in range(totals.shape[0]):
+        if starts[i + 1] > starts[i]:
+            add_float64(values[starts[i] : starts[i + 1]], hist[i], totals[i])
+
+
+@compiled()
+def add_all_float16(halves: Array, starts: Array, hist: Array, totals: Array) -> None:
+    for i in range(totals.shape[0]):
+        if starts[i + 1] > starts[i]:
+            add_float16(halves[starts[i] : starts[i + 1]], hist[i], totals[i])
+
+
+@compiled()
+def add_all_bfloat16(halves: Array, starts: Array, hist: Array, totals: Array) -> None:
+    for i in range(totals.shape[0]):
+        if starts[i + 1] > starts[i]:
+            add_bfloat16(halves[starts[i] : starts[i + 1]], hist[i], totals[i])
+
+
+@compiled()
+def non_empty(hist: Array, lengths: Array, buckets: Array, tallies: Array) -> int:
+    """Gathers the non-empty buckets of many histograms, row after row; returns how many there are."""
+    count = 0
+    for i in range(hist.shape[0]):
+        before = count
+        for place in range(hist.shape[1]):
+            if hist[i, place]:
+                buckets[count] = place - ZERO_BUCKET
+                tallies[count] = hist[i, place]
+                count += 1
+        lengths[i] = count - before
+    return count
+
+
 # The same without the GIL, for arrays that take long. A thread that gives up the GIL may wait for a whole
 # switch interval (5 ms) to get it back, so for small arrays it is better kept.
 

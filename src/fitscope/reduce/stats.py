@@ -9,12 +9,13 @@ The histogram has fixed power-of-two buckets per sign, the same for every site, 
 with 2^e ≤ |x| < 2^(e+1) and e clamped to −128…127 falls into bucket ±(e + 129); zero (of either sign) into
 bucket 0. Buckets −256…256 are therefore ordered by value. NaN and Inf are only counted.
 
-`Stats` is a monoid: `empty`, `merge`.
+`Stats` is a monoid: `empty`, `merge`. `Columns` are the stats of many tensors, one row each.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,6 +80,49 @@ class Stats:
             rms=math.hypot(self.rms * math.sqrt(p), other.rms * math.sqrt(q)),
             **counts,
         )
+
+
+#: The order within `Columns`.
+COUNTS = ("count", "zeros", "negatives", "nans", "infs")
+MOMENTS = ("mean", "std", "min", "max", "rms")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Columns:
+    """The stats of many tensors, as arrays with a row for each: a fraction of the price of as many `Stats`."""
+
+    counts: np.ndarray[tuple[int, int], np.dtype[np.int64]]  #: a column for each of COUNTS
+    moments: np.ndarray[tuple[int, int], np.dtype[np.float64]]  #: a column for each of MOMENTS
+    lengths: np.ndarray[tuple[int], np.dtype[np.int64]]  #: non-empty buckets of each histogram,
+    buckets: np.ndarray[tuple[int], np.dtype[np.int16]]  #: which they are, −256…256, one row after the other,
+    tallies: np.ndarray[tuple[int], np.dtype[np.int64]]  #: and how many elements are in each
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    @classmethod
+    def of(cls, stats: Sequence[Stats]) -> Columns:
+        """The same numbers."""
+        counts = np.array([[getattr(s, name) for name in COUNTS] for s in stats], np.int64)
+        moments = np.array([[getattr(s, name) for name in MOMENTS] for s in stats], np.float64)
+        used = [np.flatnonzero(s.hist) for s in stats]
+        return cls(
+            counts.reshape(-1, len(COUNTS)),
+            moments.reshape(-1, len(MOMENTS)),
+            np.array([len(ids) for ids in used], np.int64),
+            np.concatenate([[], *used]).astype(np.int16) - np.int16(ZERO_BUCKET),
+            np.concatenate([[], *(s.hist[ids] for s, ids in zip(stats, used, strict=True))]).astype(np.int64),
+        )
+
+    def rows(self) -> list[Stats]:
+        """Each row by itself."""
+        hists = np.zeros((len(self), BUCKETS), np.int64)
+        hists[np.repeat(np.arange(len(self)), self.lengths), self.buckets.astype(np.int64) + ZERO_BUCKET] = (
+            self.tallies
+        )
+        rows = zip(self.counts.tolist(), self.moments.tolist(), hists, strict=True)
+        make: Any = Stats
+        return [make(count, *moments, *counts, hist) for (count, *counts), moments, hist in rows]
 
 
 def edges() -> np.ndarray[tuple[int], np.dtype[np.float64]]:

@@ -18,9 +18,10 @@ from typing import Any
 from fitscope.attach import Site
 from fitscope.batch import Batch
 from fitscope.errors import FitscopeWarning
-from fitscope.plan import Due, Plan, Wants, Watches
+from fitscope.plan import Due, Plan, Wants
 from fitscope.record import Moment
-from fitscope.recorder import COMPLETE, Ending, Item, Recorder
+from fitscope.recorder import COMPLETE, Ending, Recorder
+from fitscope.reducing import Shown
 from fitscope.sessions.arrays import Arrays
 from fitscope.watch import Turn
 
@@ -70,7 +71,7 @@ class Progress:
         self._epoch_over = False  # the next step begins another one
         self._told = False  # the user says when an epoch ends
         self._pass: tuple[str, int] = "", 0  # the pass that goes on, and its next batch
-        self._pending: tuple[Moment, list[Item]] | None = None
+        self._pending: tuple[Moment, Shown] | None = None
         self.leaving: Callable[[], None] = lambda: None  #: called once, when the training ends
         recorder.leaving = self._leave
 
@@ -192,24 +193,10 @@ class Progress:
         if training:
             self.last_step = turn.step
         due = request.due
-        items = self._items(sites, values, request, due.now, prefix)
-        if items:
-            self.recorder.put(at, items)
+        now = Shown(values, sites, self.plan.items(due, due.now, request.phase), prefix)
+        if now:
+            self.recorder.put(at, now)
         if training:
             rest = due.if_last - due.now
-            self._pending = (at, self._items(sites, values, request, rest, prefix)) if rest else None
-
-    def _items(
-        self,
-        sites: Mapping[str, Site],
-        values: Mapping[str, Any],
-        request: Request,
-        watches: Watches,
-        prefix: str,
-    ) -> list[Item]:
-        wants = self.plan.items(request.due, watches, request.phase)
-        return [
-            (Site(prefix + name, site.place, site.batched), wants[site.place], value)
-            for name, value in values.items()
-            if (site := sites[name]).place in wants
-        ]
+            later = Shown(values, sites, self.plan.items(due, rest, request.phase), prefix)
+            self._pending = (at, later) if rest else None

@@ -201,7 +201,7 @@ class Reading:
         small = {
             name: tensor
             for name, tensor in self.fetches.items()
-            if not isinstance(tensor, list) and _stats_only(wants[self.sites[name].place])
+            if not isinstance(tensor, list) and wants[self.sites[name].place].stats_only
         }
         self.pack = call.watched.outlets.pack(small)
         for name in self.pack.names if self.pack is not None else ():
@@ -226,10 +226,6 @@ class Reading:
         if self.pack is not None:
             found |= self.pack.read(results["pack"])
         return found
-
-
-def _stats_only(want: Want) -> bool:
-    return want.stats and not (want.tensor or want.mean or want.whole)
 
 
 def _outlet(call: Call, tensor: Tensor, *, forward: bool = True) -> Tensor:

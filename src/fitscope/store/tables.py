@@ -7,22 +7,19 @@ included) and one site is one stretch of rows.
 from __future__ import annotations
 
 from collections import Counter
-from operator import attrgetter, itemgetter
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from fitscope.record import Record
-from fitscope.reduce.stats import BUCKETS, NAMES, ZERO_BUCKET, Stats
+from fitscope.record import Block, Head
+from fitscope.reduce.stats import COUNTS, MOMENTS
 from fitscope.store.parts import Rows, parquet
 from fitscope.store.schema import STATS, STATS_SCHEMA
 
-PACK_ROWS = 512  #: histograms kept in their wide form, 4 kB each, before they are packed
 ROW_MEMORY = 250  #: bytes of a row in memory, about
 ROW_BYTES = 150  #: a row on disk, guessed high
-
-_numbers = attrgetter(*NAMES)
 
 # Chosen by measurement (80 sites × 100 steps): floats split into byte planes, small integers as deltas, the
 # histograms' counts in byte planes again: 56 bytes a row instead of 66 with pyarrow's defaults, and faster.
@@ -32,8 +29,6 @@ _DICTIONARIES = ["site", "dtype"]
 _ENCODINGS = dict.fromkeys(_FLOATS, "BYTE_STREAM_SPLIT") | dict.fromkeys(_INTEGERS, "DELTA_BINARY_PACKED")
 _STATISTICS = ["step", "site"]  # what one can skip parts by; the rest would only fill the footer
 
-Row = tuple[Any, ...]
-
 
 class StatsRows(Rows):
     """Rows of the stats table."""
@@ -42,112 +37,97 @@ class StatsRows(Rows):
 
     def __init__(self, attempt: int, rank: int) -> None:
         self._origin = (attempt, rank)
-        self._rows: list[Row] = []
-        self._wide: list[np.ndarray[Any, Any]] = []  # histograms of the newest rows
-        self._packed: list[
-            tuple[np.ndarray[Any, Any], ...]
-        ] = []  # those of the rows before: lengths, ids, counts
+        self._blocks: list[Block] = []
+        self._length = 0
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return self._length
 
     @property
     def memory(self) -> int:
-        return len(self._rows) * ROW_MEMORY
+        return self._length * ROW_MEMORY
 
     @property
     def disk_bytes(self) -> int:
-        return len(self._rows) * ROW_BYTES
+        return self._length * ROW_BYTES
 
-    def add(self, record: Record, stats: Stats) -> None:
-        """Takes a row."""
-        value = scalar(record, stats)
-        at = record.at
-        where = (record.site, at.step, at.epoch, at.batch, at.time)
-        about = (record.dtype, record.shape, record.batched, value, record.cosine)
-        self._rows.append((*where, *about, *_numbers(stats)))
-        self._wide.append(stats.hist)
-        if len(self._wide) >= PACK_ROWS:
-            self._pack()
+    def add(self, block: Block) -> None:
+        """Takes the rows of one step."""
+        self._blocks.append(block)
+        self._length += len(block)
 
     def sites(self) -> Counter[str]:
-        return Counter(map(itemgetter(0), self._rows))
+        return Counter(head.site for block in self._blocks for head in block.heads)
 
     def clear(self) -> None:
-        self._rows, self._wide, self._packed = [], [], []
-
-    def _pack(self) -> None:
-        """Turns wide histograms into their non-empty buckets, many at once."""
-        if not self._wide:
-            return
-        wide = np.concatenate(self._wide).reshape(len(self._wide), BUCKETS)
-        self._wide = []
-        used = np.flatnonzero(wide.any(axis=0))  # few of the 513: look closer only at these
-        wide = wide[:, used]
-        row, place = np.nonzero(wide)
-        lengths = np.bincount(row, minlength=len(wide))
-        self._packed.append((lengths, (used[place] - ZERO_BUCKET).astype(np.int16), wide[row, place]))
+        self._blocks, self._length = [], 0
 
     def encode(self) -> bytes:
         return parquet(self.table(), _DICTIONARIES, _ENCODINGS, _STATISTICS)
 
     def table(self) -> pa.Table:
         """All rows, sorted by site and within a site as they came. There must be some."""
-        self._pack()
-        columns: list[Any] = list(zip(*self._rows, strict=True))
-        sites, steps, epochs, batches, times, dtypes, shapes, batched, values, cosines, *numbers = columns
-        names = sorted(set(sites))
-        code = {name: index for index, name in enumerate(names)}
-        codes = np.fromiter(map(code.__getitem__, sites), np.int32, len(sites))
-        order = np.argsort(codes, kind="stable")
-        ids, counts = self._histograms(order)
-
-        def column(items: Any, field: str) -> pa.Array:
-            kind = STATS_SCHEMA.field(field).type
-            return pa.array(np.array(items, kind.to_pandas_dtype())[order], kind)
-
-        def column_of(items: Any, kind: pa.DataType) -> pa.Array:
-            return pa.array([items[index] for index in order], kind)
-
-        arrays = {
-            "step": column(steps, "step"),
-            "epoch": column(epochs, "epoch"),
-            "batch": column(batches, "batch"),
-            "time": column(times, "time"),
-            "attempt": pa.repeat(pa.scalar(self._origin[0], pa.int16()), len(sites)),
-            "rank": pa.repeat(pa.scalar(self._origin[1], pa.int32()), len(sites)),
-            "site": pa.DictionaryArray.from_arrays(codes[order], pa.array(names, pa.string())),
-            "dtype": column_of(dtypes, pa.string()).dictionary_encode(),
-            "shape": column_of(shapes, pa.list_(pa.int64())),
-            "batched": column(batched, "batched"),
-            "value": column_of(values, pa.float64()),
-            "cosine": column_of(cosines, pa.float64()),
-            **{name: column(items, name) for name, items in zip(NAMES, numbers, strict=True)},
-            "buckets": ids,
-            "counts": counts,
-        }
-        return pa.table([arrays[name] for name in STATS_SCHEMA.names], STATS_SCHEMA.names)
-
-    def _histograms(self, order: np.ndarray[Any, Any]) -> tuple[pa.Array, pa.Array]:
-        """The two list columns of all packed histograms, rows in `order`."""
-        lengths, ids, counts = (np.concatenate(pieces) for pieces in zip(*self._packed, strict=True))
-        starts = np.cumsum(lengths) - lengths
-        lengths = lengths[order]
-        offsets = np.concatenate([[0], np.cumsum(lengths)])
-        take = np.repeat(starts[order] - offsets[:-1], lengths) + np.arange(offsets[-1])
-        edges = pa.array(offsets, pa.int32())
-        return (
-            pa.ListArray.from_arrays(edges, pa.array(ids[take], pa.int16())),
-            pa.ListArray.from_arrays(edges, pa.array(counts[take], pa.int64())),
+        blocks = self._blocks
+        sizes = [len(block) for block in blocks]
+        codes, heads = self._heads()
+        moments = [np.repeat([getattr(block.at, name) for block in blocks], sizes) for name in _MOMENT]
+        values = np.concatenate([block.values for block in blocks])
+        cosines = np.concatenate([_cosines(block) for block in blocks])
+        stats = [block.stats for block in blocks]
+        lengths, ids, tallies = (
+            np.concatenate([getattr(each, name) for each in stats])
+            for name in ("lengths", "buckets", "tallies")
         )
+        edges = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
+        columns = {
+            **dict(zip(_MOMENT, moments, strict=True)),
+            **dict(zip(("attempt", "rank"), (np.full(len(codes), n) for n in self._origin), strict=True)),
+            **heads,
+            "value": pa.array(values, mask=_not_scalar(heads["shape"])),
+            "cosine": pa.array(cosines, mask=np.isnan(cosines)),
+            **dict(zip(COUNTS, np.concatenate([each.counts for each in stats]).T, strict=True)),
+            **dict(zip(MOMENTS, np.concatenate([each.moments for each in stats]).T, strict=True)),
+            "buckets": pa.ListArray.from_arrays(edges, pa.array(ids, pa.int16())),
+            "counts": pa.ListArray.from_arrays(edges, pa.array(tallies, pa.int64())),
+        }
+        arrays = [_array(columns[field.name], field.type) for field in STATS_SCHEMA]
+        return pa.table(arrays, STATS_SCHEMA.names).take(pa.array(np.argsort(codes, kind="stable")))
+
+    def _heads(self) -> tuple[np.ndarray[Any, Any], dict[str, Any]]:
+        """For each row the place of its site in the order of names; and the columns that say which tensor it is of."""
+        known: dict[Head, int] = {}
+        of: dict[int, Any] = {}  # the same few tuples come again at every step
+        rows = []
+        for block in self._blocks:
+            if id(block.heads) not in of:
+                of[id(block.heads)] = np.array([known.setdefault(head, len(known)) for head in block.heads])
+            rows.append(of[id(block.heads)])
+        places = np.concatenate(rows)
+        names = sorted({head.site for head in known})
+        code = {name: index for index, name in enumerate(names)}
+        codes = np.array([code[head.site] for head in known], np.int32)[places]
+        shapes = pa.array([head.shape for head in known], pa.list_(pa.int64()))
+        return codes, {
+            "site": pa.DictionaryArray.from_arrays(codes, pa.array(names, pa.string())),
+            "dtype": pa.array([head.dtype for head in known]).dictionary_encode().take(pa.array(places)),
+            "shape": shapes.take(pa.array(places)),
+            "batched": np.array([head.batched for head in known])[places],
+        }
 
 
-def scalar(record: Record, stats: Stats) -> float | None:
-    """The tensor itself where it is a scalar. Without it the stats have it, except for the sign of an infinity."""
-    if record.shape != ():
-        return None
-    if record.tensor is not None:
-        return float(np.real(record.tensor))
-    if stats.finite:
-        return stats.min
-    return np.inf if stats.infs else np.nan
+_MOMENT = ("step", "epoch", "batch", "time")
+
+
+def _cosines(block: Block) -> np.ndarray[Any, Any]:
+    return np.full(len(block), np.nan) if block.cosines is None else block.cosines
+
+
+def _not_scalar(shapes: pa.Array) -> np.ndarray[Any, Any]:
+    """Where the tensor is no scalar."""
+    return np.asarray(pc.list_value_length(shapes)) > 0
+
+
+def _array(column: Any, kind: pa.DataType) -> pa.Array:
+    if isinstance(column, pa.Array):
+        return column
+    return pa.array(column.astype(kind.to_pandas_dtype(), copy=False), kind)

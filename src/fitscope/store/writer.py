@@ -25,7 +25,7 @@ from typing import Any
 import pyarrow as pa
 
 from fitscope.errors import StoreError
-from fitscope.record import Record, Samples
+from fitscope.record import Block, Record, Samples
 from fitscope.reduce.average import Average
 from fitscope.store import schema
 from fitscope.store._base import Objects
@@ -139,35 +139,41 @@ class RunWriter:
             lost[site] = lost.get(site, 0) + count
         return lost
 
-    def write(self, records: Iterable[Record], samples: Iterable[Samples] = ()) -> None:
-        """Takes records and samples, best those of one step: within the limit, all of them are taken or none.
+    def write(
+        self, records: Iterable[Record], samples: Iterable[Samples] = (), blocks: Iterable[Block] = ()
+    ) -> None:
+        """Takes records, samples and blocks of stats, best those of one step: within the limit, all of them are taken or none.
 
         Raises the first OSError met, after all were tried.
         """
         errors: list[OSError] = []
-        batch = list(self._storable(records, errors))
+        records = list(records)
+        stats = [*blocks, *Block.of(records)]
+        tensors = list(self._storable(records, errors))
         rows = list(samples)
-        if self.full or not self._room_for(batch, rows):
-            for record, tensor in batch:
+        if self.full or not self._room_for(stats, tensors, rows):
+            for record, _ in tensors:
                 self._fill_up(record.at.step)
-                self._refuse(record.site, (record.stats is not None) + (tensor is not None))
+                self._refuse(record.site)
+            for block in stats:
+                self._refuse_block(block)
+                self._fill_up(block.at.step)
             for some in rows:
                 self._fill_up(some.at.step)
                 self._refuse(some.site, len(some))
-            batch, rows = [], []
-        steps = (*(record.at.step for record, _ in batch), *(some.at.step for some in rows))
-        self._step = max(steps, default=self._step)
-        for record, tensor in batch:
-            if record.stats is not None:
-                if self._stats_parts.crowded:
-                    self._refuse(record.site)
-                else:
-                    self._stats.add(record, record.stats)
-            if tensor is not None:
-                try:
-                    self._tensors.write(record, tensor)
-                except OSError as problem:
-                    errors.append(problem)
+            stats, tensors, rows = [], [], []
+        taken = (*(block.at for block in stats), *(r.at for r, _ in tensors), *(some.at for some in rows))
+        self._step = max((at.step for at in taken), default=self._step)
+        for block in stats:
+            if self._stats_parts.crowded:
+                self._refuse_block(block)
+            else:
+                self._stats.add(block)
+        for record, tensor in tensors:
+            try:
+                self._tensors.write(record, tensor)
+            except OSError as problem:
+                errors.append(problem)
         for some in rows:
             self._add_samples(some, errors)
         for parts in (self._stats_parts, self._samples_parts):
@@ -223,19 +229,16 @@ class RunWriter:
             self._put_parts(parts, errors)
         return errors + self._averages.flush(last=last)
 
-    def _storable(
-        self, records: Iterable[Record], errors: list[OSError]
-    ) -> Iterator[tuple[Record, Array | None]]:
-        """Each record with its tensor in a type that can be stored, if it has one."""
+    def _storable(self, records: Iterable[Record], errors: list[OSError]) -> Iterator[tuple[Record, Array]]:
+        """Each record that has a tensor, with that in a type that can be stored."""
         for record in records:
-            tensor = None
-            if record.tensor is not None:
-                try:
-                    tensor = storable(record)
-                except StoreError as problem:
-                    errors.append(problem)
-                    self._refuse(record.site)
-            yield record, tensor
+            if record.tensor is None:
+                continue
+            try:
+                yield record, storable(record)
+            except StoreError as problem:
+                errors.append(problem)
+                self._refuse(record.site)
 
     def _add_samples(self, samples: Samples, errors: list[OSError]) -> None:
         if self._samples_parts.crowded:
@@ -247,13 +250,15 @@ class RunWriter:
             errors.append(StoreError("samples that fit the table", f"{problem}", "Please report this"))
             self._refuse(samples.site, len(samples))
 
-    def _room_for(self, batch: list[tuple[Record, Array | None]], samples: list[Samples]) -> bool:
+    def _room_for(
+        self, stats: list[Block], tensors: list[tuple[Record, Array]], samples: list[Samples]
+    ) -> bool:
         if self._meter.limit is None:
             return True
         waiting = self._stats_parts.disk_bytes + self._samples_parts.disk_bytes
-        rows = sum(record.stats is not None for record, _ in batch) * ROW_BYTES
+        rows = sum(len(block) for block in stats) * ROW_BYTES
         rows += sum(len(some) * SAMPLE_BYTES + numbers(some) * 8 for some in samples)
-        captures = sum(self._tensors.cost(record, tensor) for record, tensor in batch if tensor is not None)
+        captures = sum(self._tensors.cost(record, tensor) for record, tensor in tensors)
         return self._meter.room(captures + waiting + rows + PART_BYTES)
 
     def _put_parts(self, parts: Parts, errors: list[OSError]) -> None:
@@ -306,6 +311,10 @@ class RunWriter:
     def _fill_up(self, step: int) -> None:
         if self.full_at is None:
             self.full_at = step
+
+    def _refuse_block(self, block: Block) -> None:
+        for head in block.heads:
+            self._refuse(head.site)
 
     def _refuse(self, site: str, count: int = 1) -> None:
         self._refused[site] = self._refused.get(site, 0) + count

@@ -18,8 +18,7 @@ from fitscope.export.live import start_of
 from fitscope.export.place import folder
 from fitscope.export.rows import columns, rows, sites
 from fitscope.export.tensorboard import Events, Steps, by_step, directory, file_name
-from fitscope.record import pass_of
-from fitscope.store.tables import scalar
+from fitscope.record import pass_of, scalar
 
 if TYPE_CHECKING:
     from fitscope.read import Run
@@ -43,7 +42,7 @@ class LiveEvents:
                 continue
             for seen in self._steps.at(record.at.step):
                 self._events.add(seen)
-            value = scalar(record, record.stats)
+            value = scalar(record)
             at = record.at
             self._steps.of(record.site, at.time).take(at.time, record.stats, value, record.cosine)
 

@@ -18,6 +18,7 @@ from fitscope.export.database import Database, facts, insert_stats, of, there_al
 from fitscope.export.live import start_of
 from fitscope.export.rows import columns, rows, samples, sites
 from fitscope.read.frames import plain
+from fitscope.record import Block
 from fitscope.store.parts import MOST_MEMORY
 from fitscope.store.samples import SamplesRows
 from fitscope.store.tables import StatsRows
@@ -43,9 +44,8 @@ class LiveTables:
         self._enough = FLUSH_MEMORY
 
     def write(self, records: Sequence[Record], samples: Sequence[Samples]) -> None:
-        for record in records:
-            if record.stats is not None:
-                self._stats.add(record, record.stats)
+        for block in Block.of(records):
+            self._stats.add(block)
         for some in samples:
             with contextlib.suppress(ValueError, TypeError):  # columns that do not fit: the run says so
                 self._samples.add(some)

@@ -1,0 +1,157 @@
+"""Statistics of large tensors are those of every 2ᵏ-th row, the same rows at every layer, and the record says of how many elements.
+
+"Large" is made small here. What was seen is compared with whole tensors of the same training, run again and kept.
+"""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+
+import fitscope as fs
+from fitscope import sampling
+from fitscope.reduce import oracle
+from fitscope.reduce.stats import ZERO_BUCKET
+
+BACKEND = keras.backend.backend()
+MODES = {
+    "jax": [{"jit_compile": True}, {"run_eagerly": True}],
+    "tensorflow": [{"jit_compile": False}, {"jit_compile": True}, {"run_eagerly": True}],
+    "torch": [{"jit_compile": False}],
+}[BACKEND]
+ENOUGH, FEWEST = 40, 2
+LAYER_KINDS = (fs.activations, fs.gradients, fs.weights, fs.weight_gradients, fs.updates)
+
+
+@pytest.fixture(autouse=True)
+def small_is_large(monkeypatch):
+    monkeypatch.setattr(sampling, "ENOUGH", ENOUGH)
+    monkeypatch.setattr(sampling, "FEWEST", FEWEST)
+
+
+def fit(scope, mode, *, together=1):
+    keras.utils.set_random_seed(5)
+    model = keras.Sequential(
+        [
+            layers.Input((6, 6, 2)),
+            layers.Conv2D(5, 3, name="conv"),
+            layers.Flatten(name="flat"),
+            layers.Dense(12, activation="relu", name="wide"),
+            layers.Dense(3, name="head"),
+        ]
+    )
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("sgd", loss, steps_per_execution=together, **mode)
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(29, 6, 6, 2)).astype("float32"), rng.integers(0, 3, 29)
+    model.fit(x, y, batch_size=11, epochs=1, shuffle=False, verbose=0, callbacks=[scope])  # 11, 11, 7
+
+
+def rows_seen(array: np.ndarray, *, batched: bool) -> np.ndarray:
+    """The rule, once more and in other words."""
+    table = (
+        array.reshape(len(array), -1) if batched or array.ndim == 1 else array.reshape(-1, array.shape[-1])
+    )
+    for step in (1, 2, 4, 8, 16, 32, 64, 128):
+        seen = table[::step]
+        if seen.size <= ENOUGH or len(seen) <= FEWEST:
+            return seen
+    raise AssertionError(array.shape)
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: next(f"{k}={v}" for k, v in mode.items()))
+def test_every_stat_is_that_of_the_rows_that_are_seen(mode, tmp_path):
+    fit(fs.Scope(tmp_path / "sampled", [kind() for kind in LAYER_KINDS], every=1), mode)
+    fit(fs.Scope(tmp_path / "whole", [kind(keep="tensor") for kind in LAYER_KINDS], every=1), mode)
+    sampled, whole = fs.open(tmp_path / "sampled"), fs.open(tmp_path / "whole")
+    assert sampled.errors == whole.errors == []
+    assert sampled.sites == whole.sites
+    thinned = 0
+    for site in sampled.sites:
+        batched = site.startswith(("activations/", "gradients/"))
+        frame, histogram = sampled.frame(site), sampled.histogram(site)
+        for step, size in enumerate((11, 11, 7)):
+            tensor = whole.tensor(site).sel(step=step).values
+            tensor = tensor[:size] if batched else tensor
+            seen = rows_seen(tensor, batched=batched)
+            want, got = oracle.reduce(seen), frame.loc[step]
+            assert tuple(got["shape"]) == tensor.shape, site
+            assert got["count"] == seen.size, site
+            assert (got["zeros"], got["negatives"], got["min"], got["max"]) == (
+                want.zeros, want.negatives, want.min, want.max,
+            ), site  # fmt: skip
+            assert (got["mean"], got["std"], got["rms"]) == pytest.approx((want.mean, want.std, want.rms)), (
+                site
+            )
+            counted = histogram.sel(step=step)
+            assert {int(b): int(n) for b, n in zip(counted.bucket, counted, strict=True) if n} == {
+                place - ZERO_BUCKET: int(n) for place, n in enumerate(want.hist) if n
+            }, site
+            thinned += seen.size < tensor.size
+    assert thinned > 20
+
+
+def test_the_rows_of_a_larger_tensor_are_among_those_of_a_smaller_one():
+    for rows in (1, 2, 3, 7, 11, 64, 1000):
+        before = set(range(rows))
+        for length in (1, 3, 10, 50, 200, 10**6):
+            seen = set(range(0, rows, sampling.stride(rows, length)))
+            assert 0 in seen
+            assert seen <= before
+            assert len(seen) * length <= ENOUGH or len(seen) <= FEWEST
+            before = seen
+
+
+def test_exact_reads_everything(tmp_path):
+    watch = [fs.activations("conv", exact=True), fs.activations("flat"), fs.weights()]
+    fit(fs.Scope(tmp_path / "some", watch, every=1), MODES[0])
+    run = fs.open(tmp_path / "some")
+    assert list(run.frame("activations/conv")["count"]) == [11 * 80, 11 * 80, 7 * 80]
+    assert list(run.frame("activations/flat")["count"]) == [160, 160, 160]  # two rows: 0 and 8, 0 and 4
+    assert run.frame("weights/wide/kernel")["count"][0] == 3 * 12
+    fit(fs.Scope(tmp_path / "all", every=1, exact=True), MODES[0])
+    exact = fs.open(tmp_path / "all")
+    for site in exact.sites:
+        frame = exact.frame(site)
+        assert list(frame["count"]) == [int(np.prod(shape)) for shape in frame["shape"]], site
+
+
+def test_what_is_kept_whole_is_read_whole(tmp_path):
+    fit(
+        fs.Scope(
+            tmp_path,
+            [fs.activations("conv", keep="both"), fs.activations("wide", keep=("stats", "mean"))],
+            every=1,
+        ),
+        MODES[0],
+    )
+    run = fs.open(tmp_path)
+    assert list(run.frame("activations/conv")["count"]) == [11 * 80, 11 * 80, 7 * 80]
+    assert list(run.frame("activations/wide")["count"]) == [11 * 12, 11 * 12, 7 * 12]
+
+
+def test_a_nan_in_a_row_that_is_not_looked_at_is_seen_where_rows_meet(tmp_path):
+    """In the loss, and in the gradients of biases: sums over all rows and too small to be sampled."""
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential(
+        [layers.Input((60,)), layers.Dense(30, name="first"), layers.Dense(2, name="head")]
+    )
+    model.compile("sgd", "mse", jit_compile=MODES[0].get("jit_compile", False))
+    x, y = np.ones((8, 60), "float32"), np.ones((8, 2), "float32")
+    x[3] = np.nan  # rows 0 and 4 are read
+    model.fit(x, y, batch_size=8, shuffle=False, verbose=0, callbacks=[fs.Scope(tmp_path, every=1)])
+    run = fs.open(tmp_path)
+    assert run.frame("activations/first")["nans"][0] == 0
+    assert np.isnan(run.series("loss")[0])
+    assert run.frame("weight_gradients/first/bias")["nans"][0] == 30
+
+
+def test_a_batch_shows_what_was_handed_out_whole(tmp_path):
+    scope = fs.Scope(tmp_path, [fs.activations("head"), fs.activations("conv"), fs.loss()], every=1)
+    fit(scope, MODES[0])
+    assert scope.batch["activations/head"].shape == (7, 3)
+    assert scope.batch["loss"].shape == ()
+    with pytest.raises(fs.WatchError, match="keep='tensor'"):
+        scope.batch["activations/conv"]
