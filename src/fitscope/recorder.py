@@ -14,11 +14,12 @@ import time
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from fitscope.budget import Budget
 from fitscope.digest import Digest
 from fitscope.errors import FitscopeWarning
 from fitscope.record import Moment
@@ -29,6 +30,7 @@ from fitscope.samples import SampleLosses
 from fitscope.sink import Make, Sinks
 from fitscope.store import RunWriter, interval
 from fitscope.transport import Transport
+from fitscope.watch import Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,7 @@ class Recorder:
         self.raised: Ending | None = None  #: how the newest captured step ended, if it raised
         self.first_calls: Callable[[], list[float]] = list  #: seconds, of steps that were compiled
         self.leaving: Callable[[], None] = lambda: None  #: called once, when the training ends
+        self.budget: Budget | None = None  #: that decides how often to capture
         self.steps = 0  #: begun, captured or not
         self._open_run = open_run  # start step -> RunWriter
         self._border = border
@@ -130,6 +133,15 @@ class Recorder:
             self._captured += 1
         else:
             self._dropped.update(shown.names())
+
+    def weigh(self, turns: Sequence[Turn], wait: Callable[[], None]) -> None:
+        """Has the budget decide how often to capture; these steps are about to run."""
+        if self.budget is not None and turns:
+            writer = self._transport.cpu if self._transport is not None else 0.0
+            trouble = self.budget.trouble
+            self.budget.before(turns, writer, len(self.first_calls()), wait)
+            if self.budget.trouble is not trouble:
+                _warn(f"fitscope cannot keep its budget: {self.budget.trouble}")
 
     def average(self, site: str) -> Average | None:
         """The running average of a site over all that was captured so far, as a copy; None if it has none."""
@@ -299,6 +311,7 @@ class Recorder:
             "waited_seconds": transport.waited if transport else 0.0,
             "first_call_seconds": self.first_calls(),
             "queue_peak_bytes": transport.peak if transport else 0,
+            **({"budget": self.budget.describe()} if self.budget is not None else {}),
             "cpu_share": (self._thread_seconds + (transport.cpu if transport else 0.0)) / cpu if cpu else 0.0,
         }
 

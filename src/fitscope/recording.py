@@ -134,7 +134,12 @@ class Recording:
         recorder.steps += together
         if recorder.stopped:
             return []
-        return [Turn(step + k, self._epoch, batch + k, self._batches) for k in range(together)]
+        turns = [Turn(step + k, self._epoch, batch + k, self._batches) for k in range(together)]
+        recorder.weigh(turns, self._settle)
+        return turns
+
+    def _settle(self) -> None:
+        self.adapter.settle(self.model)
 
     @_kept
     def epoch_end(self) -> None:
@@ -146,6 +151,8 @@ class Recording:
     def begin_pass(self, name: str, batches: int | None = None) -> None:
         """A walk over data begins that does not train."""
         self._goes_on()
+        if self.recorder.budget is not None:
+            self.recorder.budget.pause()
         self._put_pending()  # a validation begins when the last step of its epoch was run
         self._pass, self._pass_step, self._pass_batches = name, self.done(), batches
 

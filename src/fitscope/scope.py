@@ -22,6 +22,7 @@ from fitscope import sizes
 from fitscope.anatomy import Anatomy
 from fitscope.backends import Adapter, adapter
 from fitscope.batch import Batch
+from fitscope.budget import Budget
 from fitscope.dispatch import when_built
 from fitscope.errors import FitscopeWarning, WatchError, one_of
 from fitscope.hooks import Hooks
@@ -46,6 +47,9 @@ class Scope(Hooks):
         watch: What to record; by default the statistics of everything in every layer.
         every: When: a number of steps, `fs.steps(...)`, `fs.epochs(...)` or a function `step -> bool`. A watch
             may have its own. All other steps run the user's own compiled function.
+        budget: Without `every`: the share of the training's time that capturing may cost. What a captured step costs is measured,
+            and every n-th step is captured, with the smallest n that the share allows; at least every 1000th. What was decided is in
+            `run.overhead["budget"]`.
         exact: Read all of every tensor. Otherwise the statistics of a large one (more than 65,536 numbers) are those of some
             of its rows, the same at every layer; a record says how many numbers it has seen.
         on: Which parts of `fit`: "train", "validation" or both. A validation is recorded whole, under `validation/…`; so are
@@ -72,8 +76,9 @@ class Scope(Hooks):
         self,
         to: str | PathLike[str] | Objects = "runs",
         watch: Iterable[Watch] | Watch | None = None,
-        every: int | Schedule | Callable[[int], bool] = 10,
+        every: int | Schedule | Callable[[int], bool] | None = None,
         *,
+        budget: float | None = 0.02,
         exact: bool = False,
         on: str | Iterable[str] = "train",
         limit: int | str | None = "10 GB",
@@ -88,7 +93,14 @@ class Scope(Hooks):
         place(to)  # an unusable place is an error now, not in the first step
         self._to = to
         self._watches = tuple(replace(each, exact=True) if exact else each for each in several(watch))
-        self._every = schedule(every)
+        self._every = None if every is None else schedule(every)
+        self._budget = budget
+        if every is None:
+            if budget is None:
+                raise WatchError(
+                    "`every` or `budget`", "neither", "Write every=10, or budget=0.02 for two percent"
+                )
+            Budget(budget)  # what is no share is an error now
         self._on = phases(on)
         self._limit = sizes.parse(limit, "limit")
         self._memory = sizes.parse(memory, "memory") or sys.maxsize
@@ -407,14 +419,15 @@ class Scope(Hooks):
     ) -> Recording | None:
         """A recording of what begins now. What does not fit the model is an error, before the first step."""
         anatomy = Anatomy.of(self._model, optimizers)
-        plan = resolve(self._watches, anatomy, self._every, self._on)
+        after = before if before is not None and before.model is anatomy.model else None
+        every, budget = self._pace(after)
+        plan = resolve(self._watches, anatomy, every, self._on)
         why_not = border.why_not(self._model)
         if why_not is not None:
             warnings.warn(
                 f"fitscope records nothing of this training: {why_not}", FitscopeWarning, stacklevel=2
             )
             return None
-        after = before if before is not None and before.model is anatomy.model else None
         last = after.last_step if after is not None else None
         info = {
             "model": anatomy.describe(),
@@ -431,11 +444,21 @@ class Scope(Hooks):
             lambda step: after is not None and (last is None or last < step),
             (lambda note: SampleLosses(anatomy.model, ids, border, note)) if per_sample else None,
         )
+        recorder.budget = budget
         recording = self._recording = Recording(plan, border, recorder, in_step=in_step, after=after)
         recording.note_saves()
         if owner is not None:
             recorder.finish_with(owner)
         return recording
+
+    def _pace(self, after: Any) -> tuple[Schedule, Budget | None]:
+        """When to capture, and what decides it; what is known from the recording that this one goes on from is kept."""
+        if self._every is not None:
+            return self._every, None
+        assert self._budget is not None
+        budget = (after.recorder.budget if after is not None else None) or Budget(self._budget)
+        budget.pause()
+        return budget.schedule, budget
 
     def _recorder(
         self,

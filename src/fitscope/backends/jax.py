@@ -418,6 +418,11 @@ class JaxAdapter(Adapter):
     def nbytes(self, tensor: Any) -> int:
         return int(tensor.size * tensor.dtype.itemsize)
 
+    def settle(self, model: Any) -> None:
+        state = getattr(model, "_jax_state", None)  # while `fit` goes on
+        if state:
+            jax.block_until_ready(state["metrics_variables"] or state["trainable_variables"])
+
     def iterations(self, optimizer: Any) -> int:
         return int(steps_of(optimizer))
 

@@ -384,6 +384,10 @@ class TensorFlowAdapter(Adapter):
     def nbytes(self, tensor: Any) -> int:
         return int(np.prod(tensor.shape.as_list(), dtype=np.int64)) * int(tensor.dtype.size)
 
+    def settle(self, model: Any) -> None:  # noqa: ARG002
+        if self.on_accelerator():
+            tf.experimental.sync_devices()
+
     def iterations(self, optimizer: Any) -> int:
         return int(steps_of(optimizer).numpy())
 

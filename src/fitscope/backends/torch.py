@@ -243,6 +243,10 @@ class TorchAdapter(Adapter):
     def nbytes(self, tensor: Any) -> int:
         return int(tensor.numel()) * int(tensor.element_size())
 
+    def settle(self, model: Any) -> None:  # noqa: ARG002
+        if torch.accelerator.is_available():
+            torch.accelerator.synchronize()
+
     def iterations(self, optimizer: Any) -> int:
         return int(steps_of(optimizer).value)
 

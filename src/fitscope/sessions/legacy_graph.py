@@ -161,14 +161,17 @@ class GraphWay:
             anatomy = GraphAnatomy(graph, tuple(parts), weights)
         else:  # a subclassed model has no outputs of layers: the graph tells
             anatomy, watches = anatomy_of(graph, roles, scope._watches)
-        plan = resolve(watches, anatomy, scope._every, scope._on)
         before = scope._recording
+        same = before is not None and before.model is graph
+        every, budget = scope._pace(before if same else None)
+        plan = resolve(watches, anatomy, every, scope._on)
         if before is not None:
             before.recorder.abandon()
-        last = before.last_step if before is not None and before.model is graph else None
+        last = before.last_step if same else None
         described = {**anatomy.describe(), "name": model.name, "class": type(model).__name__}
         info = {"model": described, "plan": plan.describe(), "backend": "tf_keras (graph)"}
         recorder = scope._recorder(info, Arrays(), lambda step: last is not None and last < step)
+        recorder.budget = budget
         recording = SessionRecording(
             Watched(graph, anatomy, roles, Outlets(graph)), plan, recorder, in_graph=False
         )

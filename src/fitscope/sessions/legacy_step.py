@@ -180,13 +180,16 @@ def _why_not(model: Any) -> str | None:
 
 def _begin(scope: Settings, model: Any) -> StepProgress:
     anatomy = Anatomy.of(model)
-    plan = resolve(scope._watches, anatomy, scope._every, scope._on)
     before = scope._recording
+    same = before is not None and before.model is model
+    every, budget = scope._pace(before if same else None)
+    plan = resolve(scope._watches, anatomy, every, scope._on)
     if before is not None:
         before.recorder.abandon()
-    last = before.last_step if before is not None and before.model is model else None
+    last = before.last_step if same else None
     info = {"model": anatomy.describe(), "plan": plan.describe(), "backend": "tf_keras"}
     recorder = scope._recorder(info, Arrays(), lambda step: last is not None and last < step)
+    recorder.budget = budget
     progress = StepProgress(model, plan, recorder)
     progress.next_step = int(model.optimizer.iterations.numpy())
     return progress

@@ -135,6 +135,7 @@ class Progress:
             self._epoch, self._batch, self._epoch_over = self._epoch + 1, 0, False
         self.recorder.steps += 1
         request.turn = self.turn("train")
+        self.recorder.weigh([request.turn], lambda: None)
         if self._running is not None:  # a step in another thread: their weights cannot be told apart
             self.recorder.unseen("steps", "several steps ran at the same time; only one of them was captured")
             return False

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
+from fitscope.budget import Budget
 from fitscope.errors import ModelError
 from fitscope.plan import resolve
 from fitscope.recorder import Recorder
@@ -28,10 +29,11 @@ class Settings(Protocol):
     """What a scope knows that a session needs."""
 
     _watches: tuple[Watch, ...]
-    _every: Schedule
     _on: tuple[str, ...]
     _reduce: str
     _recording: Any
+
+    def _pace(self, before: Any) -> tuple[Schedule, Budget | None]: ...
 
     def _recorder(self, info: dict[str, Any], border: Border, goes_on: Callable[[int], bool]) -> Recorder: ...
 
@@ -67,17 +69,20 @@ def begin(scope: Settings, graph: Any, said: Said, *, again: bool = False) -> Se
             setattr(roles, kind, tensors_of(graph, getattr(said, kind), kind))
     roles.said = frozenset(kind for kind in ROLES if getattr(said, kind) is not None)
     anatomy, watches = anatomy_of(graph, roles, scope._watches)
-    plan = resolve(watches, anatomy, scope._every, scope._on)
+    before = scope._recording
+    same = before is not None and before.model is graph
+    every, budget = scope._pace(before if same else None)
+    plan = resolve(watches, anatomy, every, scope._on)
     given = {
         variable.op.name: gradient for gradient, variable in said.grads_and_vars or () if gradient is not None
     }
     watched = Watched(graph, anatomy, roles, Outlets(graph), train_ops, given)
-    before = scope._recording
     if before is not None:
         before.recorder.abandon()
-    last = before.last_step if before is not None and before.model is graph else None
+    last = before.last_step if same else None
     info = {"model": anatomy.describe(), "plan": plan.describe(), "backend": "tensorflow session"}
     recorder = scope._recorder(info, Arrays(), lambda step: again or (last is not None and last < step))
+    recorder.budget = budget
     in_graph = scope._reduce == "step" or (scope._reduce == "auto" and _on_accelerator())
     return SessionRecording(watched, plan, recorder, in_graph=in_graph)
 
