@@ -171,8 +171,9 @@ class Adapter(ABC):
     def nbytes(self, tensor: Any) -> int:
         """How much memory the tensor holds, without waiting for its value."""
 
+    @abstractmethod
     def settle(self, model: Any) -> None:
-        """Returns when the steps begun so far are done. Most backends have done them when they say so."""
+        """Returns when the steps begun so far are done."""
 
     @abstractmethod
     def iterations(self, optimizer: Any) -> int:
