@@ -7,6 +7,7 @@ BACKENDS := jax tensorflow torch
 BACKEND  ?=
 TESTS    ?= tests
 JOBS     ?= 2
+BENCH    ?=
 TO       ?= runs
 
 ENV      := .venv
@@ -17,6 +18,9 @@ DEMO_ENV := .venv-demo-$(DEMO_ON)
 # TypeScript checks the types in the page's JavaScript; node comes from pip, so that nothing else is needed.
 TYPESCRIPT := 5.9.3
 TSC        := $(ENV)/typescript-$(TYPESCRIPT)/node_modules/.bin/tsc
+
+# What some people use instead, to be compared with. Without what its own page needs, so that pip leaves torch alone.
+TRAINSCOPE := 1.8.1
 
 PIP := -m pip --disable-pip-version-check install $(if $(MAKE_TERMOUT),,--quiet)
 export TF_CPP_MIN_LOG_LEVEL ?= 3
@@ -56,9 +60,10 @@ format: $(ENV)/.ready ## Format the code as `check` wants it
 	$(PY) -m ruff format
 	$(PY) -m ruff check --fix
 
-bench: $(ENV)/.ready ## Measure what watching costs, per backend
-	$(PY) bench/run.py $(if $(BACKEND),--backend $(BACKEND))
-	$(PY) bench/memory.py $(if $(BACKEND),--backend $(BACKEND))
+bench: $(ENV)/.ready ## Measure what watching costs, in about an hour (BACKEND=jax: that one; BENCH=--quick: see that it runs)
+	-@$(PY) $(PIP) --no-deps trainscope==$(TRAINSCOPE)
+	$(PY) bench/run.py $(if $(BACKEND),--backend $(BACKEND)) $(BENCH)
+	$(PY) bench/memory.py $(if $(BACKEND),--backend $(BACKEND)) $(if $(findstring --quick,$(BENCH)),--quick)
 
 docs: $(ENV)/.ready chromium ## Draw the pictures in docs/ anew and run every example and block of code in the docs
 	KERAS_BACKEND=jax $(PY) docs/make_pictures.py

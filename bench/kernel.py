@@ -1,6 +1,6 @@
 """What the host kernel costs, in units of reading the same bytes once.
 
-    python bench/kernel.py [rounds]
+    python bench/kernel.py [--rounds 15] [--json]
 
 On a busy machine seconds mean little, so everything is measured in turn, round after round, in one process
 and one thread, and printed as the median of the ratios of each round: CPU time first, wall time in brackets.
@@ -10,19 +10,21 @@ but read. The goal: moments and extremes within 1.6 reads, with the histogram wi
 
 from __future__ import annotations
 
+import argparse
 import statistics
-import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 import ml_dtypes
 import numpy as np
+from measuring import answer
 from numba import njit
 
 from fitscope.reduce import host, kernel
 from fitscope.reduce.compiled import writable
 
-ROUNDS = int(sys.argv[1]) if len(sys.argv) > 1 else 15
+ROUNDS = 15
 
 
 @njit(nogil=True)
@@ -69,26 +71,31 @@ def measure(functions: dict[str, Callable[[], object]]) -> Seconds:
     return seconds
 
 
-def ratio(seconds: Seconds, name: str, unit: str) -> str:
+def ratio(seconds: Seconds, name: str, unit: str) -> tuple[float, float]:
+    """How many times as long as the other, in CPU and wall time."""
     cpu, wall = (
         statistics.median(a[which] / b[which] for a, b in zip(seconds[name], seconds[unit], strict=True))
         for which in (0, 1)
     )
-    return f"{cpu:6.2f} ({wall:5.2f})"
+    return cpu, wall
 
 
-def report(title: str, array: np.ndarray, *, parts: bool = False) -> None:
-    """One line: the whole reduction of an array beside reading it."""
+def measured(array: np.ndarray, *, parts: bool = False) -> Seconds:
+    """The whole reduction of an array, and without its histogram, beside reading it."""
     words = array.ravel("K").view(np.uint64)  # a copy of what is not in one piece, but as many bytes
     functions = {"sum": array.sum, "read": lambda: read(words), "all": lambda: host.reduce(array)}
     if parts:
         flat = host._flat(array, array.dtype)
         functions["some"] = lambda: without_histogram(flat, kernel.NOTHING.copy())
-    seconds = measure(functions)
+    return measure(functions)
+
+
+def report(title: str, array: np.ndarray, *, parts: bool = False) -> None:
+    """One line of the table."""
+    seconds = measured(array, parts=parts)
     milliseconds = statistics.median(cpu for cpu, _ in seconds["all"]) * 1e3
-    columns = [ratio(seconds, "all", "read"), ratio(seconds, "all", "sum")]
-    if parts:
-        columns += [ratio(seconds, "some", "read"), ratio(seconds, "some", "sum")]
+    pairs = [(name, unit) for name in (["all", "some"] if parts else ["all"]) for unit in ("read", "sum")]
+    columns = ["{:6.2f} ({:5.2f})".format(*ratio(seconds, *pair)) for pair in pairs]
     print(f"{title:34}{milliseconds:8.2f} ms  " + "  ".join(columns))
 
 
@@ -105,7 +112,39 @@ def report_small(dtype: type, size: int) -> None:
     print(f"{np.dtype(dtype)!s:>10} {size:6} elements {statistics.median(microseconds):9.2f} µs a call")
 
 
+def figures(sizes: tuple[int, ...] = (1_000_000, 31_000_000)) -> list[dict[str, Any]]:
+    """What the goals are about, as JSON: CPU time of float32, in reads and in `np.sum`s."""
+    host.warm_up()
+    rng = np.random.default_rng(0)
+    found = []
+    for size in sizes:
+        x = rng.standard_normal(size, np.float32)
+        for title, array in ((f"{size:,} float32", x), (f"{size:,} float32, after ReLU", np.maximum(x, 0))):
+            seconds = measured(array, parts=True)
+            ratios = {
+                f"{name}_{unit}": ratio(seconds, name, unit)[0]
+                for name in ("all", "some")
+                for unit in ("read", "sum")
+            }
+            read_ms = 1e3 * statistics.median(cpu for cpu, _ in seconds["read"])
+            found.append({"title": title, "read_ms": read_ms, **ratios})
+    return found
+
+
 def main() -> None:
+    global ROUNDS
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--json", action="store_true", help="only what `bench/run.py` puts into its results")
+    options = parser.parse_args()
+    ROUNDS = options.rounds
+    if options.json:
+        answer(lambda: {"kernel": figures()})
+    else:
+        everything()
+
+
+def everything() -> None:
     started = time.perf_counter()
     host.warm_up()
     print(f"warm_up: {time.perf_counter() - started:.2f} s; medians of {ROUNDS} rounds, CPU (wall)\n")

@@ -13,16 +13,14 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
-import os
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent
+from measuring import HERE, answer, in_process
+
 BACKENDS = ("jax", "tensorflow", "torch")
 MB = 2**20
 QUEUE = "16 MB"
@@ -73,19 +71,8 @@ def train(batches: int, warm_up: int, watched: bool) -> dict[str, Any]:
 
 
 def measure(backend: str, options: argparse.Namespace, watched: bool) -> dict[str, Any]:
-    command = [
-        sys.executable,
-        __file__,
-        "--here",
-        "--batches",
-        str(options.batches),
-        "--warm-up",
-        str(options.warm_up),
-    ]
-    command += ["--watched"] if watched else []
-    env = {**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    done = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, check=True)
-    return json.loads(done.stdout.strip().splitlines()[-1])
+    arguments = ["--here", "--batches", options.batches, "--warm-up", options.warm_up]
+    return in_process("memory.py", [*arguments, *(["--watched"] if watched else [])], backend)
 
 
 def report(options: argparse.Namespace) -> bool:
@@ -104,14 +91,19 @@ def report(options: argparse.Namespace) -> bool:
         "|---|---|---|---|---|",
     ]
     bounded = True
+    options.out.parent.mkdir(exist_ok=True)
     for backend in [options.backend] if options.backend else BACKENDS:
         for watched in (False, True):
             found = measure(backend, options, watched)
-            bounded = bounded and (not watched or found["most"] < LIMIT)
             name = f"{backend}, {'watched' if watched else 'plain'}"
-            text.append(
-                f"| {name} | {found['start']:.0f} MB | {found['most']:.1f} MB | {found['end']:.1f} MB | {found['seconds']:.0f} |"
-            )
+            if "failed" in found:
+                text.append(f"| {name} | failed: {found['failed']} | | | |")
+                bounded = False
+            else:
+                bounded = bounded and (not watched or found["most"] < LIMIT)
+                text.append(
+                    f"| {name} | {found['start']:.0f} MB | {found['most']:.1f} MB | {found['end']:.1f} MB | {found['seconds']:.0f} |"
+                )
             print(text[-1], flush=True)
             options.out.write_text("\n".join([*text, ""]))
     return bounded
@@ -122,16 +114,20 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--backend", choices=BACKENDS)
-    parser.add_argument("--batches", type=int, default=20_000)
-    parser.add_argument("--warm-up", type=int, default=2_000)
-    parser.add_argument("--out", type=Path, default=HERE / "memory.md")
+    parser.add_argument("--batches", type=int)
+    parser.add_argument("--warm-up", type=int)
+    parser.add_argument("--quick", action="store_true", help="only see that it runs")
+    parser.add_argument("--out", type=Path, help="the table; bench/memory.md, quick: bench/quick/memory.md")
     parser.add_argument("--here", action="store_true", help="one training in this process (used by itself)")
     parser.add_argument("--watched", action="store_true")
     options = parser.parse_args()
+    options.batches = options.batches or (1_000 if options.quick else 20_000)
+    options.warm_up = options.warm_up or (500 if options.quick else 2_000)
+    options.out = options.out or HERE / ("quick/memory.md" if options.quick else "memory.md")
     if options.here:
-        print(json.dumps(train(options.batches, options.warm_up, options.watched)))
+        answer(lambda: train(options.batches, options.warm_up, options.watched))
     elif not report(options):
-        sys.exit(f"Watched, memory grew by more than {LIMIT} MB after the warm-up.")
+        sys.exit(f"Watched, memory grew by more than {LIMIT} MB after the warm-up, or could not be measured.")
 
 
 if __name__ == "__main__":

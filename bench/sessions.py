@@ -1,27 +1,25 @@
 """What capture costs in a TF1 session: CPU and wall time of a loop of `sess.run` relative to the same loop unwatched.
 
-As in `train.py` all variants run in one process, interleaved, each with a graph and a session of its own that was warmed up; a ratio
-compares two neighbours of the same round. Run through `bench/run.py`.
+As in `train.py` all rows take turns in one process, here each with a graph and a session of its own. The first step of a block, in which
+the graph is looked at, is not counted. Prints JSON; the table is made by `bench/run.py`.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import statistics
 import tempfile
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import ExitStack
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from measuring import FIRST, Row, answer, enough_steps, plain_figures, say, size, take_turns
+from names import AGAIN, BUDGET, EXACT, PLAIN, SAMPLED, UNCAPTURED, WHOLE
 
 import fitscope as fs
-from fitscope.sessions.recording import SessionRecording
-from fitscope.store import Memory
 
 tf1 = tf.compat.v1
 tf1.disable_v2_behavior()
@@ -29,16 +27,9 @@ tf1.enable_resource_variables()
 
 
 #: What people do instead.
-AGAIN = "workaround: a second sess.run of the activations"
-REDUCED = "workaround: a second sess.run, and mean, std, min and max in NumPy"
-
-
-class Nowhere(Memory):
-    """Takes every object and keeps none: all but the disk."""
-
-    def put(self, key: str, data: Any) -> None:
-        if key.endswith(".json"):
-            super().put(key, data)
+SECOND_RUN = "second sess.run of the activations"
+REDUCED = "second sess.run, and mean, std, min and max in NumPy"
+IN_GRAPH = "activations alone, computed in the graph"
 
 
 class Net:
@@ -80,91 +71,80 @@ class Net:
         feed = {self.x: batch[0], self.y: batch[1]}
         for _ in range(steps):
             self.session.run([self.train, self.loss], feed)
-            outputs = self.session.run(self.layers, feed) if name in (AGAIN, REDUCED) else []
+            outputs = self.session.run(self.layers, feed) if name in (SECOND_RUN, REDUCED) else []
             if name == REDUCED:
                 for output in outputs:
-                    (
-                        float(np.mean(output)),
-                        float(np.std(output)),
-                        float(np.min(output)),
-                        float(np.max(output)),
-                    )
+                    [float(stat(output)) for stat in (np.mean, np.std, np.min, np.max)]
 
 
-@contextmanager
-def handed_out(scope: fs.Scope, session: Any) -> Iterator[None]:
-    """Lets go of what was fetched: the cost of the fetch alone."""
-    kept = SessionRecording.deliver
-    with scope.session(session):
-        SessionRecording.deliver = lambda *_: None  # type: ignore[method-assign]
-        try:
-            yield
-        finally:
-            SessionRecording.deliver = kept  # type: ignore[method-assign]
-
-
-def variants(to: Path) -> dict[str, Callable[[Net], Any]]:
-    """Name of the row → what surrounds the loop. The first is what the others are compared with."""
-    whole = [fs.activations(keep="tensor"), fs.gradients(keep="tensor"), fs.weight_gradients(keep="tensor")]
-    stats = [fs.activations()]
+def kinds() -> dict[str, Callable[[Path], fs.Scope] | None]:
+    """Name of the row → the scope that watches it, if one does, of its own directory."""
+    whole = [fs.activations(keep="tensor"), fs.gradients(keep="tensor")]
     return {
-        "plain": lambda net: nullcontext(),
-        "plain again": lambda net: nullcontext(),
-        "nothing captured this step": lambda net: fs.Scope(to, every=fs.steps(10**12)).session(net.session),
-        "default watches, every 10th step": lambda net: fs.Scope(to, every=10).session(net.session),
-        "default watches, every step": lambda net: fs.Scope(to, every=1).session(net.session),
-        "statistics of activations, every step": lambda net: fs.Scope(to, stats, 1).session(net.session),
-        "the same, computed in the graph": lambda net: fs.Scope(to, stats, 1, reduce="step").session(
-            net.session
-        ),
-        "whole tensors fetched, every step": lambda net: handed_out(
-            fs.Scope(Nowhere(), whole, 1), net.session
-        ),
-        "whole tensors to a store that forgets them, every step": lambda net: fs.Scope(
-            Nowhere(), whole, 1, limit=None
-        ).session(net.session),
-        AGAIN: lambda net: nullcontext(),
-        REDUCED: lambda net: nullcontext(),
+        AGAIN: None,
+        UNCAPTURED: lambda to: fs.Scope(to, every=fs.steps(10**12)),
+        BUDGET: lambda to: fs.Scope(to),
+        SAMPLED: lambda to: fs.Scope(to, every=1),
+        EXACT: lambda to: fs.Scope(to, every=1, exact=True),
+        WHOLE: lambda to: fs.Scope(to, whole, every=10, limit=None),
+        IN_GRAPH: lambda to: fs.Scope(to, fs.activations(), every=1, reduce="step"),
+        SECOND_RUN: None,
+        REDUCED: None,
     }
+
+
+class Loop(Row):
+    """A loop, watched in a `with` block: entered, and its first step done, before the time counts; left with all written."""
+
+    def __init__(self, name: str, make: Callable[[Path], fs.Scope] | None, to: Path, batch: Any) -> None:
+        super().__init__(name, self._train, self._prepare, longer={BUDGET: 4, WHOLE: 2}.get(name, 1))
+        self.make, self.to, self.batch = make, to, batch
+        self.net, self.scope = Net(), None
+        self.inside = ExitStack()
+
+    def _prepare(self) -> None:
+        if self.make is not None:
+            self.scope = self.scope or self.make(self.to)
+            self.inside.enter_context(self.scope.session(self.net.session))
+        self.net.loop(1, self.batch, self.name)
+
+    def _train(self, steps: int) -> None:
+        with self.inside:
+            self.net.loop(steps, self.batch, self.name)
+
+    def figures(self) -> dict[str, Any]:
+        if self.to.exists():
+            self.told["bytes_per_step"] = size(self.to) / max(self.steps, 1)
+        return super().figures()
+
+
+def table(options: argparse.Namespace, to: Path) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    batch = rng.normal(size=(options.batch, 32, 32, 3)).astype("float32"), rng.integers(0, 10, options.batch)
+    plain = Loop(PLAIN, None, to / PLAIN, batch)
+    plain.timed(FIRST)
+    steps = options.steps or enough_steps(plain, options.seconds, min(10, options.least))
+    say(f"session: {steps} steps a round")
+    rows = [
+        Loop(name, make, to / str(k), batch)
+        for k, (name, make) in enumerate(kinds().items())
+        if any(fnmatch(name, glob) for glob in options.rows)
+    ]
+    take_turns(plain, rows, steps, options.rounds)
+    return {"steps": steps, "plain": plain_figures(plain), "rows": {row.name: row.figures() for row in rows}}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
+    parser.add_argument("--rows", nargs="+", default=["*"])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--steps", type=int)
+    parser.add_argument("--least", type=int, default=1_000)
     parser.add_argument("--batch", type=int, default=32)
     options = parser.parse_args()
-    rng = np.random.default_rng(0)
-    batch = rng.normal(size=(options.batch, 32, 32, 3)).astype("float32"), rng.integers(0, 10, options.batch)
     with tempfile.TemporaryDirectory() as to:
-        rows = variants(Path(to))
-        nets = {name: Net() for name in rows}
-        cpu: dict[str, list[float]] = {name: [] for name in rows}
-        wall: dict[str, list[float]] = {name: [] for name in rows}
-        for turn in range(options.rounds + 1):  # the first is for getting ready
-            for name, around in rows.items():
-                with around(nets[name]):
-                    nets[name].loop(1, batch, name)  # the first step of a block analyses the graph
-                    began = time.process_time(), time.perf_counter()
-                    nets[name].loop(options.steps, batch, name)
-                if turn:  # with the block left, all is written
-                    cpu[name].append((time.process_time() - began[0]) / options.steps)
-                    wall[name].append((time.perf_counter() - began[1]) / options.steps)
-
-    def ratios(times: dict[str, list[float]], name: str) -> list[float]:
-        return sorted(a / b for a, b in zip(times[name], times["plain"], strict=True))
-
-    result = {
-        name: {
-            "cpu": statistics.median(ratios(cpu, name)),
-            "cpu_spread": [ratios(cpu, name)[0], ratios(cpu, name)[-1]],
-            "wall": statistics.median(ratios(wall, name)),
-            "wall_spread": [ratios(wall, name)[0], ratios(wall, name)[-1]],
-            "ms_cpu": 1e3 * statistics.median(cpu[name]),
-        }
-        for name in rows
-    }
-    print(json.dumps({"backend": "tensorflow", "model": "cnn", "jit": "session", "rows": result}))
+        answer(lambda: table(options, Path(to)))
 
 
 if __name__ == "__main__":

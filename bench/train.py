@@ -1,162 +1,137 @@
-"""What capture costs in training: CPU and wall time of `fit` relative to plain `fit`, on one backend.
+"""One table: what each row costs in the training of one model on one backend, relative to plain `fit`.
 
-All variants run in one process, one after the other within each round, each with a model of its own that was compiled and
-warmed up before; a ratio compares two neighbours of the same round, and the median over the rounds is reported with its
-spread. CPU time is that of the whole process, writer thread included. Run through `bench/run.py`.
+    KERAS_BACKEND=jax python bench/train.py --model mlp --rows 'every*' 'uncap*'
+
+All rows train one model, in turns (see `measuring.py`). With `--peak` it is one row alone, in a process of its own, for
+its peak memory: within one process the highest mark of one row would hide that of the next. Prints JSON; the tables are
+made by `bench/run.py`.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import resource
-import statistics
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import keras
-import numpy as np
-from keras import layers
+from measuring import FIRST, Row, answer, enough_steps, plain_figures, reason, say, size, take_turns
+from models import TASKS, Task
+from names import PLAIN
+from rows import chosen
 
 import fitscope as fs
-from fitscope.store import Memory
+
+JIT = {"auto": "auto", "yes": True, "no": False}
 
 
-class HandedOut(fs.Scope):
-    """Lets go of the tensors as soon as the step has handed them out: the cost of the taps alone."""
+class Fit:
+    """`fit` of one model for so many steps, with callbacks of each row's own."""
 
-    def on_train_begin(self, logs: Any = None) -> None:
-        super().on_train_begin(logs)
-        self._recording.recorder._work = lambda capture: None
+    def __init__(self, task: Task, jit: Any) -> None:
+        self.task = task
+        self.model = task.model(jit)
+        self.x, self.y = task.data(10)
 
-
-class Nowhere(Memory):
-    """Takes every object and keeps none: all but the disk."""
-
-    def put(self, key: str, data: Any) -> None:
-        if key.endswith(".json"):
-            super().put(key, data)
-
-
-def cnn() -> keras.Model:
-    """Three blocks of conv, batch norm, ReLU, conv, pool; dropout; two dense layers."""
-    stack: list[Any] = [layers.Input((32, 32, 3))]
-    for width in (32, 64, 128):
-        stack += [
-            layers.Conv2D(width, 3, padding="same"), layers.BatchNormalization(), layers.ReLU(),
-            layers.Conv2D(width, 3, padding="same"), layers.MaxPooling2D(),
-        ]  # fmt: skip
-    stack += [
-        layers.Flatten(),
-        layers.Dropout(0.3),
-        layers.Dense(64, activation="relu"),
-        layers.Dense(10, activation="softmax"),
-    ]
-    return keras.Sequential(stack)
+    def __call__(self, steps: int, callbacks: list[Any]) -> None:
+        """Trains one epoch of so many batches."""
+        batch, there = self.task.batch, len(self.x) // self.task.batch
+        if steps > there:
+            self.x, self.y = self.task.data(steps)
+        self.model.fit(
+            self.x[: steps * batch], self.y[: steps * batch], batch_size=batch, epochs=1, shuffle=False, verbose=0,
+            callbacks=callbacks,
+        )  # fmt: skip
 
 
-def mlp() -> keras.Model:
-    """Twenty tiny layers: nothing but fixed costs."""
-    stack: list[Any] = [layers.Input((32, 32, 3)), layers.Flatten()]
-    stack += [layers.Dense(16, activation="relu") for _ in range(20)]
-    return keras.Sequential([*stack, layers.Dense(10, activation="softmax")])
+def rows_of(fit: Fit, globs: list[str], to: Path) -> dict[str, tuple[Row, list[Any]]]:
+    """The rows of this backend, by name, each with its callbacks."""
+    made = {}
+    for k, (name, kind) in enumerate(chosen(globs, keras.backend.backend()).items()):
+        row = Row(name, lambda steps: None, longer=kind.longer)
+        callbacks: list[Any] = []
+        try:
+            callbacks += kind.callbacks(to / str(k), fit.model, fit.x[: fit.task.batch])
+        except Exception as error:  # a package that is not there, an argument that is not known
+            row.failed = reason(error)
+        row.train = lambda steps, callbacks=callbacks: fit(steps, callbacks)  # type: ignore[misc]
+        made[name] = row, callbacks
+    return made
 
 
-class SecondModel(keras.callbacks.Callback):
-    """What people write today: run the layers again, on the same batch, after the step."""
-
-    def __init__(self, batch: np.ndarray) -> None:
-        super().__init__()
-        self.batch = batch
-
-    def on_train_begin(self, logs: Any = None) -> None:
-        if not hasattr(self, "probe"):
-            self.probe = keras.Model(self.model.inputs, [layer.output for layer in self.model.layers])
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        _ = self.model  # on JAX this is what brings the weights back from the training state
-        for output in self.probe.predict_on_batch(self.batch):
-            float(np.mean(output)), float(np.std(output)), float(np.min(output)), float(np.max(output))
+def tell(row: Row, callbacks: list[Any], directory: Path, *, warm: bool) -> None:
+    """Notes what a row left on disk, and what its run says of itself."""
+    scope = next((c for c in callbacks if isinstance(c, fs.Scope)), None)
+    if scope is not None and scope.path is not None:
+        run = fs.open(scope.path)
+        if warm:  # the tapped step was compiled in what was the first fit
+            row.told["compile_seconds"] = sum(run.overhead.get("first_call_seconds", []))
+        elif run.errors:
+            row.told["note"] = f"{len(run.errors)} errors: {run.errors[0]}"
+        row.told["sites"] = len(run.sites)
+        row.told["captured_share"] = run.overhead["captured"] / max(run.overhead["steps"], 1)
+    if directory.exists():
+        row.told["bytes_per_step"] = size(directory) / max(row.steps, 1)
 
 
-def whole(every: Any) -> dict[str, Any]:
-    return {
-        "watch": [fs.activations(keep="tensor"), fs.gradients(keep="tensor")],
-        "every": every,
-        "limit": None,
-    }
+def measure(task: Task, jit: Any, options: argparse.Namespace, to: Path) -> dict[str, Any]:
+    """Has the rows of a table take turns, and gives the table as JSON."""
+    fit = Fit(task, jit)
+    plain = Row(PLAIN, lambda steps: fit(steps, []))
+    plain.timed(FIRST)  # compiles
+    steps = options.steps or enough_steps(plain, options.seconds, min(task.least, options.least))
+    made = rows_of(fit, options.rows, to)
+    say(f"{keras.backend.backend()}, {task.about}: {steps} steps a round")
+
+    def all_tell(*, warm: bool) -> None:
+        for k, (row, callbacks) in enumerate(made.values()):
+            if row.failed is None:
+                tell(row, callbacks, to / str(k), warm=warm)
+
+    rows = [row for row, _ in made.values()]
+    take_turns(plain, rows, steps, options.rounds, lambda: all_tell(warm=True))
+    all_tell(warm=False)
+    return {"steps": steps, "plain": plain_figures(plain), "rows": {row.name: row.figures() for row in rows}}
 
 
-def variants(batch: np.ndarray, to: Path) -> dict[str, Callable[[], list[Any]]]:
-    """Name of the row → the callbacks it adds to `fit`. The first is what the others are compared with."""
-    return {
-        "plain": list,
-        "plain again": list,
-        "nothing captured this step": lambda: [fs.Scope(to, every=fs.steps(10**12))],
-        "default watches, every 10th step": lambda: [fs.Scope(to, every=10)],
-        "default watches, every step": lambda: [fs.Scope(to, every=1)],
-        "whole tensors handed out, every step": lambda: [HandedOut(to, **whole(1))],
-        "whole tensors to a store that forgets them, every step": lambda: [fs.Scope(Nowhere(), **whole(1))],
-        "whole tensors to disk, every 10th step": lambda: [fs.Scope(to, **whole(10))],
-        "workaround: a second model in a callback": lambda: [SecondModel(batch)],
-    }
+def table(options: argparse.Namespace, to: Path) -> dict[str, Any]:
+    return measure(TASKS[options.model], JIT[options.jit], options, to)
+
+
+def peak(options: argparse.Namespace, to: Path) -> dict[str, Any]:
+    """One row alone, for a few steps, and the most memory that this process ever had."""
+    fit = Fit(TASKS[options.model], JIT[options.jit])
+    steps = options.steps or 21
+    if options.peak == PLAIN:
+        fit(steps, [])
+    else:
+        row, _ = rows_of(fit, [options.peak], to)[options.peak]
+        row.timed(steps)
+        if row.failed is not None:
+            return {"failed": row.failed}
+    return {"peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--model", choices=["cnn", "mlp"], default="cnn")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--jit", choices=["auto", "yes", "no"], default="auto")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", choices=list(TASKS), default="cnn")
+    parser.add_argument("--jit", choices=list(JIT), default="auto")
+    parser.add_argument("--rows", nargs="+", default=["*"], help="names of rows, or globs")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--seconds", type=float, default=1.0, help="of plain training, for each row and round"
+    )
+    parser.add_argument("--steps", type=int, help="instead of as many as last that long")
+    parser.add_argument(
+        "--least", type=int, default=1_000, help="never more than so many because a model wants them"
+    )
+    parser.add_argument("--peak", metavar="ROW", help="only the peak memory of this row, or of `plain`")
     options = parser.parse_args()
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(options.steps * options.batch, 32, 32, 3)).astype("float32")
-    y = rng.integers(0, 10, len(x))
-    build = {"cnn": cnn, "mlp": mlp}[options.model]
-
     with tempfile.TemporaryDirectory() as to:
-        rows = variants(x[: options.batch], Path(to))
-        trainings = {}
-        for name, callbacks in rows.items():
-            keras.utils.set_random_seed(0)
-            model = build()
-            jit = {"auto": "auto", "yes": True, "no": False}[options.jit]
-            model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"], jit_compile=jit)
-            trainings[name] = (model, callbacks())
-        cpu: dict[str, list[float]] = {name: [] for name in rows}
-        wall: dict[str, list[float]] = {name: [] for name in rows}
-        peak: dict[str, int] = {}
-        for turn in range(options.rounds + 1):  # the first is for compiling
-            for name, (model, callbacks) in trainings.items():
-                began = time.process_time(), time.perf_counter()
-                model.fit(
-                    x, y, batch_size=options.batch, epochs=1, shuffle=False, verbose=0, callbacks=callbacks
-                )
-                if turn:
-                    cpu[name].append((time.process_time() - began[0]) / options.steps)
-                    wall[name].append((time.perf_counter() - began[1]) / options.steps)
-                peak[name] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        size = sum(f.stat().st_size for f in Path(to).rglob("*.parquet"))
-
-    def ratios(times: dict[str, list[float]], name: str) -> list[float]:
-        return sorted(a / b for a, b in zip(times[name], times["plain"], strict=True))
-
-    result = {
-        name: {
-            "cpu": statistics.median(ratios(cpu, name)),
-            "cpu_spread": [ratios(cpu, name)[0], ratios(cpu, name)[-1]],
-            "wall": statistics.median(ratios(wall, name)),
-            "wall_spread": [ratios(wall, name)[0], ratios(wall, name)[-1]],
-            "ms_cpu": 1e3 * statistics.median(cpu[name]),
-        }
-        for name in rows
-    }
-    print(json.dumps({"backend": keras.backend.backend(), "model": options.model, "jit": options.jit, "rows": result,
-                      "parquet_bytes": size}))  # fmt: skip
+        answer(lambda: (peak if options.peak else table)(options, Path(to)))
 
 
 if __name__ == "__main__":

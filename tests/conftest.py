@@ -23,6 +23,7 @@ hypothesis.settings.load_profile("same")
 #: Folders and files whose tests no backend can change. Whatever is not listed runs on every backend, and so
 #: does a test marked `per_backend`.
 ONCE = (
+    "bench",  # processes of their own
     "browser",  # looks at runs with a browser
     "cli",  # prints runs, written without a backend
     "docs",  # but for the examples and the README, which are marked
