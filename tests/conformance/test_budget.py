@@ -1,0 +1,114 @@
+"""The budget in real trainings: what it decided is in the run, the steps captured are those, and nothing is compiled again."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+
+import fitscope as fs
+from fitscope import budget
+from fitscope.budget import START, Budget
+
+X = np.random.default_rng(0).normal(size=(640, 5)).astype("float32")
+Y = X.sum(1, keepdims=True)
+
+
+def model(**compiled):
+    keras.utils.set_random_seed(0)
+    made = keras.Sequential([layers.Input((5,)), layers.Dense(8, name="hidden"), layers.Dense(1, name="out")])
+    made.compile("sgd", "mse", **compiled)
+    return made
+
+
+def fit(made, scope, epochs=2, callbacks=()):
+    made.fit(X, Y, batch_size=8, epochs=epochs, verbose=0, callbacks=[scope, *callbacks])  # 80 steps an epoch
+
+
+class Dictated(keras.callbacks.Callback):
+    """Has another cadence decided before certain steps."""
+
+    def __init__(self, scope, at):
+        super().__init__()
+        self.scope, self.at, self.step = scope, at, 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.step += 1
+        if self.step in self.at:
+            self.scope._recording.recorder.budget._set(self.at[self.step], self.step)
+
+
+@pytest.fixture
+def no_clock(monkeypatch):
+    """A machine on which everything takes no time, so that only what is dictated is decided."""
+    monkeypatch.setattr(Budget, "_decide", lambda self, step: None)
+
+
+def due(decisions, steps):
+    """The steps that are captured with these decisions."""
+    every = {decision["step"]: decision["every"] for decision in decisions}
+    found, now = [], START
+    for step in range(steps):
+        now = every.get(step, now)
+        if step % now == 0:
+            found.append(step)
+    return found
+
+
+@pytest.mark.parametrize("together", [1, 4])
+def test_what_was_decided_is_what_was_captured(tmp_path, together):
+    scope = fs.Scope(tmp_path)
+    fit(model(steps_per_execution=together), scope)
+    run = fs.open(tmp_path)
+    kept = run.overhead["budget"]
+    assert (kept["share"], kept["least"]) == (0.02, 1000)
+    assert kept["decisions"][0] == {"step": 0, "every": START}
+    assert kept["every"] == kept["decisions"][-1]["every"]
+    assert kept["cost"] is None or kept["cost"] >= 0
+    assert list(run.series("loss").index) == due(kept["decisions"], 160)
+    assert run.plan[0]["every"] == "within 2 % of the time"
+
+
+def test_another_cadence_compiles_nothing(tmp_path, no_clock):
+    scope = fs.Scope(tmp_path)
+    fit(model(), scope, callbacks=[Dictated(scope, {15: 1, 40: 7, 100: 50})])
+    run = fs.open(tmp_path)
+    assert list(run.series("loss").index) == due(run.overhead["budget"]["decisions"], 160)
+    assert len(run.overhead["budget"]["decisions"]) == 4
+    assert len(run.overhead["first_call_seconds"]) == 1
+
+
+def test_every_overrides_it(tmp_path):
+    fit(model(), fs.Scope(tmp_path, every=40))
+    run = fs.open(tmp_path)
+    assert list(run.series("loss").index) == [0, 40, 80, 120]
+    assert "budget" not in run.overhead
+
+
+def test_a_watch_with_its_own_schedule_keeps_it(tmp_path, no_clock):
+    fit(model(), fs.Scope(tmp_path, [fs.loss(every=fs.steps(3, 5)), fs.activations("hidden")]))
+    run = fs.open(tmp_path)
+    assert list(run.series("loss").index) == [3, 5]
+    assert list(run.series("activations/hidden", "mean").index) == list(range(0, 160, START))
+
+
+def test_fit_again_goes_on_with_what_is_known(tmp_path, no_clock):
+    scope, made = fs.Scope(tmp_path), model()
+    fit(made, scope, epochs=1, callbacks=[Dictated(scope, {1: 30})])
+    fit(made, scope, epochs=1)
+    assert list(fs.open(tmp_path).series("loss").index) == [0, 30, 60, 90, 120, 150]
+    other = model()
+    fit(other, scope, epochs=1)
+    assert scope._recording.recorder.budget.every == START
+
+
+def test_a_budget_that_cannot_be_kept_is_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(budget, "LEAST", 10)
+    monkeypatch.setattr(budget, "LADDER", (1, 10))
+    monkeypatch.setattr(Budget, "_usual", lambda self: budget.Time(1e-9, 1e-9))  # plain steps take no time
+    with pytest.warns(fs.FitscopeWarning, match="cannot keep its budget: a captured step costs as much as"):
+        fit(model(), fs.Scope(tmp_path))
+    run = fs.open(tmp_path)
+    assert "Watch less" in run.overhead["budget"]["trouble"]
+    assert list(run.series("loss").index) == list(range(0, 160, 10))
