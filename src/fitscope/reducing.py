@@ -8,6 +8,7 @@ halves of each way stand in this file, because they must agree; the rest of the 
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -262,7 +263,9 @@ def add_to_average(average: Average, site: Site, value: Any, at: Moment, border:
 def tensor_of(value: Any, border: Border) -> Array | None:
     """The values themselves, where the step handed all of them out."""
     if isinstance(value, Thin):
-        return None
+        rows = border.to_numpy(value.rows)
+        shape = tuple(border.to_numpy(value.shape).tolist())
+        return rows.reshape(shape) if rows.size == math.prod(shape) else None
     if isinstance(value, dict):
         return border.to_numpy(value["tensor"]) if "tensor" in value else None
     return value if isinstance(value, np.ndarray) else border.to_numpy(value)
