@@ -66,15 +66,17 @@ class Drawn:
         self.sites = sites()
         self.names = [name for name, _, _ in self.sites]
         self.tables = [_drawn(rng, size, relu) for _, size, relu in self.sites]
-        self._calls = 0
+        self._next = 0
         self._joined: dict[tuple[int, int], pa.Table] = {}
 
     def rows(self, first: int, last: int) -> pa.Table:
         """The rows of the steps from `first` up to `last`, as the writer sorts them."""
         step = np.arange(first, last)
         wide, places = len(step), len(self.sites)
-        start = self._calls % 13 * 600  # of the pool: only after more than a part the same again
-        self._calls += 1
+        if self._next + wide > POOL:
+            self._next = 0  # the same again, but more than a part later
+        start = self._next
+        self._next += wide
         drawn = self._joined.get((start, wide))
         if drawn is None:
             drawn = pa.concat_tables([table.slice(start, wide) for table in self.tables]).combine_chunks()

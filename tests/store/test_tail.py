@@ -16,6 +16,8 @@ import pytest
 
 from fitscope import read
 from fitscope.errors import FitscopeWarning
+from fitscope.read.follow import Follow
+from fitscope.read.parts import Part
 from fitscope.record import Moment, Record, Samples
 from fitscope.store import Files, Memory, Objects, RunWriter
 from fitscope.store import parts as parts_module
@@ -190,8 +192,9 @@ def test_parts_are_put_once(diary: tuple[Puts, list[tuple[int, int]]]) -> None:
 
 
 @pytest.mark.usefixtures("_short")
-def test_a_reader_between_the_tail_and_the_list_of_parts(make: Make) -> None:
-    """The tail is read, then it becomes a part, then the parts are listed: its rows are seen once."""
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_tail_becomes_a_part_while_somebody_looks(make: Make, when: str) -> None:
+    """Just before the parts are listed, or just after: its rows are seen once."""
     store = Memory()
     writer = RunWriter.create(store, "r")
     step = -1
@@ -199,28 +202,80 @@ def test_a_reader_between_the_tail_and_the_list_of_parts(make: Make) -> None:
         step += 1
         writer.write(records(make, step))
         writer.flush()
-    assert seen(read.open(_Listing(store, writer.close))) == expected(make, range(step + 1))
+    assert seen(read.open(_Listing(store, when, writer.close))) == expected(make, range(step + 1))
     assert not tail_of(store)
 
 
 class _Listing(Memory):
-    """A store in which something happens just before the parts are listed for the first time."""
+    """A store in which something happens when the parts are listed for the first time."""
 
-    def __init__(self, store: Memory, happens: Callable[[], None]) -> None:
+    def __init__(self, store: Memory, when: str, happens: Callable[[], None]) -> None:
         super().__init__()
         self._objects = store._objects
+        self._when = when
         self._happens: list[Callable[[], None]] = [happens]
 
     def folder(self, name: str) -> Memory:
-        inner = _Listing(self, lambda: None)
+        inner = _Listing(self, self._when, lambda: None)
         inner._prefix = f"{self._prefix}{name.rstrip('/')}/"
         inner._happens = self._happens
         return inner
 
     def list(self, folder: str = "") -> list[str]:
-        if folder.endswith("/stats") and self._happens:
-            self._happens.pop()()
-        return super().list(folder)
+        happens = self._happens.pop() if folder.endswith("/stats") and self._happens else None
+        if happens is not None and self._when == "before":
+            happens()
+        found = super().list(folder)
+        if happens is not None and self._when == "after":
+            happens()
+        return found
+
+
+@pytest.mark.usefixtures("_short")
+def test_following_part_by_part(make: Make) -> None:
+    """Who takes parts as they come, and of a part that others have become only the rest, has every row once."""
+    store = Memory()
+    writer = RunWriter.create(store, "r")
+    follow = Follow(read.open(store))
+    taken: set[Part] = set()
+    rows: Counter[tuple[str, int]] = Counter()
+    exchanges = rests = 0
+    for step in range(40):
+        writer.write(records(make, step))
+        writer.close() if step == 39 else writer.flush()
+        if step % 5 == 3 and step != 39:
+            continue  # not every look comes in time
+        parts = follow.parts()
+        exchanged = follow.exchanged(taken.difference(parts))
+        assert exchanged is not None
+        exchanges += len(exchanged)
+        rest = {exchange.whole: exchange.rest for exchange in exchanged}
+        for part in parts:
+            if part not in taken:
+                table = follow.rows(rest.get(part, part), ["site", "step"])
+                assert table is not None
+                rows.update(zip(table["site"].to_pylist(), table["step"].to_pylist(), strict=True))
+                rests += part in rest and table.num_rows > 0
+        taken = set(parts)
+        assert rows == expected(make, range(step + 1))
+    assert exchanges > 3
+    assert rests > 3
+
+
+@pytest.mark.usefixtures("_short")
+def test_who_follows_begins_anew_where_another_attempt_takes_over(make: Make) -> None:
+    store = Memory()
+    writer = RunWriter.create(store, "r")
+    follow = Follow(read.open(store))
+    step = -1
+    while not tail_of(store):
+        step += 1
+        writer.write(records(make, step))
+        writer.flush()
+    before = follow.parts()
+    assert any(part.becomes for part in before)
+    RunWriter.attempt(store, "r", start_step=2)
+    assert follow.exchanged(set(before).difference(follow.parts())) is None
 
 
 class TestFailures:
