@@ -258,6 +258,7 @@ def test_a_long_run_passes_through_in_pieces(
     make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
     """20,000 rows in 40 parts: what is in memory at once is one part, whatever the format."""
+    monkeypatch.setattr("fitscope.store.parts.SHARE", 40)
     if form == "tensorboard":
         pytest.importorskip("tensorboard", reason="needs the tensorboard package")
     writer = RunWriter.create(tmp_path / "runs", "long")
@@ -291,3 +292,21 @@ def test_a_long_run_passes_through_in_pieces(
         assert sum(groups) == 20_000
         assert max(groups) <= 2_000
         assert len(groups) >= 10
+
+
+def test_rows_that_wait_for_a_part_are_exported(
+    make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a long run that is still going."""
+    monkeypatch.setattr("fitscope.store.parts.SHARE", 2)
+    writer = RunWriter.create(tmp_path / "runs", "long")
+    for step in range(20):
+        writer.write([make(f"activations/{n}", step, np.full(2, step, np.float32)) for n in range(3)])
+        writer.flush()
+    run = fs.open(writer.path)
+    export_run(run, "parquet", tmp_path / "out.parquet")
+    assert any(part.becomes for part in run._now.stats.parts)
+    table = pq.read_table(tmp_path / "out.parquet")
+    assert table["step"].to_pylist() == [step for step in range(20) for _ in range(3)]
+    assert table["mean"].to_pylist() == table["step"].to_pylist()
+    writer.close()

@@ -1,6 +1,8 @@
 """A process that records for ever, to be killed. What it records follows from the step: all can check it.
 
-    python child.py DIRECTORY [seconds between flushes] [how many steps]
+    python child.py DIRECTORY [seconds between flushes] [how many steps] [share]
+
+With a `share` of its own (see `store/parts.py`) rows wait for a part from that many flushes on.
 
 Says `flushed N` after each flush: from then on nothing up to step N may be lost.
 """
@@ -15,7 +17,7 @@ import numpy as np
 
 from fitscope.record import Moment, Record
 from fitscope.reduce.stats import Stats
-from fitscope.store import RunWriter
+from fitscope.store import RunWriter, parts
 
 #: site: rows, columns, type. In turn several captures to a chunk, one, and several chunks to a capture.
 SITES: dict[str, tuple[int, int, str]] = {
@@ -48,7 +50,8 @@ def records(step: int) -> list[Record]:
     return found
 
 
-def main(directory: str, pause: float = 0.0, steps: int = 10**9) -> None:
+def main(directory: str, pause: float = 0.0, steps: int = 10**9, share: int = parts.SHARE) -> None:
+    parts.SHARE = share
     writer = RunWriter.create(directory, "run")
     print("flushed -1", flush=True)
     last = time.monotonic()
@@ -63,4 +66,4 @@ def main(directory: str, pause: float = 0.0, steps: int = 10**9) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], *(kind(text) for kind, text in zip((float, int), sys.argv[2:], strict=False)))
+    main(sys.argv[1], *(kind(text) for kind, text in zip((float, int, int), sys.argv[2:], strict=False)))

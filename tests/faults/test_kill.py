@@ -19,6 +19,7 @@ import duckdb
 import numpy as np
 import pandas as pd
 import polars as pl
+import pyarrow as pa
 import pytest
 import xarray as xr
 import zarr
@@ -112,6 +113,35 @@ def test_kill_at_any_moment(tmp_path: Path, child: ModuleType) -> None:
         check_ours(directory, flushed, child)
         check_others(directory, flushed, child)
         assert flushed >= 2 * number - 1
+
+
+def test_killed_while_rows_wait_for_a_part(tmp_path: Path, child: ModuleType) -> None:
+    """In a long run: parts and tail have every row that was flushed, and none twice."""
+    random.seed(time.time_ns())
+    waited = 0
+    for number in range(KILLS):
+        directory = tmp_path / str(number)
+        process = Child(directory, "0", str(10**9), "1")
+        try:
+            process.wait_for(3 + 3 * number)
+            time.sleep(random.uniform(0.0, 0.05))
+        finally:
+            flushed = process.kill()
+        check_ours(directory, flushed, child)
+        rank = directory / "run" / "a0000" / "r00000"
+        frame = pl.read_parquet(f"{rank}/stats/*.parquet", columns=["site", "step", "min"])
+        with pa.ipc.open_stream(rank / "tail" / "stats.arrow") as stream:
+            part = stream.schema.metadata[b"fitscope.part"].decode()
+            tail = pl.from_arrow(stream.read_all().select(frame.columns))
+        assert isinstance(tail, pl.DataFrame)
+        if not (rank / "stats" / part).exists():
+            waited += len(tail) > 0
+            frame = pl.concat([frame, tail])
+        assert not frame.select("site", "step").is_duplicated().any()
+        assert (frame["min"] == frame["step"] * 10 + 1).all()
+        small = frame.filter(site="targets").sort("step")["step"].to_list()
+        assert small in (list(range(flushed + 1)), list(range(flushed + 2)))
+    assert waited > 0
 
 
 def test_killed_and_resumed(tmp_path: Path, child: ModuleType) -> None:

@@ -265,3 +265,55 @@ def test_what_is_kept_is_bounded_and_comes_back_when_asked_for(
     assert len(g._filled) <= 3, "what the facts need, and the one asked for last"
     for question in asked:
         assert np.array_equal(numbers(g, *question), first[question], equal_nan=True), question
+
+
+def test_rows_that_become_a_part_are_not_taken_twice(
+    written: Callable[..., Written], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a long run the newest rows wait for a part: what was seen of them before is not begun anew."""
+    monkeypatch.setattr("fitscope.store.parts.SHARE", 2)
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(60, 3, 2, 3))
+
+    def at(step: int) -> dict[str, Any]:
+        found = {f"activations/{name}": values[step, n] for n, name in enumerate(NAMES)}
+        return {"loss": values[step, 0, 0, 0], **found}
+
+    run = written().add(range(4), at)
+    g = gathered(run)
+    exchanged = 0
+    for step in range(4, 60):
+        run.add([step], at)
+        if step % 4 == 1:  # some of what has become a part was not seen before
+            continue
+        before = set(g._parts)
+        g.update()
+        exchanged += any(part.becomes for part in before - set(g._parts))
+        fresh = gathered(run)
+        for measure in ("activations.rms", "activations.max"):
+            assert np.array_equal(numbers(g, measure), numbers(fresh, measure), equal_nan=True)
+        assert g.scalars["loss"].steps.tolist() == list(range(step + 1))
+        assert np.array_equal(g.scalars["loss"].values, fresh.scalars["loss"].values)
+        assert g.sites == fresh.sites
+        assert [part.key for part in g._parts] == sorted(part.key for part in g._parts)
+        assert g.rows_at(["activations/a"], step, ["rms"]) == fresh.rows_at(["activations/a"], step, ["rms"])
+    assert exchanged > 3
+    assert g.generation == 0
+    run.writer.close()
+    g.update()
+    assert g.generation == 0
+    steps, counts = g.histograms(["activations/a"])["activations/a"]
+    assert steps.tolist() == list(range(60))
+    assert counts.sum() == 60 * 6
+    late = numbers(g, "activations.std")  # read only now, from the parts
+    assert np.array_equal(late, numbers(gathered(run), "activations.std"), equal_nan=True)
+
+
+def test_histograms_of_a_large_part_are_added_up(written: Callable[..., Written]) -> None:
+    """A part with more steps than a picture has columns: every value is still in one of them."""
+    run = written().add(range(100), lambda step: {"activations/a": np.full((2, 3), 2.0 ** (step % 10))})
+    g = gathered(run)
+    steps, counts = g.histograms(["activations/a"], most=20)["activations/a"]
+    assert steps.tolist() == list(range(0, 100, 5))
+    assert (counts.sum(axis=1) == 5 * 6).all()
+    assert (counts[:, 256 + 129 : 256 + 139].sum(axis=0) == 60).all()

@@ -21,7 +21,8 @@ from fitscope.store import schema
 if TYPE_CHECKING:
     from fitscope.export import Progress
     from fitscope.read import Run
-    from fitscope.read.tables import Part, Table
+    from fitscope.read.parts import Part
+    from fitscope.read.tables import Table
 
 #: What is in a row beside its stats.
 ABOUT = ("step", "epoch", "batch", "time", "attempt", "rank", "site", "dtype", "shape", "batched", "value")

@@ -1,18 +1,30 @@
 """The stats table of a run part by part, for whoever keeps a picture of a growing run up to date.
 
-A part never changes, so whoever has taken one need not look at it again. Where a later attempt takes over,
-the parts of the one before are other parts from then on: who has taken one that is no longer listed must
-begin anew. Nothing that is read here is kept.
+A part never changes, so whoever has taken one need not look at it again. Two things make one disappear. The newest
+rows of a long run are parts of their own until one part is made of them: `exchanged` tells what to take of that. And
+where a later attempt takes over, the parts of the one before are other parts from then on: who has taken one of those
+must begin anew. Nothing that is read here is kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import pyarrow as pa
 
+from fitscope.read.parts import Held, Part, Rest
 from fitscope.read.run import Run
-from fitscope.read.tables import Part
+from fitscope.store import schema
+
+
+class Exchange(NamedTuple):
+    """A part that has taken the place of others."""
+
+    whole: Part
+    pieces: list[Part]  #: those that were taken
+    rest: Part  #: the rows of the whole that were in none of them
 
 
 class Follow:
@@ -26,12 +38,34 @@ class Follow:
         self._run._now.look()
         return self._run._now.stats.parts
 
+    def exchanged(self, taken: Iterable[Part]) -> list[Exchange] | None:
+        """What has become of parts that were all taken and are no longer listed. None if one must begin anew."""
+        pieces: dict[str, list[Part]] = {}
+        for part in taken:
+            pieces.setdefault(part.becomes or "", []).append(part)
+        now = {part.key: part for part in self._run._now.stats.parts}
+        found = []
+        for key, some in pieces.items():
+            whole = now.get(key)
+            if whole is None or any(part.end != whole.end for part in some):
+                return None
+            # Each site has its rows in the order they came, so what was taken of it comes first.
+            counts: Counter[str] = Counter()
+            for part in some:
+                assert isinstance(part.source, Held)
+                counts += part.source.counted()
+            rest = Part(Rest(whole.source, counts), whole.key, whole.end, schema.STATS_SCHEMA)
+            found.append(Exchange(whole, some, rest))
+        return found
+
     @property
     def has_samples(self) -> bool:
         """Whether single samples were recorded."""
         return bool(self._run._now.samples.parts)
 
-    def rows(self, part: Part, columns: Sequence[str]) -> pa.Table | None:
-        """The rows of a part that count. None if it is damaged, which the run then reports."""
-        table = self._run._now.stats
-        return table.take(part, columns)
+    def rows(self, part: Part, columns: Sequence[str], sites: Sequence[str] | None = None) -> pa.Table | None:
+        """The rows of a part that count. None if it is damaged, which the run then reports.
+
+        With `sites`, those of others may be left out.
+        """
+        return self._run._now.stats.take(part, columns, sites)

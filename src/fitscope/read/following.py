@@ -75,12 +75,12 @@ class Following:
                 if rank is None:
                     rank = self._ranks[attempt, number] = Rank(self.objects, attempt, number, self.damaged)
                 # Asked before the tables are listed: who has ended by then adds nothing afterwards.
-                ended = rank.has_ended
+                said = rank.said()
                 if not rank.settled or rank.end != ends[attempt]:
                     rank.end = ends[attempt]
                     for table in self.tables.values():
-                        table.follow(rank.folder, rank.end)
-                    if ended:
+                        table.follow(rank.folder, rank.end, said)
+                    if said is not None and said.get("status", "running") != "running":
                         rank.settle()
 
     def statuses(self, *, newest: bool = False) -> list[dict[str, Any]]:

@@ -32,12 +32,6 @@ class Rank:
         self._damaged = damaged
         self._seen: dict[str, tuple[bytes, Any]] = {}  # documents by key, with what was made of them
 
-    @property
-    def has_ended(self) -> bool:
-        """Whether the rank has said itself that nothing more will come."""
-        document = self._said()
-        return bool(document.get("status", "running") != "running")
-
     def settle(self) -> None:
         """From now on every document is read once more at most."""
         self._seen = {key: seen for key, seen in self._seen.items() if key == schema.STATUS}
@@ -45,7 +39,7 @@ class Rank:
 
     def status(self) -> dict[str, Any]:
         """The rank's status document; it says "running" only if the process lives. Empty if there is none."""
-        document = self._said()
+        document = self.said() or {}
         if document.get("status") != "running":
             return document
         return {**document, "status": "running" if is_alive(document) else "interrupted"}
@@ -65,7 +59,7 @@ class Rank:
 
     def averages(self) -> dict[str, str]:
         """By site, the path of its average."""
-        found = self._said().get("averages")
+        found = (self.said() or {}).get("averages")
         return found if isinstance(found, dict) else {}
 
     def average(self, path: str) -> Average | None:
@@ -77,9 +71,10 @@ class Rank:
             self._damaged.add(f"{self.folder}/{key}", problem)
             return None
 
-    def _said(self) -> dict[str, Any]:
+    def said(self) -> dict[str, Any] | None:
+        """The rank's status document as it is: the very same object while it has not changed. None if there is none."""
         document = self._document(schema.STATUS, json.loads)
-        return document if isinstance(document, dict) else {}
+        return document if isinstance(document, dict) else None
 
     def _document(self, key: str, parse: Callable[[bytes], Any]) -> Any:
         """A parsed document, or None. The very same object as before if it has not changed."""

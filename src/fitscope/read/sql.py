@@ -42,10 +42,13 @@ def _ask(query: str, tables: Sequence[Table], ends: Mapping[int, int | None]) ->
             "SET python_enable_replacements = false"
         )  # names mean tables of the run, nothing else
         for table in tables:
-            scanned = table.dataset() if table.parts else table.form.empty_table()
-            connection.register(f"{table.name}_parts", scanned)
+            sources = {f"{table.name}_parts": table.dataset(), f"{table.name}_waiting": table.waiting()}
+            there = {name: source for name, source in sources.items() if source is not None}
+            for name, source in there.items():
+                connection.register(name, source)
             where = _owned(table, ends)
-            connection.execute(f"CREATE VIEW {table.name} AS SELECT * FROM {table.name}_parts{where}")
+            rows = " UNION ALL ".join(f"SELECT * FROM {name}{where}" for name in there)
+            connection.execute(f"CREATE VIEW {table.name} AS {rows}")
         frame: pd.DataFrame = connection.sql(query).df()
         return frame
 

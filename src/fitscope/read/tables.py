@@ -2,8 +2,10 @@
 
 A part never changes, so what was read of it is kept and never read again; following a live run costs only
 the new parts. What is kept is bounded (`KEEP_BYTES`): beyond that the parts longest unused are let go and
-read again when needed. Every page is checked against its checksum, so damage is an error here, never a
-wrong number; a damaged part is left out and reported.
+read again when needed. A damaged part is left out and reported.
+
+Rows of the tail (see `store/tail.py`) are parts as well, one for each look that found some. They are held in memory and
+give way to the part that their rows become.
 """
 
 from __future__ import annotations
@@ -11,17 +13,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from fitscope.read.damage import DamageReport
-from fitscope.read.filesystem import filesystem
-from fitscope.record import PASSES
-from fitscope.store import schema
+from fitscope.read.parts import Held, Part, Stored
+from fitscope.store import schema, tail
 from fitscope.store._base import Objects
 from fitscope.store.places import is_local
 
@@ -31,93 +30,16 @@ if TYPE_CHECKING:
 KEEP_BYTES = 512 << 20  #: of decoded columns
 READERS = 16  #: parts fetched at once from an object store; local files are read one by one, which is faster
 
-_REPETITIVE = ("site", "dtype", "phase", "output")  # columns of few names: kept as dictionaries
 _UNREADABLE = (pa.ArrowException, OSError)
 
 
-class Part:
-    """One immutable part of a table; `end` is the step at which a later attempt took over."""
+@dataclass(slots=True)
+class _Tail:
+    """The tail of one rank, as far as it was read."""
 
-    def __init__(self, objects: Objects, key: str, end: int | None, form: pa.Schema) -> None:
-        self.objects = objects
-        self.key = key
-        self.end = end
-        self._form = form
-        self.kept_bytes = 0
-        self._columns: dict[str, pa.Array] = {}
-        self._footer: pq.FileMetaData | None = None
-        self._data: bytes | None = None  # of a part elsewhere, which is cheaper to keep than to fetch again
-        self._rows: dict[str, slice | np.ndarray[Any, Any]] | None = None  # where each site's rows are
-
-    @property
-    def sites(self) -> Iterable[str]:
-        return self._rows or ()
-
-    def lacks(self, columns: Sequence[str]) -> bool:
-        unknown = self._rows is None and "site" in self._form.names
-        return unknown or any(name not in self._columns for name in columns)
-
-    def load(self, columns: Sequence[str]) -> None:
-        """Reads the columns that are not there yet."""
-        missing = [name for name in columns if name not in self._columns]
-        survey = self._rows is None and "site" in self._form.names
-        table = self.owned([*missing, *(["site"] if survey else [])])
-        if survey:
-            self._rows = _rows_by_site(table["site"].combine_chunks())
-        for name in missing:
-            self._columns[name] = column = table[name].combine_chunks()
-            self.kept_bytes += column.nbytes
-
-    def let_go(self) -> None:
-        self._columns, self._data, self.kept_bytes = {}, None, 0
-
-    def rows(self, columns: Sequence[str], site: str | None) -> list[pa.Array]:
-        """Loaded columns, all rows or those of one site."""
-        arrays = [self._columns[name] for name in columns]
-        if site is None:
-            return arrays
-        assert self._rows is not None
-        rows = self._rows.get(site, slice(0, 0))
-        if isinstance(rows, slice):
-            return [array.slice(rows.start, rows.stop - rows.start) for array in arrays]
-        return [array.take(pa.array(rows)) for array in arrays]
-
-    def owned(self, columns: Iterable[str]) -> pa.Table:
-        """Reads columns of the rows that count: those of steps that no later attempt did again.
-
-        A pass at the very step where the next attempt started belongs to both, so it counts.
-        """
-        if self.end is None:
-            return self.read(sorted({*columns}))
-        table = self.read(sorted({*columns, "step"}))
-        shared = pc.equal(table["step"], self.end)
-        counts = pc.less(table["step"], self.end)
-        if pc.any(shared).as_py():
-            whose = "site" if "site" in self._form.names else "phase"
-            counts = pc.or_(counts, pc.and_(shared, _of_passes(self.read([whose])[whose])))
-        return table.filter(counts)
-
-    def read(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """Reads columns from the store, all by default. One that an older part does not have is null."""
-        data = self._data
-        if data is None:
-            data = self.objects.get(self.key)
-            if is_local(self.objects) is None:
-                self._data = data
-                self.kept_bytes += len(data)
-        file = pq.ParquetFile(
-            pa.BufferReader(data),
-            metadata=self._footer,
-            page_checksum_verification=True,
-            read_dictionary=[name for name in _REPETITIVE if name in self._form.names],
-        )
-        self._footer = file.metadata
-        # Arrow's own threads only get in the way of something so small.
-        table = file.read(columns=columns, use_threads=False)
-        for name in columns or ():
-            if name not in table.column_names:
-                table = table.append_column(name, pa.nulls(table.num_rows, self._form.field(name).type))
-        return table
+    tail: tail.Tail
+    end: int | None
+    parts: list[Part] = field(default_factory=list)
 
 
 class Table:
@@ -129,26 +51,71 @@ class Table:
         self._run = run
         self._damaged = damaged
         self._parts: dict[str, Part] = {}
+        self._tails: dict[str, _Tail] = {}  # by folder
+        self._said: dict[str, object] = {}  # likewise: the rank's last word when its tail was read
         # parts with kept columns, the longest unused first
         self._used: OrderedDict[str, Part] = OrderedDict()
         self._sites: set[str] = set()
         self._surveyed: set[str] = set()  # keys of the parts whose sites are known
 
-    def follow(self, folder: str, end: int | None) -> None:
-        """Takes notice of the parts in a rank's folder. `end`: the step where its attempt stops to count."""
+    def follow(self, folder: str, end: int | None, said: object = None) -> None:
+        """Takes notice of the rows in a rank's folder. `end`: the step where its attempt stops to count.
+
+        `said` is the rank's last word: while it is the same object nothing has been added to the tail.
+        """
         base = f"{folder}/{self.name}"
-        for name in self._run.list(base):
+        # Before the parts are listed: rows that have become a part since are then seen in that part alone.
+        if said is None or said is not self._said.get(folder):
+            self._take_tail(folder, end)
+            self._said[folder] = said
+        names = self._run.list(base)
+        for name in names:
             key = f"{base}/{name}"
             known = self._parts.get(key)
             if name.endswith(".parquet") and (known is None or known.end != end):
-                self._parts[key] = Part(self._run, key, end, self.form)
+                self._parts[key] = Part(Stored(self._run, key, self.form), key, end, self.form)
                 if known is not None:  # rows of it count no more: so may not the sites
                     self._sites, self._surveyed = set(), set()
+        waiting = self._tails.get(folder)
+        if waiting is not None and waiting.tail.part in names:
+            self._drop_tail(folder)
+        elif waiting is not None and waiting.end != end:
+            self._drop_tail(folder)
+            self._take_tail(folder, end)
+
+    def _take_tail(self, folder: str, end: int | None) -> None:
+        """Takes the rows that have been added to the tail in a rank's folder."""
+        key = f"{folder}/{schema.tail_key(self.name)}"
+        known = self._tails.get(folder)
+        try:
+            data = self._run.get(key)
+            part = tail.part_of(data)
+            if known is None or known.tail.part != part:
+                self._drop_tail(folder)
+                known = self._tails[folder] = _Tail(tail.Tail(part), end)
+            batches = known.tail.take(data)
+        except FileNotFoundError:
+            self._drop_tail(folder)
+        except tail.DAMAGED as problem:
+            self._damaged.add(key, problem)
+        else:
+            if batches:
+                # named so that they come after all parts
+                whole = f"{folder}/{self.name}/{part}"
+                name = f"{whole}+{len(known.parts):04d}"
+                known.parts.append(Part(Held(batches), name, end, self.form, becomes=whole))
+
+    def _drop_tail(self, folder: str) -> None:
+        known = self._tails.pop(folder, None)
+        for part in known.parts if known is not None else ():
+            self._used.pop(part.key, None)
+            self._surveyed.discard(part.key)
 
     @property
     def parts(self) -> list[Part]:
         """The parts that can be read, as far as is known."""
-        return [part for key, part in sorted(self._parts.items()) if key not in self._damaged]
+        waiting = {part.key: part for known in self._tails.values() for part in known.parts}
+        return [part for key, part in sorted({**self._parts, **waiting}.items()) if key not in self._damaged]
 
     def sites(self) -> set[str]:
         """The sites there are rows of."""
@@ -161,18 +128,24 @@ class Table:
 
     def read(self, columns: Sequence[str], site: str | None = None) -> pa.Table | None:
         """The rows of all parts, or of one site in them. None if there are no parts."""
-        self._load(self.parts, columns)
-        pieces = [part.rows(columns, site) for part in self.parts]
+        self._load(self.parts, columns, site)
+        parts = self.parts
+        pieces = [piece for part in parts for piece in part.rows(columns, site)]
         self._keep_within_bounds()
-        if not pieces:
+        if not parts:
             return None
+        if not pieces:
+            return pa.schema([self.form.field(name) for name in columns]).empty_table()
         arrays = [pa.chunked_array(chunks) for chunks in zip(*pieces, strict=True)]
         return pa.table(arrays, list(columns)).unify_dictionaries()
 
-    def take(self, part: Part, columns: Sequence[str]) -> pa.Table | None:
-        """The rows of one part that count, of which nothing is kept. None if it cannot be read."""
+    def take(self, part: Part, columns: Sequence[str], sites: Sequence[str] | None = None) -> pa.Table | None:
+        """The rows of one part that count, of which nothing is kept. None if it cannot be read.
+
+        With `sites`, those of others may be left out.
+        """
         found: list[pa.Table] = []
-        self._each([part], lambda part: found.append(part.owned(columns)))
+        self._each([part], lambda part: found.append(part.owned(columns, sites)))
         if part.key not in self._used:
             part.let_go()
         return found[0].select(list(columns)) if found else None
@@ -181,19 +154,40 @@ class Table:
         """Reads every part once, so that all damage is known."""
         self._each(self.parts, lambda part: part.read())
 
-    def dataset(self) -> ds.Dataset:
-        """All parts as one Arrow dataset, for DuckDB: it reads only the columns and rows a query needs."""
+    def dataset(self) -> ds.Dataset | None:
+        """All parts as one Arrow dataset, for DuckDB: it reads only the columns and rows a query needs.
+
+        Those elsewhere are fetched first: a file system written in Python would be asked by Arrow's threads, each of
+        which waits for the interpreter while DuckDB, which holds it, waits for them.
+        """
         import pyarrow.dataset as ds  # brings in pandas
 
         options = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
         form = ds.ParquetFileFormat(default_fragment_scan_options=options)
-        keys = [part.key for part in self.parts]
+        stored = {part: part.source for part in self.parts if isinstance(part.source, Stored)}
+        if not stored:
+            return None
         if is_local(self._run):
-            return ds.dataset([self._run.describe(key) for key in keys], self.form, format=form)
-        return ds.dataset(keys, self.form, format=form, filesystem=filesystem(self._run))
+            return ds.dataset([self._run.describe(part.key) for part in stored], self.form, format=form)
+        self._each(list(stored), lambda part: stored[part].fetch())
+        fragments = [
+            form.make_fragment(source.fetch())
+            for part, source in stored.items()
+            if part.key not in self._damaged
+        ]
+        for part in stored:
+            if part.key not in self._used:
+                part.let_go()
+        return ds.FileSystemDataset(fragments, self.form, form)
 
-    def _load(self, parts: Iterable[Part], columns: Sequence[str]) -> None:
-        self._each([part for part in parts if part.lacks(columns)], lambda part: part.load(columns))
+    def waiting(self) -> pa.Table:
+        """The rows that are not in a part yet."""
+        tables = [part.read(self.form.names) for part in self.parts if isinstance(part.source, Held)]
+        return pa.concat_tables([self.form.empty_table(), *(table.cast(self.form) for table in tables)])
+
+    def _load(self, parts: Iterable[Part], columns: Sequence[str], site: str | None = None) -> None:
+        lacking = [part for part in parts if part.lacks(columns, site)]
+        self._each(lacking, lambda part: part.load(columns, site))
         for part in parts:
             self._used[part.key] = part
             self._used.move_to_end(part.key)
@@ -220,23 +214,3 @@ class Table:
             _, oldest = self._used.popitem(last=False)
             kept -= oldest.kept_bytes
             oldest.let_go()
-
-
-def _of_passes(column: Any) -> Any:
-    """Which rows are of a pass, told by their sites or by their phases."""
-    heads = f"^({'|'.join(PASSES)})(/|$)"
-    return pc.match_substring_regex(column.cast(pa.string()), heads)
-
-
-def _rows_by_site(column: Any) -> dict[str, slice | np.ndarray[Any, Any]]:
-    codes = column.indices.to_numpy(zero_copy_only=False)
-    if not len(codes):
-        return {}
-    names = column.dictionary.to_pylist()
-    starts = np.flatnonzero(np.diff(codes, prepend=-1))
-    stops = np.append(starts[1:], len(codes))
-    found = codes[starts].tolist()
-    if len(set(found)) == len(found):  # sorted by site, as our writer leaves it: one stretch each
-        stretches = zip(found, starts.tolist(), stops.tolist(), strict=True)
-        return {names[code]: slice(start, stop) for code, start, stop in stretches}
-    return {names[code]: np.flatnonzero(codes == code) for code in set(found)}

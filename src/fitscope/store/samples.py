@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from fitscope.record import Samples
-from fitscope.store.parts import Rows, parquet
+from fitscope.store.parts import Encoding, Rows
 from fitscope.store.schema import LONGEST_VALUE, SAMPLES, SAMPLES_SCHEMA
 
 ROW_MEMORY = 60  #: bytes of a row in memory beside its numbers, about
@@ -32,6 +32,7 @@ class SamplesRows(Rows):
     """Rows of the samples table."""
 
     name = SAMPLES
+    encoding = Encoding(_DICTIONARIES, _ENCODINGS, _STATISTICS)
 
     def __init__(self, attempt: int, rank: int) -> None:
         self._origin = (attempt, rank)
@@ -66,9 +67,6 @@ class SamplesRows(Rows):
 
     def clear(self) -> None:
         self._batches, self._count, self._numbers = [], 0, 0
-
-    def encode(self) -> bytes:
-        return parquet(self.table(), _DICTIONARIES, _ENCODINGS, _STATISTICS)
 
     def table(self) -> pa.Table:
         """All rows, as they came. There must be some."""

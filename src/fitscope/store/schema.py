@@ -3,8 +3,12 @@
     <run>/run.json                                    created once, never changed: what this run is
     <run>/attempts/0000.json                          created once per start of the training
     <run>/a0000/r00000/status.json                    replaced at every flush: how that rank is doing
-    <run>/a0000/r00000/stats/part-000000.parquet      immutable, one per flush  ← commits its rows
+    <run>/a0000/r00000/stats/part-000000.parquet      immutable: the rows of one or several flushes
+                                                                                ← commits its rows
     <run>/a0000/r00000/samples/part-000000.parquet    likewise, of single samples
+    <run>/a0000/r00000/tail/stats.arrow               replaced at every flush between two parts: the rows that wait
+                                                      for the next  ← commits them, until there is that part
+    <run>/a0000/r00000/tail/samples.arrow             likewise
     <run>/a0000/r00000/averages/<site>.npz            replaced now and then: running mean and std
     <run>/a0000/r00000/tensors.zarr/zarr.json         Zarr v3 root group: which site has which arrays
     <run>/a0000/r00000/tensors.zarr/<site>/data/c.…   chunks: the plain bytes of the tensors
@@ -16,11 +20,16 @@ same run and continues its steps: **a step belongs to the last attempt that star
 that does not train (`validation/…`, `evaluate/…`, `predict/…`) describes the weights at its step, which the
 attempt that ended there and the one that started there share: it counts up to and including that step.
 
+The first flushes of a run make a part each; later a part takes the rows of several, which wait in the tail until
+then. A tail says in its schema which part its rows will be in, and **counts as long as that part does not exist**:
+so no row is ever seen twice or missed, though part and tail are two objects. At the end all rows are in parts.
+
 Nothing is parsed back from a name: attempt, rank and site stand in the documents and tables themselves.
 
 History
     1   2026-11   first; then columns, tables and objects that an older reader does not miss: `cosine`,
-                  `samples`, `averages`
+                  `samples`, `averages`, `tail` (without it the newest rows of a long run that is still going, or
+                  was killed, come later or not at all)
 """
 
 from __future__ import annotations
@@ -55,7 +64,7 @@ STATUS = "status.json"
 #   heartbeat     seconds since 1970 of the last flush
 #   host, machine, pid, started    who writes, so that readers can tell whether it lives (see `liveness`)
 #   step          the last step recorded
-#   rows, parts   of the stats table;  captures: of tensors;  bytes: of all objects
+#   rows, parts   of the stats table, rows of the tail included;  captures: of tensors;  bytes: of all objects
 #   samples       rows of the samples table
 #   averages      {site: path below `averages`, without its ending}
 #   limit, full_at     the bytes allowed; the step at which recording stopped because of them, or null
@@ -67,6 +76,7 @@ STATS = "stats"
 SAMPLES = "samples"
 TENSORS = "tensors.zarr"
 AVERAGES = "averages"
+TAIL = "tail"
 
 #: One row: what is known about the tensor seen at one site at one step.
 STATS_SCHEMA = pa.schema(
@@ -213,6 +223,10 @@ def _encode(part: str) -> str:
 
 def part_name(number: int) -> str:
     return f"part-{number:06d}.parquet"
+
+
+def tail_key(table: str) -> str:
+    return f"{TAIL}/{table}.arrow"
 
 
 def rank_folder(attempt: int, rank: int) -> str:

@@ -18,9 +18,8 @@ new.
 
 from __future__ import annotations
 
-import builtins
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -40,12 +39,14 @@ from fitscope.store.status import Status
 from fitscope.store.tables import ROW_BYTES, StatsRows
 from fitscope.store.tensors import TensorStore, storable
 
+T = TypeVar("T")
+
 ENDINGS = ("complete", "interrupted", "failed")
 FLUSH_MEMORY = MOST_MEMORY // 8  #: bytes of rows waiting that call for a part before the flush is due
 
 
 def interval(runtime: float) -> float:
-    """Seconds to the next flush: it grows with the run, so that a long one has some 2,500 parts at most."""
+    """Seconds to the next flush: it grows with the run, of which a day has some 4,000."""
     return min(max(runtime / 500.0, 2.0), 30.0)
 
 
@@ -177,8 +178,9 @@ class RunWriter:
         for some in rows:
             self._add_samples(some, errors)
         for parts in (self._stats_parts, self._samples_parts):
-            if parts.memory >= FLUSH_MEMORY:
+            if parts.gathering >= FLUSH_MEMORY:
                 self._put_parts(parts, errors)
+                self._encoded(parts, parts.gather, errors)
         if errors:
             raise errors[0]
 
@@ -195,7 +197,7 @@ class RunWriter:
     def flush(self) -> None:
         """Commits all that was written. What a failure keeps from being committed is tried again next time.
 
-        The order is the guarantee: chunks, what counts them, the tables' parts, and at last the status.
+        The order is the guarantee: chunks, what counts them, the tables' parts and tails, and at last the status.
         """
         errors = self._commit()
         self._put_status(errors)
@@ -226,7 +228,7 @@ class RunWriter:
     def _commit(self, *, last: bool = False) -> list[OSError]:
         errors = self._tensors.flush()
         for parts in (self._stats_parts, self._samples_parts):
-            self._put_parts(parts, errors)
+            self._commit_rows(parts, errors, last=last)
         return errors + self._averages.flush(last=last)
 
     def _storable(self, records: Iterable[Record], errors: list[OSError]) -> Iterator[tuple[Record, Array]]:
@@ -261,9 +263,23 @@ class RunWriter:
         captures = sum(self._tensors.cost(record, tensor) for record, tensor in tensors)
         return self._meter.room(captures + waiting + rows + PART_BYTES)
 
-    def _put_parts(self, parts: Parts, errors: list[OSError]) -> None:
-        """Puts the rows that wait: first a part that failed before, then all the others."""
-        while (part := self._next_part(parts, errors)) is not None:
+    def _commit_rows(self, parts: Parts, errors: list[OSError], *, last: bool) -> None:
+        """Puts the rows that wait, as a part if that is due and as the tail if it is not."""
+        self._put_parts(parts, errors, due=last)
+        tail = self._encoded(parts, parts.next_tail, errors)
+        if tail is not None and not self._meter.room(len(tail) - parts.tail_bytes + parts.disk_bytes):
+            self._put_parts(parts, errors, due=True)  # which takes less room
+            tail = self._encoded(parts, parts.next_tail, errors)
+        if tail is not None:
+            try:
+                self._meter.put(parts.tail_key, tail, parts.tail_bytes)
+                parts.tail_is_put(len(tail))
+            except OSError as problem:
+                errors.append(problem)
+
+    def _put_parts(self, parts: Parts, errors: list[OSError], *, due: bool = False) -> None:
+        """Puts a part that failed before, then one of all other rows if it is due."""
+        while (part := self._encoded(parts, lambda: parts.next_part(due=due), errors)) is not None:
             if not self._meter.room(len(part)):
                 self._fill_up(self._step or 0)
                 self._discard(parts)
@@ -275,14 +291,15 @@ class RunWriter:
                 return
             self._meter.bytes += len(part)
 
-    def _next_part(self, parts: Parts, errors: list[OSError]) -> builtins.bytes | None:
+    def _encoded(self, parts: Parts, encode: Callable[[], T], errors: list[OSError]) -> T | None:
         """A row that cannot be encoded must not stand in the way of all that come after it."""
         try:
-            return parts.next_part()
+            return encode()
         except (ValueError, TypeError, OverflowError, pa.ArrowException) as problem:
             fits = f"rows that fit the {parts.name} table"
             errors.append(StoreError(fits, f"{problem!r}", "Please report this"))
-            self._discard(parts)
+            for site, rows in parts.abandon().items():
+                self._refuse(site, rows)
             return None
 
     def _discard(self, parts: Parts) -> None:
@@ -292,9 +309,9 @@ class RunWriter:
     def _put_status(self, errors: list[OSError]) -> None:
         document = self._status.document(
             step=self._step,
-            rows=self._stats_parts.rows,
+            rows=self._stats_parts.stored,
             parts=self._stats_parts.parts,
-            samples=self._samples_parts.rows,
+            samples=self._samples_parts.stored,
             averages=self._averages.paths,
             captures=self._tensors.captures,
             bytes=self.bytes,

@@ -1,6 +1,6 @@
 """Gathered: the numbers of one run that its pictures need, read part by part and kept up to date.
 
-`update` takes in the parts that are new, whatever has been asked for so far; a measure is read when it is first
+`update` takes in the rows that are new, whatever has been asked for so far; a measure is read when it is first
 asked for. A row that turns up later, or an attempt that takes over, makes everything begin anew (`generation`
 grows). The exact numbers of a moment are read from the part that has them. Not thread-safe.
 """
@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from fitscope.errors import RunError, one_of
 from fitscope.read import Run
-from fitscope.read.follow import Follow
-from fitscope.read.tables import Part
+from fitscope.read.follow import Exchange, Follow
+from fitscope.read.parts import Part
 from fitscope.show.data.facts import Facts, Finding
 from fitscope.show.data.matrix import INF, NAN, VALUE, Array, Matrix
 from fitscope.show.data.measures import MEASURES, Groups, Measure, offered
@@ -27,6 +27,8 @@ from fitscope.store import schema
 
 KEEP_BYTES = 1 << 30  #: of matrices; beyond that the one longest unused goes
 _ALWAYS = ("activations.zeros", "activations.rms")  #: what the facts are taken from
+
+_NOTHING = (0, -1)  # first and last step of a part without any
 
 Progress = Callable[[int, int], None]
 
@@ -57,23 +59,37 @@ class Gathered:
     def update(self, progress: Progress | None = None) -> bool:
         """Takes in what is new. Whether anything was."""
         parts = self._follow.parts()
-        if not set(self._parts) <= set(parts):
+        exchanged = self._follow.exchanged(set(self._parts).difference(parts))
+        if exchanged is None:
             self.generation += 1
             self._begin()
-        new = [part for part in parts if part not in self._parts]
+        rest = {exchange.whole: exchange.rest for exchange in exchanged or ()}
+        new = [rest.get(part, part) for part in parts if part not in self._parts]
         for i, part in enumerate(new):
             self._take(part)
             if progress is not None:
                 progress(i + 1, len(new))
         if new:
             self._settle()
+        for exchange in exchanged or ():
+            self._exchange(exchange)
         return bool(new)
+
+    def _exchange(self, exchange: Exchange) -> None:
+        """Has one part instead of several, of which all was taken."""
+        pieces = [*exchange.pieces, exchange.rest]
+        spans = [span for span in map(self._parts.pop, pieces) if span != _NOTHING] or [_NOTHING]
+        self._parts[exchange.whole] = (min(first for first, _ in spans), max(last for _, last in spans))
+        self._parts = dict(sorted(self._parts.items(), key=lambda item: item[0].key))
+        for filled in self._filled.values():
+            filled.parts.difference_update(pieces)
+            filled.parts.add(exchange.whole)
 
     def _take(self, part: Part) -> None:
         columns = ["site", "step", "epoch", "time", "value", "count", "nans", "infs"]
         table = self._follow.rows(part, columns)
         if table is None or not table.num_rows:
-            self._parts[part] = (0, -1)
+            self._parts[part] = _NOTHING
             return
         names, codes = _sites(table)
         c = _numbers(table, columns[1:])
@@ -236,7 +252,7 @@ class Gathered:
         for looked, (first, _, part) in enumerate(parts):
             if all(len(rows) >= 2 for rows in found.values()) or looked >= 24:
                 break
-            table = self._follow.rows(part, ["site", "step", *columns])
+            table = self._follow.rows(part, ["site", "step", *columns], sites)
             if table is None or first > step:
                 continue
             names, codes = _sites(table)
@@ -252,19 +268,20 @@ class Gathered:
         """By site: the steps, and the counts of each by bucket (−256…256): its values over the training.
 
         Of a run with very many parts only as many are read as the picture has columns, the first and the last
-        among them.
+        among them, and of a part with more steps than that some count together, as the first of them.
         """
         parts = [part for part, (first, last) in self._parts.items() if first <= last]
         found: dict[str, list[tuple[Array, Array]]] = {site: [] for site in sites}
         for i in np.unique(np.linspace(0, len(parts) - 1, min(len(parts), most)).astype(int)):
-            table = self._follow.rows(parts[i], ["site", "step", "buckets", "counts"])
+            table = self._follow.rows(parts[i], ["site", "step", "buckets", "counts"], sites)
             if table is None:
                 continue
             names, codes = _sites(table)
             for at in _stretches(codes):
                 if names[codes[at.start]] in found:
-                    rows = table.slice(at.start, at.stop - at.start)
-                    found[names[codes[at.start]]].append((rows["step"].to_numpy(), _dense(rows)))
+                    found[names[codes[at.start]]].append(
+                        _dense(table.slice(at.start, at.stop - at.start), most)
+                    )
         return {site: _joined(pieces) for site, pieces in found.items() if pieces}
 
 
@@ -318,7 +335,7 @@ def _nested(site: str) -> bool:
 
 
 def _sites(table: pa.Table) -> tuple[list[str], Array]:
-    column = table["site"].combine_chunks()
+    column = table["site"].unify_dictionaries().combine_chunks()
     if isinstance(column, pa.ChunkedArray):
         column = column.chunk(0)
     return column.dictionary.to_pylist(), column.indices.to_numpy(zero_copy_only=False)
@@ -334,18 +351,17 @@ def _numbers(table: pa.Table, columns: Any) -> dict[str, Array]:
     return {name: table[name].to_numpy() for name in columns}
 
 
-def _dense(table: pa.Table) -> Array:
+def _dense(table: pa.Table, most: int) -> tuple[Array, Array]:
+    """Steps and counts by bucket, of one site. Where there are more than `most`, neighbours are added up."""
     table = table.combine_chunks()
     buckets, counts = (table[name].combine_chunks() for name in ("buckets", "counts"))
     lengths = buckets.value_lengths().to_numpy(zero_copy_only=False)
-    dense = np.zeros((len(table), 513), np.int64)
+    places = np.arange(len(table)) * min(len(table), most) // len(table)
+    starts = np.flatnonzero(np.diff(places, prepend=-1))
+    dense = np.zeros((len(starts), 513), np.int64)
     ids = buckets.flatten().to_numpy(zero_copy_only=False).astype(np.int64) + 256
-    np.add.at(
-        dense,
-        (np.repeat(np.arange(len(table)), lengths), ids),
-        counts.flatten().to_numpy(zero_copy_only=False),
-    )
-    return dense
+    np.add.at(dense, (np.repeat(places, lengths), ids), counts.flatten().to_numpy(zero_copy_only=False))
+    return table["step"].to_numpy()[starts], dense
 
 
 def _joined(pieces: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
