@@ -70,18 +70,18 @@ def test_measures_agree_with_the_table(written: Callable[..., Written]) -> None:
     run = written().add(range(8), at)
     g, table = gathered(run), fs.open(run.path)
     assert 2.0 ** numbers(g, "gradients.rms")[0] == pytest.approx(
-        table.series("gradients/a", "rms"), rel=4e-3
+        table.series("gradients/a", "rms"), rel=6e-3
     )
     frame = table.frame("activations/a")
     assert numbers(g, "activations.zeros")[0] == pytest.approx(frame["zeros"] / frame["count"], abs=1e-4)
-    assert 2.0 ** numbers(g, "activations.max")[0] == pytest.approx(frame["max"], rel=4e-3)
+    assert 2.0 ** numbers(g, "activations.max")[0] == pytest.approx(frame["max"], rel=6e-3)
 
     def length(kind: str) -> Any:
         parts = [table.frame(f"{kind}/a/{w}") for w in ("kernel", "bias")]
         return np.sqrt(sum(part["rms"] ** 2 * part["count"] for part in parts))
 
     assert 2.0 ** numbers(g, "updates.ratio")[0] == pytest.approx(
-        length("updates") / length("weights"), rel=4e-3
+        length("updates") / length("weights"), rel=6e-3
     )
 
 
@@ -244,13 +244,16 @@ def test_a_later_attempt_takes_over(written: Callable[..., Written], tmp_path: A
 
 
 def test_packed_arrays_are_where_the_header_says() -> None:
-    data = pack({"x": float("nan")}, {"a": np.array([[1, 258]], np.uint16), "b": np.array([2.5])})
+    codes = np.array([[1, 258], [0, 65535]], np.uint16)
+    data = pack({"x": float("nan")}, {"a": codes, "b": np.array([2.5]), "c": codes[:, :0]})
     length = int.from_bytes(data[:4], "little")
     header = json.loads(data[4 : 4 + length])
-    assert header == {"facts": {"x": "NaN"}, "arrays": [["a", "uint16", [1, 2]], ["b", "float64", [1]]]}
+    arrays = [["a", "uint16", [2, 2]], ["b", "float64", [1]], ["c", "uint16", [2, 0]]]
+    assert header == {"facts": {"x": "NaN"}, "arrays": arrays}
     body = data[4 + length :]
     assert (4 + length) % 8 == 0
-    assert list(body[:4]) == [0, 1, 1, 2], "high bytes first, then the low ones"
+    # +1, +257; -1 (to above), -1 (to the left, past 0): as 2, 514, 1, 1.
+    assert list(body[:8]) == [0, 2, 0, 0, 2, 2, 1, 1], "high bytes first, then the low ones"
     assert np.frombuffer(body[8:16], "<f8").tolist() == [2.5]
 
 

@@ -41,7 +41,7 @@ class Code:
     def of(cls, scale: Scale) -> Code:
         if scale.kind in ("share", "cosine"):
             return cls(scale.low, (scale.high - scale.low) / 65535)
-        return cls(-128.0, 1 / 256)  # log2 of every float32 that is not subnormal, to 0.3 %
+        return cls(-128.0, 1 / 64)  # log2 of every float32 that is not subnormal, to 0.6 %
 
     def encode(self, numbers: Array) -> Array:
         codes = np.rint((np.nan_to_num(numbers, nan=self.offset) - self.offset) / self.step)

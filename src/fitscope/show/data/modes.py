@@ -23,7 +23,7 @@ MODES = {
     "run": "vs another run",
 }
 
-_RELATIVE = Code(-128.0, 1 / 256)
+_RELATIVE = Code(-128.0, 1 / 64)
 _MEMORY = 30  #: recorded steps that the own past reaches back, about
 _STEADY = 0.15  #: the least wobble, in doublings: a row that never moved must not scream at its first twitch
 

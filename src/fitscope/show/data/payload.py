@@ -143,7 +143,7 @@ def _columns(
     arrays = {
         "start": held.starts(level, first, stop).astype(np.float64),
         "low": cells.low,
-        "high": cells.high,
+        "spread": cells.high - cells.low,  # of a cell without a value 1: 0 - 65535
         "flags": cells.flags,
     }
     return facts, arrays

@@ -46,6 +46,7 @@ export class Page {
     this.gutter = 168;
     this.waiting = false;
     this.asked = 0;
+    this.reach = 0;
   }
 
   // ---- what is shown ----------------------------------------------------------------------------------
@@ -60,7 +61,12 @@ export class Page {
   all() {
     const starts = [this.matrix?.start[0], this.curve?.start[0]].filter((s) => s !== undefined);
     const from = starts.length ? Math.min(.../** @type {number[]} */ (starts)) : 0;
-    return { from, to: Math.max(this.matrix?.end ?? 0, this.curve?.end ?? 0, from + 1) };
+    const end = Math.max(this.matrix?.end ?? 0, this.curve?.end ?? 0, from + 1);
+    if (this.head.status !== "running") return { from, to: end };
+    // While a run grows its last pixel is still being filled: what is on show moves by whole pixels, not at every tick.
+    const pixel = (end - from) / Math.max(by("heat").clientWidth, 1);
+    if (end > this.reach || end < this.reach - 2 * pixel) this.reach = end + pixel;
+    return { from, to: this.reach };
   }
 
   /** The finest matrix that covers the stretch. */
