@@ -7,7 +7,9 @@ begin anew. Nothing that is read here is kept.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pyarrow as pa
 
@@ -30,6 +32,20 @@ class Follow:
     def has_samples(self) -> bool:
         """Whether single samples were recorded."""
         return bool(self._run._now.samples.parts)
+
+    def each(self, parts: Sequence[Part], columns: Sequence[str]) -> Iterator[tuple[Part, pa.Table | None]]:
+        """`rows` of one part after another. The next ones are read while the caller works on this one."""
+        table = self._run._now.stats
+        ahead = table.readers
+        with ThreadPoolExecutor(ahead) as pool:
+            reading: deque[tuple[Part, Future[pa.Table | None]]] = deque()
+            for part in parts:
+                reading.append((part, pool.submit(table.take, part, columns)))
+                if len(reading) > ahead:
+                    first, rows = reading.popleft()
+                    yield first, rows.result()
+            for first, rows in reading:
+                yield first, rows.result()
 
     def rows(self, part: Part, columns: Sequence[str]) -> pa.Table | None:
         """The rows of a part that count. None if it is damaged, which the run then reports."""

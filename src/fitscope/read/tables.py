@@ -150,6 +150,11 @@ class Table:
         """The parts that can be read, as far as is known."""
         return [part for key, part in sorted(self._parts.items()) if key not in self._damaged]
 
+    @property
+    def readers(self) -> int:
+        """How many parts are worth reading at once while something else is done: many from afar."""
+        return 1 if is_local(self._run) else READERS
+
     def sites(self) -> set[str]:
         """The sites there are rows of."""
         new = [part for part in self.parts if part.key not in self._surveyed]
