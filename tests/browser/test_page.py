@@ -245,7 +245,10 @@ def test_what_ticks_painted_is_what_a_page_opened_now_paints(tmp_path: Path, loo
             synthetic.write(tmp_path, LAYERS, end, nan=False, first=first, writer=writer)
             page.wait_for_selector(f'#facts[data-step="{end - 1}"]')
         fresh = look(server.url, chosen)
-        seen, anew = ([column(p, step, [*range(LAYERS)]) for step in (0, 900, *range(1780, 1960, 2))] for p in (page, fresh))
+        seen, anew = (
+            [column(p, step, [*range(LAYERS)]) for step in (0, 900, *range(1780, 1960, 2))]
+            for p in (page, fresh)
+        )
         assert seen == anew
         assert pixel(page, 40, 1949) != pixel(page, 40, 1990), "grown, and nothing beyond"
     writer.close()

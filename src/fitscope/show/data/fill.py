@@ -26,7 +26,9 @@ class Piece:
         column = table["site"].combine_chunks()
         column = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
         self.names: list[str] = column.dictionary.to_pylist()
-        self.codes: Array = column.indices.to_numpy(zero_copy_only=False)  #: of each row, its place in `names`
+        self.codes: Array = column.indices.to_numpy(
+            zero_copy_only=False
+        )  #: of each row, its place in `names`
         self._columns: dict[str, Array] = {}
 
     @property
@@ -42,7 +44,9 @@ class Piece:
 
     def of(self, site: str) -> Array:
         """The rows of one site."""
-        return np.flatnonzero(self.codes == self.names.index(site)) if site in self.names else np.empty(0, int)
+        return (
+            np.flatnonzero(self.codes == self.names.index(site)) if site in self.names else np.empty(0, int)
+        )
 
     def largest(self, column: str) -> Array:
         """Of each name, the largest number in a column; -1 where it has no row."""

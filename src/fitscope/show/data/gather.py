@@ -28,7 +28,16 @@ from fitscope.store import schema
 
 KEEP_BYTES = 1 << 30  #: of matrices; beyond that the one longest unused goes
 _ALWAYS = ("activations.zeros", "activations.rms")  #: what the facts are taken from
-_SURVEYED = ("site", "step", "epoch", "time", "value", "count", "nans", "infs")  #: columns that are read of every part
+_SURVEYED = (
+    "site",
+    "step",
+    "epoch",
+    "time",
+    "value",
+    "count",
+    "nans",
+    "infs",
+)  #: columns that are read of every part
 _KNOWN = {measure.key: measure for measure in MEASURES}
 
 Progress = Callable[[int, int], None]

@@ -26,7 +26,7 @@ Array = np.ndarray[Any, Any]
 VALUE, INF, NAN = 1, 2, 4
 
 EMPTY_LOW, EMPTY_HIGH = 65535, 0  #: of a cell without a value, so that merging needs no condition
-BLOCK = 4096  #: columns that are worked on at a time
+BLOCK = 512  #: columns that are worked on at a time, which a processor's cache can hold
 _FINER = 4  #: columns of one level that make one of the next
 
 
@@ -207,18 +207,26 @@ class Matrix:
         """The step at which each column begins."""
         return self.steps[first << level : None if stop is None else stop << level : 1 << level]
 
+    def reserve(self, count: int) -> None:
+        """Makes room for so many steps at once."""
+        if count > len(self._steps):
+            self._steps = np.concatenate([self._steps, np.zeros(count - len(self._steps), np.int64)])
+            self._levels[0] = self._grown(self._levels[0], self.count, count)
+
     def _append(self, steps: Array) -> None:
         count = self.count + len(steps)
         if count > len(self._steps):
-            room = max(int(count * 1.25), 256)
-            self._steps = np.concatenate([self._steps, np.zeros(room - len(self._steps), np.int64)])
-            self._levels[0] = self._grown(self._levels[0], self.count, room)
+            self.reserve(max(int(count * 1.4), 256))
         self._steps[self.count : count] = steps
         self.count = count
 
     def _grown(self, held: Cells, used: int, room: int) -> Cells:
-        grown = Cells.empty(self.rows, room)
+        grown = Cells(
+            *(np.empty((self.rows, room), array.dtype) for array in (held.low, held.high, held.flags))
+        )
         grown.put(0, held.part(0, used))
+        for array, empty in ((grown.low, EMPTY_LOW), (grown.high, EMPTY_HIGH), (grown.flags, 0)):
+            array[:, used:] = empty
         return grown
 
     def _insert(self, new: Array) -> None:
@@ -242,7 +250,7 @@ class Matrix:
                 first = 0
             finer, held = self._levels[number], self._levels[number + 1]
             if held.low.shape[1] < count:
-                held = self._levels[number + 1] = self._grown(held, first, max(int(count * 1.25), 64))
+                held = self._levels[number + 1] = self._grown(held, first, max(int(count * 1.4), 64))
             used = -(-self.count // _FINER**number)
             held.put(first, finer.part(first * _FINER, used).merged(_FINER))
             number += 1
