@@ -13,6 +13,7 @@ from playwright.sync_api import BrowserContext, Page, expect
 
 from fitscope.show.serve import Server
 
+from . import made
 from .conftest import BORN, CULPRIT, LAYERS, STEPS, Watched, column, pixel, synthetic
 
 NAN = (255, 0, 179)
@@ -202,6 +203,22 @@ def test_light_and_dark(server: Server, look: Look, context: BrowserContext) -> 
     page.emulate_media(color_scheme="dark")
     page.locator("#theme").click()
     assert page.evaluate(background) == "rgb(255, 255, 255)"
+
+
+def test_what_was_sampled_and_how_often_is_said_and_samples_have_pictures(tmp_path: Path, look: Look) -> None:
+    made.sampled(tmp_path)
+    with Server(tmp_path, 0).start() as server:
+        page = look(server.url, "#measure=activations.rms&layer=a&step=5")
+        expect(page.locator("#inspector")).to_contain_text("sampled: 4 of 64 values")
+        expect(page.locator("#facts")).to_contain_text("capture costs 1.3 % · every 20 steps (budget 2 %)")
+        expect(page.locator("#samples td.picture canvas")).to_have_count(2)
+        seen = page.evaluate(
+            """() => {
+                const g = document.querySelector(".picture canvas").getContext("2d");
+                return [[4, 4], [0, 0]].map(([x, y]) => [...g.getImageData(x, y, 1, 1).data]);
+            }"""
+        )
+        assert seen == [[255, 0, 128, 255], [0, 0, 0, 255]]
 
 
 def test_a_narrow_window_has_no_sideways_scroll(server: Server, look: Look) -> None:

@@ -33,6 +33,11 @@ class Follow:
         """Whether single samples were recorded."""
         return bool(self._run._now.samples.parts)
 
+    @property
+    def kept(self) -> set[str]:
+        """The sites of which whole tensors were kept."""
+        return {site for rank in self._run._now.ranks for site, _ in rank.arrays()}
+
     def each(self, parts: Sequence[Part], columns: Sequence[str]) -> Iterator[tuple[Part, pa.Table | None]]:
         """`rows` of one part after another. The next ones are read while the caller works on this one."""
         table = self._run._now.stats

@@ -178,6 +178,11 @@ class Gathered:
         return self._follow.has_samples
 
     @property
+    def kept(self) -> set[str]:
+        """The sites of which whole tensors were kept."""
+        return self._follow.kept
+
+    @property
     def findings(self) -> list[Finding]:
         return self.facts.findings()
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from fitscope.show.data.cost import cadence
 from fitscope.show.data.gather import Gathered
 from fitscope.show.data.matrix import VALUE, Array, Matrix
 from fitscope.show.data.modes import MODES
@@ -63,6 +64,7 @@ def now(g: Gathered) -> dict[str, Any]:
         "epochs": _thinned(sorted(g.epochs.values()), 64),
         "speed": g.speed,
         "cost": run.overhead.get("cpu_share"),
+        "cadence": cadence(run.overhead),
         # Where one ends changes at every tick, and the lanes show it.
         "findings": [{k: v for k, v in f.as_dict().items() if k != "end"} for f in g.findings[:16]],
         "lanes": [{**lane, "spans": _thinned(lane["spans"], 120)} for lane in g.facts.lanes()],

@@ -50,7 +50,13 @@ function values(page, site) {
   head.append(element("i", "", before ? `(grey: step ${whole(before.step)})` : ""));
   const canvas = /** @type {HTMLCanvasElement} */ (element("canvas", "values"));
   requestAnimationFrame(() => histogram(canvas, page, now, before));
-  return [signs(now), head, canvas];
+  return [signs(now), head, canvas, ...sampled(now)];
+}
+
+/** Where statistics are of some of the values: how many of how many. @param {any} now */
+function sampled({ count, shape }) {
+  const all = (shape ?? []).reduce((/** @type {number} */ a, /** @type {number} */ b) => a * b, 1);
+  return count && count < all ? [element("p", "faint", `sampled: ${whole(count)} of ${whole(all)} values`)] : [];
 }
 
 /** [− 0 + NaN Inf] as a bar. @param {any} now */

@@ -332,6 +332,7 @@ export class Page {
     const facts = [head.step !== null && head.step !== undefined && `step ${whole(head.step)}`, head.epoch !== null && head.epoch !== undefined && `epoch ${head.epoch + 1}`];
     if (head.speed && head.status === "running") facts.push(`${head.speed.toPrecision(2)} steps/s`);
     if (head.cost) facts.push(`capture costs ${percent(head.cost)}`);
+    if (head.cadence) facts.push(clean(head.cadence));
     if (head.backend) facts.push(clean(head.backend));
     by("facts").textContent = facts.filter(Boolean).join(" · ");
     by("facts").dataset.step = String(head.step ?? "");
