@@ -91,6 +91,13 @@ function drawOver(g, w, h, page) {
   const x = (/** @type {number} */ step) => ((step - from) / (to - from)) * w;
   const y = (/** @type {number} */ row) => ((row + 0.5) / rows) * h;
   const at = page.rowIndex(page.selection.layer);
+  const m = page.shown();
+  /** The middle of what a step is drawn as: it may be many pixels wide. @param {number} step */
+  const middle = (step) => {
+    const column = m ? m.at(step) : -1;
+    const end = m && column >= 0 ? x(m.stop(column)) : 0;
+    return m && end - x(m.start[column]) > 3 ? (x(m.start[column]) + end) / 2 : x(step);
+  };
   g.lineWidth = 1;
   if (at >= 0) {
     g.strokeStyle = "rgb(255 255 255 / .75)";
@@ -99,8 +106,8 @@ function drawOver(g, w, h, page) {
   const step = page.selection.step;
   if (step !== null && step >= from && step <= to) {
     g.strokeStyle = "rgb(255 255 255 / .75)";
-    line(g, x(step), 0, x(step), h);
-    if (at >= 0) box(g, x(step), y(at));
+    line(g, middle(step), 0, middle(step), h);
+    if (at >= 0) box(g, middle(step), y(at));
   }
   for (const finding of page.head.findings) {
     const row = page.rowIndex(finding.row);
