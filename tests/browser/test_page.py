@@ -219,6 +219,19 @@ def test_what_was_sampled_and_how_often_is_said_and_samples_have_pictures(tmp_pa
             }"""
         )
         assert seen == [[255, 0, 128, 255], [0, 0, 0, 255]]
+        lane = page.evaluate(
+            """() => {
+                const canvas = document.getElementById("lanes");
+                const g = canvas.getContext("2d");
+                const drawn = (x) => {
+                    const column = g.getImageData(x, 0, 1, canvas.height).data;
+                    return [...Array(12).keys()].filter((y) => column[4 * y + 2] > column[4 * y] + 60 && column[4 * y + 3] > 100)[0];
+                };
+                return [canvas.height, drawn(Math.round(canvas.width * 0.3)), drawn(Math.round(canvas.width * 0.8))];
+            }"""
+        )
+        assert lane[0] == 13, "there is no other lane"
+        assert lane[1] < lane[2], "it fell"
 
 
 def test_a_narrow_window_has_no_sideways_scroll(server: Server, look: Look) -> None:

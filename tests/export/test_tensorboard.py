@@ -54,7 +54,9 @@ def test_the_real_tensorboard_reads_it(small: fs.Run, logs: Path, server: Any, l
         assert set(tags["first"]) == {
             "loss", "validation/loss", *(f"{site}/{name}" for site in tensors for name in numbers)
         }  # fmt: skip
-        assert {"activations/nothing/nans"} == {tag for tag in tags["odd"] if tag.endswith(("/nans", "/infs"))}
+        assert {"activations/nothing/nans"} == {
+            tag for tag in tags["odd"] if tag.endswith(("/nans", "/infs"))
+        }
         histograms = ask("plugin/histograms/tags")
         assert set(histograms["first"]) == {f"{site}/histogram" for site in tensors}
 

@@ -268,3 +268,25 @@ def test_what_is_kept_is_bounded_and_comes_back_when_asked_for(
     assert len(g._filled) <= 3, "what the facts need, and the one asked for last"
     for question in asked:
         assert np.array_equal(numbers(g, *question), first[question], equal_nan=True), question
+
+
+def test_the_learning_rate_is_told_where_it_changes(written: Callable[..., Written]) -> None:
+    def at(step: int) -> dict[str, Any]:
+        rate = 0.1 if step < 40 else 0.05 if step < 80 else 0.0125
+        return {"activations/a": np.ones(3), "learning_rate": np.float32(rate)}
+
+    told = payload.rates(gathered(written().add(range(100), at)))
+    assert told == [(0, 0.1), (39, 0.1), (40, 0.05), (79, 0.05), (80, 0.0125), (99, 0.0125)]
+
+
+def test_a_long_schedule_of_the_learning_rate_is_few_points(written: Callable[..., Written]) -> None:
+    run = written().add(range(1000), lambda step: {"learning_rate": np.float32(0.1 * 0.99**step)})
+    told = payload.rates(gathered(run))
+    assert len(told) <= 128
+    assert told[0] == (0, 0.1)
+    assert told[-1] == (999, float(f"{np.float32(0.1 * 0.99**999):.4g}"))
+
+
+def test_a_run_without_a_learning_rate_has_no_lane_of_it(written: Callable[..., Written]) -> None:
+    g = gathered(written().add(range(3), steady(NAMES, lambda s, n, v: v)))
+    assert [lane for lane in payload.now(g)["lanes"] if lane.get("curve")] == []

@@ -67,10 +67,32 @@ def now(g: Gathered) -> dict[str, Any]:
         "cadence": cadence(run.overhead),
         # Where one ends changes at every tick, and the lanes show it.
         "findings": [{k: v for k, v in f.as_dict().items() if k != "end"} for f in g.findings[:16]],
-        "lanes": [{**lane, "spans": _thinned(lane["spans"], 120)} for lane in g.facts.lanes()],
+        "lanes": [
+            *({**lane, "spans": _thinned(lane["spans"], 120)} for lane in g.facts.lanes()),
+            {"name": "learning rate", "severity": "note", "spans": [], "curve": rates(g)},
+        ],
         "births": births(g),
         "problems": problems(g),
     }
+
+
+def rates(g: Gathered) -> list[tuple[int, float]]:
+    """The learning rate where it changed, and at the end: (step, rate), few enough for a lane."""
+    held = g.scalars.get("learning_rate")
+    if held is None:
+        return []
+    finite = np.isfinite(held.values)
+    steps, values = held.steps[finite], held.values[finite]
+    level = 0
+    while -(-len(steps) >> level) > 120:
+        level += 1
+    steps, values = (np.append(a[:: 1 << level], a[-1:]) for a in (steps, values))
+    # Of a stretch that stays the same, its ends.
+    inner = np.zeros(len(values), bool)
+    inner[1:-1] = (values[1:-1] == values[:-2]) & (values[1:-1] == values[2:])
+    return [
+        (int(step), float(f"{rate:.4g}")) for step, rate in zip(steps[~inner], values[~inner], strict=True)
+    ]
 
 
 def births(g: Gathered) -> dict[str, dict[str, int]]:
