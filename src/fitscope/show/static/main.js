@@ -223,8 +223,10 @@ export class Page {
     if (this.wanted !== key) return;
     [this.moment, this.spread, this.spreadOf] = [moment, spread, `${layer} ${measure}`];
     document.body.dataset.inspected = key;
-    if (this.head.samples) drawSamples(by("samples"), this, await this.source.samples({ run, step }).catch(() => null));
     drawInspector(by("inspector"), this, this.moment, this.spread);
+    if (!this.head.samples) return;
+    const samples = await this.source.samples({ run, step }).catch(() => null); // the slowest question, and nobody waits for it
+    if (this.wanted === key) drawSamples(by("samples"), this, samples);
   }
 
   /** @param {number} to which finding, from the current one */
