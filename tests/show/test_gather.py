@@ -11,6 +11,7 @@ import pytest
 
 import fitscope as fs
 from fitscope.errors import RunError
+from fitscope.read.tables import Part, Table
 from fitscope.show.data import payload
 from fitscope.show.data.gather import Gathered
 from fitscope.show.data.matrix import INF, NAN, VALUE
@@ -290,3 +291,57 @@ def test_a_long_schedule_of_the_learning_rate_is_few_points(written: Callable[..
 def test_a_run_without_a_learning_rate_has_no_lane_of_it(written: Callable[..., Written]) -> None:
     g = gathered(written().add(range(3), steady(NAMES, lambda s, n, v: v)))
     assert [lane for lane in payload.now(g)["lanes"] if lane.get("curve")] == []
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The keys of the parts that are read, as often as they are."""
+    found: list[str] = []
+    take = Table.take
+
+    def counted(self: Table, part: Part, columns: Any) -> Any:
+        found.append(part.key)
+        return take(self, part, columns)
+
+    monkeypatch.setattr(Table, "take", counted)
+    return found
+
+
+def test_the_first_look_reads_each_part_once(written: Callable[..., Written], reads: list[str]) -> None:
+    run = written()
+    for first in range(0, 40, 10):
+        run.add(range(first, first + 10), steady(NAMES, lambda s, n, v: v))
+    g = gathered(run)
+    g.matrix(g.measures[0].key)
+    assert len(reads) == len(set(reads)) == 4
+
+
+def test_a_row_that_turns_up_later_keeps_what_was_read(
+    written: Callable[..., Written], reads: list[str]
+) -> None:
+    run = written()
+    tensors = steady(NAMES, lambda s, n, v: v * (1 + s))
+
+    def without_b(step: int) -> dict[str, Any]:
+        return {site: tensor for site, tensor in tensors(step).items() if not site.endswith("/b")}
+
+    run.add(range(10), without_b).add(range(10, 20), tensors)
+    g = gathered(run)
+    assert len(reads) == len(set(reads)) == 2
+    seen = numbers(g, "activations.rms")
+    places = {row.name: i for i, row in enumerate(g.rows)}
+    assert np.isnan(seen[places["b"], :10]).all()
+    assert np.isfinite(seen[places["b"], 10:]).all()
+    for name in set(NAMES) - {"b"}:
+        assert seen[places[name]] == pytest.approx(
+            np.log2(1 + np.arange(20)) + seen[places[name], 0], abs=0.02
+        )
+
+
+def test_a_row_that_is_made_of_more_from_now_on_is_read_anew(written: Callable[..., Written]) -> None:
+    kernel = {"weights/a/kernel": np.full(3, 2.0)}
+    run = written().add(range(5), lambda step: kernel)
+    run.add(range(5, 10), lambda step: {**kernel, "weights/a/bias": np.full(3, 4.0)})
+    g = gathered(run)
+    both = np.log2(np.sqrt((2**2 + 4**2) / 2))
+    assert numbers(g, "weights.rms")[0] == pytest.approx([1.0] * 5 + [both] * 5, abs=0.02)
