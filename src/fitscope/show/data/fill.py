@@ -88,17 +88,15 @@ class Filled:
         return tuple(dict.fromkeys(("site", "step", *NOTES, *self.measure.columns)))
 
     def refit(self, rows: Sequence[Row]) -> bool:
-        """Other rows from now on. False if what is here is of no use for them: a row is made of other sites."""
-        before = {site: (self._rows[row], kind) for site, (row, kind) in self._of.items()}
-        old = self._rows
+        """Other rows from now on: new sites have turned up, of which no part that was taken has any.
+
+        False if what is here is of no use any more, because a site has become part of another row.
+        """
+        before, old = self._of, self._rows
         self._place(rows)
-        after = {site: (self._rows[row], kind) for site, (row, kind) in self._of.items()}
-        filled = {row for row, _ in before.values()}
-        if any(after.get(site) != place for site, place in before.items()) or any(
-            row in filled and site not in before for site, (row, _) in after.items()
-        ):
-            return False
         places = {name: i for i, name in enumerate(self._rows)}
+        if any(self._of.get(site) != (places.get(old[row]), kind) for site, (row, kind) in before.items()):
+            return False
         self.matrix = self.matrix.moved(np.array([places.get(name, -1) for name in old], np.int64), len(rows))
         return True
 

@@ -122,7 +122,7 @@ class Gathered:
         self._clock = [*self._clock[-9:], (float(piece["time"][newest]), int(step[newest]))]
 
     def _fit(self) -> None:
-        """The rows there are by now. Matrices whose rows are made of the same sites as before are kept."""
+        """The rows there are by now. What was taken in before is kept, in its new place."""
         rows = rows_of(self.run.model, self.sites)
         if [(r.name, r.sites) for r in rows] == [(r.name, r.sites) for r in self.rows]:
             return
