@@ -33,14 +33,15 @@ def test_the_table_of_costs_has_a_line_for_each_thing() -> None:
         "steps": 100,
         "first_call_seconds": [0.51234, 2.0],
         "queue": {"peak": 3},
-        "budget": {"share": 0.02, "every": 20, "decisions": decided},
+        "budget": {"share": 0.02, "every": 20, "decisions": decided, "trouble": "watch less"},
     }
     assert table(overhead) == [
         ["steps", 100],
         ["first_call_seconds", "0.512, 2"],
         ["queue: peak", 3],
-        ["captured", "every 20 steps (budget 2 %)"],
+        ["cadence", "every 20 steps (budget 2 %)"],
         ["from step 0", "every 10"],
         ["from step 1,200", "every 20"],
+        ["trouble", "watch less"],
     ]
     assert table({}) == []

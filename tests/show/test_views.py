@@ -93,7 +93,7 @@ def test_views_say_what_there_is(run: fs.Run) -> None:
     assert "steps 0 to 55" in fs.sample_history(run, "three").to_text()
     cost = fs.overhead(run).to_text()
     assert "cpu_share" in cost
-    assert re.search(r"captured\s+every 20 steps \(budget 2 %\)", cost)
+    assert re.search(r"cadence\s+every 20 steps \(budget 2 %\)", cost)
     assert re.search(r"from step 40\s+every 20", cost)
     assert "every 20 steps (budget 2 %)" in fs.summary(run).to_text(140)
     assert "step 40" in fs.depth_profile(run, 40).to_text()

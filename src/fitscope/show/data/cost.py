@@ -23,13 +23,14 @@ def table(overhead: Mapping[str, Any]) -> list[list[Any]]:
     rows: list[list[Any]] = []
     for name, value in overhead.items():
         if name == "budget" and isinstance(value, Mapping):
-            rows += [["captured", cadence(overhead)]] if cadence(overhead) else []
+            rows += [["cadence", cadence(overhead)]] if cadence(overhead) else []
             decided = [d for d in value.get("decisions") or () if isinstance(d, Mapping)]
             rows += [
                 [f"from step {d['step']:,}", f"every {d['every']:,}"]
                 for d in decided
                 if {"step", "every"} <= set(d)
             ]
+            rows += [["trouble", value["trouble"]]] if value.get("trouble") else []
         elif isinstance(value, (list, tuple)):
             rows.append(
                 [name, ", ".join(f"{v:.3g}" if isinstance(v, float) else str(v) for v in value) or "–"]
