@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fitscope.anatomy import Anatomy
-from fitscope.plan import LOSS_SCALE, SAMPLE_LOSS, Place, Wants, scaled_dynamically
+from fitscope.plan import LEARNING_RATE, LOSS_SCALE, SAMPLE_LOSS, Place, Wants, scaled_dynamically
 from fitscope.tapping import listening
 
 
@@ -173,6 +173,10 @@ class _Taps:
             yield model, "stateless_call", self._stateless_call
         if LOSS_SCALE in self.wants and scaled_dynamically(model):
             yield model.optimizer, "scale_loss", self._loss_scale(model.optimizer)
+        if LEARNING_RATE in self.wants:
+            for optimizer in optimizers(self.anatomy)[:1]:
+                yield optimizer, "apply", self._rate(optimizer)
+                yield optimizer, "stateless_apply", self._stateless_rate(optimizer)
         if ("metrics", "") in self.wants:
             for prefix, metric in batch_metrics(model):
                 yield metric, "update_state", self._metric(prefix, metric)
@@ -260,6 +264,43 @@ class _Taps:
                 scale = optimizer.dynamic_scale.value if optimizer.built else optimizer.initial_scale
                 guarded(self.collector, Site("loss_scale", LOSS_SCALE, False), scale)
                 return scale_loss(loss)
+
+            return tapped
+
+        return make
+
+    def _show_rate(self, optimizer: Any) -> None:
+        site = Site("learning_rate", LEARNING_RATE, False)
+        self.calls[site.name] += 1
+        try:
+            # A function of the user's own may count its calls; a schedule can be asked once more.
+            given = getattr(getattr(optimizer, "inner_optimizer", optimizer), "_learning_rate", None)
+            own = callable(given) and not hasattr(given, "get_config")
+            if self.calls[site.name] == 1 and not own:
+                rate = optimizer.learning_rate
+                guarded(self.collector, site, getattr(rate, "value", rate))
+        except Exception as error:
+            self.collector.failed[site.name] = f"{type(error).__name__}: {error}"
+
+    def _rate(self, optimizer: Any) -> Callable[[Any], Any]:
+        def make(apply: Any) -> Any:
+            def tapped(*args: Any, **kwargs: Any) -> Any:
+                self._show_rate(optimizer)
+                return apply(*args, **kwargs)
+
+            return tapped
+
+        return make
+
+    def _stateless_rate(self, optimizer: Any) -> Callable[[Any], Any]:
+        def make(stateless_apply: Any) -> Any:
+            def tapped(optimizer_variables: Any, *args: Any, **kwargs: Any) -> Any:
+                # A loss scale may apply inside of a condition, out of which nothing is seen: so it is read before.
+                from keras import StatelessScope
+
+                with StatelessScope(list(zip(optimizer.variables, optimizer_variables, strict=False))):
+                    self._show_rate(optimizer)
+                return stateless_apply(optimizer_variables, *args, **kwargs)
 
             return tapped
 

@@ -98,6 +98,9 @@ class Due:
 
 #: Under loss scaling gradients are multiples of what they mean; the factor is recorded with them.
 LOSS_SCALE: Place = ("loss_scale", "")
+#: An update is a gradient times this, more or less; it is recorded with them.
+LEARNING_RATE: Place = ("learning_rate", "")
+BESIDE = frozenset((LOSS_SCALE, LEARNING_RATE))  #: what nobody asks for by itself, and not every step has
 SAMPLE_LOSS: Place = ("sample_loss", "")
 
 
@@ -166,8 +169,8 @@ class Plan:
         for i in sorted(due):
             want = _want(self.watches[i])
             for place in self.places[i]:
-                if place[0] in PHASES[phase] or place == LOSS_SCALE:
-                    found.add(place, _ITS_VALUE if place == LOSS_SCALE else want)
+                if place[0] in PHASES[phase] or place in BESIDE:
+                    found.add(place, _ITS_VALUE if place in BESIDE else want)
         return found
 
     def items(self, due: Due, watches: Watches, phase: str) -> Wants:
@@ -233,6 +236,8 @@ def _places(watch: Watch, anatomy: Anatomy) -> list[Place]:
         places.append(SAMPLE_LOSS)
     if places and kind in ("gradients", "weight_gradients") and scaled_dynamically(anatomy.model):
         places.append(LOSS_SCALE)
+    if places and watch.kind == "updates":
+        places.append(LEARNING_RATE)
     return places
 
 

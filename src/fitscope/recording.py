@@ -19,7 +19,7 @@ from fitscope.backends import Adapter, Harvest
 from fitscope.batch import Batch
 from fitscope.dispatch import Request, StandIn, TappedSteps, install, run
 from fitscope.errors import FitscopeWarning
-from fitscope.plan import LOSS_SCALE, Due, Plan, Watches
+from fitscope.plan import BESIDE, Due, Plan, Watches
 from fitscope.record import Moment
 from fitscope.recorder import Ending, Recorder
 from fitscope.reducing import Shown
@@ -308,7 +308,7 @@ class Recording:
             return
         self._looked.add((watches, phase))
         passed = {site.place for site in harvest.sites.values()}
-        for kind, path in self.plan.wants(watches, phase).keys() - passed - {("metrics", ""), LOSS_SCALE}:
+        for kind, path in self.plan.wants(watches, phase).keys() - passed - BESIDE - {("metrics", "")}:
             if kind != "taps":
                 site = _prefix(phase) + (f"{kind}/{path}" if path else kind)
                 self.recorder.unseen(site, "the step does not pass it")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fitscope.record import Moment, Record
+from fitscope.record import Moment, Record, Samples
 from fitscope.reduce.oracle import reduce
 from fitscope.store import RunWriter
 
@@ -46,3 +46,25 @@ def hostile(to: Path) -> None:
 
 def empty(to: Path) -> None:
     _write(to, (), 0, None)
+
+
+def sampled(to: Path) -> None:
+    """Layer a: statistics of 4 of its 64 values, by a budget; two samples, of which the inputs were kept; a learning rate."""
+    layers = [{"path": "a", "name": "a", "type": "Dense", "from": [], "weights": {}}]
+    writer = RunWriter.create(to, "run", {"model": {"name": "net", "layers": layers}})
+    images = np.zeros((2, 8, 8, 3), np.uint8)
+    images[:, 4, 4] = (255, 0, 128)
+    for step in range(8):
+        at = Moment(step, 0, step, 1_800_000_000.0 + step)
+        rate = np.float32(0.1 if step < 4 else 0.025)
+        seen = reduce(np.full((2, 2), 1.0 + step, np.float32))
+        writer.write(
+            [
+                Record("activations/a", at, (8, 8), "float32", seen),
+                Record("learning_rate", at, (), "float32", reduce(rate), batched=False),
+                Record("inputs", at, images.shape, "uint8", reduce(images), images),
+            ],
+            [Samples(at, "train", ids=("x", "y"), loss=np.array([1.0, 2.0]))],
+        )
+    writer.note(overhead={"cpu_share": 0.013, "budget": {"share": 0.02, "every": 20, "decisions": []}})
+    writer.close()

@@ -13,7 +13,8 @@ from playwright.sync_api import BrowserContext, Page, expect
 
 from fitscope.show.serve import Server
 
-from .conftest import BORN, CULPRIT, LAYERS, STEPS, Watched, pixel, synthetic
+from . import made
+from .conftest import BORN, CULPRIT, LAYERS, STEPS, Watched, column, pixel, synthetic
 
 NAN = (255, 0, 179)
 NOT_RECORDED = ((214, 217, 222), (192, 196, 203))  # striped
@@ -204,6 +205,35 @@ def test_light_and_dark(server: Server, look: Look, context: BrowserContext) -> 
     assert page.evaluate(background) == "rgb(255, 255, 255)"
 
 
+def test_what_was_sampled_and_how_often_is_said_and_samples_have_pictures(tmp_path: Path, look: Look) -> None:
+    made.sampled(tmp_path)
+    with Server(tmp_path, 0).start() as server:
+        page = look(server.url, "#measure=activations.rms&layer=a&step=5")
+        expect(page.locator("#inspector")).to_contain_text("sampled: 4 of 64 values")
+        expect(page.locator("#facts")).to_contain_text("capture costs 1.3 % · every 20 steps (budget 2 %)")
+        expect(page.locator("#samples td.picture canvas")).to_have_count(2)
+        seen = page.evaluate(
+            """() => {
+                const g = document.querySelector(".picture canvas").getContext("2d");
+                return [[4, 4], [0, 0]].map(([x, y]) => [...g.getImageData(x, y, 1, 1).data]);
+            }"""
+        )
+        assert seen == [[255, 0, 128, 255], [0, 0, 0, 255]]
+        lane = page.evaluate(
+            """() => {
+                const canvas = document.getElementById("lanes");
+                const g = canvas.getContext("2d");
+                const drawn = (x) => {
+                    const column = g.getImageData(x, 0, 1, canvas.height).data;
+                    return [...Array(12).keys()].filter((y) => column[4 * y + 2] > column[4 * y] + 60 && column[4 * y + 3] > 100)[0];
+                };
+                return [canvas.height, drawn(Math.round(canvas.width * 0.3)), drawn(Math.round(canvas.width * 0.8))];
+            }"""
+        )
+        assert lane[0] == 13, "there is no other lane"
+        assert lane[1] < lane[2], "it fell"
+
+
 def test_a_narrow_window_has_no_sideways_scroll(server: Server, look: Look) -> None:
     page = look(server.url)
     page.set_viewport_size({"width": 480, "height": 800})
@@ -224,10 +254,33 @@ def test_the_page_grows_with_the_run_in_small_ticks(tmp_path: Path, look: Look) 
             page.wait_for_selector(f'#facts[data-step="{end - 1}"]')
             sizes.append(int(page.locator("body").get_attribute("data-tick-bytes") or 0))
         assert pixel(page, 40, 690) != (255, 255, 255)
-        assert page.locator("body").get_attribute("data-span") == "0 700"
+        begin, end = map(float, str(page.locator("body").get_attribute("data-span")).split())
+        assert begin == 0
+        assert 700 <= end <= 702, "what is on show moves by whole pixels"
         assert max(sizes) < 2 * min(sizes), "a tick does not grow with the run"
         synthetic.write(tmp_path, LAYERS, 5000, first=4600, writer=writer)
         expect(page.locator(".finding.error")).to_contain_text("NaN born here")
+    writer.close()
+
+
+def test_what_ticks_painted_is_what_a_page_opened_now_paints(tmp_path: Path, look: Look) -> None:
+    """Ticks paint only the pixels that changed, where the stretch on show stays the same."""
+    writer = synthetic.write(tmp_path, LAYERS, 1800, nan=False)
+    with Server(tmp_path, 0, tick=0.1).start() as server:
+        # Beyond the end there is room to grow into, so the pixels of the steps do not move.
+        chosen = "#measure=gradients.rms&mode=absolute&layer=gap&step=0&from=0&to=2000"
+        page = look(server.url, chosen)
+        page.wait_for_selector("body[data-tick]")
+        for first, end in ((1800, 1801), (1801, 1830), (1830, 1950)):
+            synthetic.write(tmp_path, LAYERS, end, nan=False, first=first, writer=writer)
+            page.wait_for_selector(f'#facts[data-step="{end - 1}"]')
+        fresh = look(server.url, chosen)
+        seen, anew = (
+            [column(p, step, [*range(LAYERS)]) for step in (0, 900, *range(1780, 1960, 2))]
+            for p in (page, fresh)
+        )
+        assert seen == anew
+        assert pixel(page, 40, 1949) != pixel(page, 40, 1990), "grown, and nothing beyond"
     writer.close()
 
 

@@ -48,4 +48,8 @@ def test_a_view_in_a_notebook_runs_in_its_sandbox(
     page.goto(notebook.as_uri())
     inside = page.frame_locator("iframe")
     inside.locator('body[data-ready="true"]').wait_for()
-    assert inside.locator("#heat").bounding_box()["width"] > 300  # type: ignore[index]
+    heat, caption = (inside.locator(part).bounding_box() for part in ("#heat", "#caption"))
+    assert heat
+    assert caption
+    assert heat["width"] > 300
+    assert heat["y"] + heat["height"] <= caption["y"], "one below the other"

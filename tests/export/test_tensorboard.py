@@ -13,7 +13,7 @@ import pytest
 import fitscope as fs
 from fitscope.export import export_run
 from fitscope.export.checksum import crc32c, masked
-from fitscope.export.tensorboard import SHOWN, triples
+from fitscope.export.tensorboard import SELDOM, SHOWN, triples
 from fitscope.reduce.oracle import reduce
 from fitscope.store import RunWriter
 
@@ -49,11 +49,14 @@ def test_the_real_tensorboard_reads_it(small: fs.Run, logs: Path, server: Any, l
         last = {"run": "first", "tag": "validation/predictions/mean"}
         wait(lambda found: len(found) == 2, "plugin/scalars/scalars", **last)
         tags = ask("plugin/scalars/tags")
-        numbers = [name for name in SHOWN if name not in ("cosine", "histogram")]
+        numbers = [name for name in SHOWN if name not in ("cosine", "histogram", *SELDOM)]
         tensors = ("activations/a", "predictions", "validation/predictions")
         assert set(tags["first"]) == {
             "loss", "validation/loss", *(f"{site}/{name}" for site in tensors for name in numbers)
         }  # fmt: skip
+        assert {"activations/nothing/nans"} == {
+            tag for tag in tags["odd"] if tag.endswith(("/nans", "/infs"))
+        }
         histograms = ask("plugin/histograms/tags")
         assert set(histograms["first"]) == {f"{site}/histogram" for site in tensors}
 

@@ -11,6 +11,8 @@ import pytest
 
 import fitscope as fs
 from fitscope.errors import RunError
+from fitscope.read.parts import Part
+from fitscope.read.tables import Table
 from fitscope.show.data import payload
 from fitscope.show.data.gather import Gathered
 from fitscope.show.data.matrix import INF, NAN, VALUE
@@ -70,18 +72,18 @@ def test_measures_agree_with_the_table(written: Callable[..., Written]) -> None:
     run = written().add(range(8), at)
     g, table = gathered(run), fs.open(run.path)
     assert 2.0 ** numbers(g, "gradients.rms")[0] == pytest.approx(
-        table.series("gradients/a", "rms"), rel=4e-3
+        table.series("gradients/a", "rms"), rel=6e-3
     )
     frame = table.frame("activations/a")
     assert numbers(g, "activations.zeros")[0] == pytest.approx(frame["zeros"] / frame["count"], abs=1e-4)
-    assert 2.0 ** numbers(g, "activations.max")[0] == pytest.approx(frame["max"], rel=4e-3)
+    assert 2.0 ** numbers(g, "activations.max")[0] == pytest.approx(frame["max"], rel=6e-3)
 
     def length(kind: str) -> Any:
         parts = [table.frame(f"{kind}/a/{w}") for w in ("kernel", "bias")]
         return np.sqrt(sum(part["rms"] ** 2 * part["count"] for part in parts))
 
     assert 2.0 ** numbers(g, "updates.ratio")[0] == pytest.approx(
-        length("updates") / length("weights"), rel=4e-3
+        length("updates") / length("weights"), rel=6e-3
     )
 
 
@@ -244,13 +246,16 @@ def test_a_later_attempt_takes_over(written: Callable[..., Written], tmp_path: A
 
 
 def test_packed_arrays_are_where_the_header_says() -> None:
-    data = pack({"x": float("nan")}, {"a": np.array([[1, 258]], np.uint16), "b": np.array([2.5])})
+    codes = np.array([[1, 258], [0, 65535]], np.uint16)
+    data = pack({"x": float("nan")}, {"a": codes, "b": np.array([2.5]), "c": codes[:, :0]})
     length = int.from_bytes(data[:4], "little")
     header = json.loads(data[4 : 4 + length])
-    assert header == {"facts": {"x": "NaN"}, "arrays": [["a", "uint16", [1, 2]], ["b", "float64", [1]]]}
+    arrays = [["a", "uint16", [2, 2]], ["b", "float64", [1]], ["c", "uint16", [2, 0]]]
+    assert header == {"facts": {"x": "NaN"}, "arrays": arrays}
     body = data[4 + length :]
     assert (4 + length) % 8 == 0
-    assert list(body[:4]) == [0, 1, 1, 2], "high bytes first, then the low ones"
+    # +1, +257; -1 (to above), -1 (to the left, past 0): as 2, 514, 1, 1.
+    assert list(body[:8]) == [0, 2, 0, 0, 2, 2, 1, 1], "high bytes first, then the low ones"
     assert np.frombuffer(body[8:16], "<f8").tolist() == [2.5]
 
 
@@ -317,3 +322,80 @@ def test_histograms_of_a_large_part_are_added_up(written: Callable[..., Written]
     assert steps.tolist() == list(range(0, 100, 5))
     assert (counts.sum(axis=1) == 5 * 6).all()
     assert (counts[:, 256 + 129 : 256 + 139].sum(axis=0) == 60).all()
+
+
+def test_the_learning_rate_is_told_where_it_changes(written: Callable[..., Written]) -> None:
+    def at(step: int) -> dict[str, Any]:
+        rate = 0.1 if step < 40 else 0.05 if step < 80 else 0.0125
+        return {"activations/a": np.ones(3), "learning_rate": np.float32(rate)}
+
+    told = payload.rates(gathered(written().add(range(100), at)))
+    assert told == [(0, 0.1), (39, 0.1), (40, 0.05), (79, 0.05), (80, 0.0125), (99, 0.0125)]
+
+
+def test_a_long_schedule_of_the_learning_rate_is_few_points(written: Callable[..., Written]) -> None:
+    run = written().add(range(1000), lambda step: {"learning_rate": np.float32(0.1 * 0.99**step)})
+    told = payload.rates(gathered(run))
+    assert len(told) <= 128
+    assert told[0] == (0, 0.1)
+    assert told[-1] == (999, float(f"{np.float32(0.1 * 0.99**999):.4g}"))
+
+
+def test_a_run_without_a_learning_rate_has_no_lane_of_it(written: Callable[..., Written]) -> None:
+    g = gathered(written().add(range(3), steady(NAMES, lambda s, n, v: v)))
+    assert [lane for lane in payload.now(g)["lanes"] if lane.get("curve")] == []
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The keys of the parts that are read, as often as they are."""
+    found: list[str] = []
+    take = Table.take
+
+    def counted(self: Table, part: Part, *args: Any) -> Any:
+        found.append(part.key)
+        return take(self, part, *args)
+
+    monkeypatch.setattr(Table, "take", counted)
+    return found
+
+
+def test_the_first_look_reads_each_part_once(written: Callable[..., Written], reads: list[str]) -> None:
+    run = written()
+    for first in range(0, 40, 10):
+        run.add(range(first, first + 10), steady(NAMES, lambda s, n, v: v))
+    g = gathered(run)
+    g.matrix(g.measures[0].key)
+    assert len(reads) == len(set(reads)) == 4
+
+
+def test_a_row_that_turns_up_later_keeps_what_was_read(
+    written: Callable[..., Written], reads: list[str]
+) -> None:
+    run = written()
+    tensors = steady(NAMES, lambda s, n, v: v * (1 + s))
+
+    def without_b(step: int) -> dict[str, Any]:
+        return {site: tensor for site, tensor in tensors(step).items() if not site.endswith("/b")}
+
+    run.add(range(10), without_b).add(range(10, 20), tensors)
+    g = gathered(run)
+    assert len(reads) == len(set(reads)) == 2
+    seen = numbers(g, "activations.rms")
+    places = {row.name: i for i, row in enumerate(g.rows)}
+    assert np.isnan(seen[places["b"], :10]).all()
+    assert np.isfinite(seen[places["b"], 10:]).all()
+    for name in set(NAMES) - {"b"}:
+        assert seen[places[name]] == pytest.approx(
+            np.log2(1 + np.arange(20)) + seen[places[name], 0], abs=0.02
+        )
+
+
+def test_a_row_may_be_made_of_more_from_now_on(written: Callable[..., Written], reads: list[str]) -> None:
+    kernel = {"weights/a/kernel": np.full(3, 2.0)}
+    run = written().add(range(5), lambda step: kernel)
+    run.add(range(5, 10), lambda step: {**kernel, "weights/a/bias": np.full(3, 4.0)})
+    g = gathered(run)
+    assert len(reads) == len(set(reads)) == 2
+    both = np.log2(np.sqrt((2**2 + 4**2) / 2))
+    assert numbers(g, "weights.rms")[0] == pytest.approx([1.0] * 5 + [both] * 5, abs=0.02)

@@ -52,7 +52,8 @@ def run(written: Callable[..., Written]) -> fs.Run:
             [Samples(at, "train", ids=ids, loss=loss, target=np.arange(4.0)[:, None], prediction=prediction)],
         )
     made.add(range(60), steady("abc", odd))
-    made.writer.note(overhead={"cpu_share": 0.012, "captured": 60, "steps": 60})
+    budget = {"share": 0.02, "every": 20, "decisions": [{"step": 0, "every": 10}, {"step": 40, "every": 20}]}
+    made.writer.note(overhead={"cpu_share": 0.012, "captured": 60, "steps": 60, "budget": budget})
     made.writer.close()
     return fs.open(made.path)
 
@@ -90,7 +91,11 @@ def test_views_say_what_there_is(run: fs.Run) -> None:
     worst = fs.worst_samples(run, 0).to_text().splitlines()
     assert worst[2].split() == ["#three", "2", "1", "0.9", "9"]
     assert "steps 0 to 55" in fs.sample_history(run, "three").to_text()
-    assert "cpu_share" in fs.overhead(run).to_text()
+    cost = fs.overhead(run).to_text()
+    assert "cpu_share" in cost
+    assert re.search(r"cadence\s+every 20 steps \(budget 2 %\)", cost)
+    assert re.search(r"from step 40\s+every 20", cost)
+    assert "every 20 steps (budget 2 %)" in fs.summary(run).to_text(140)
     assert "step 40" in fs.depth_profile(run, 40).to_text()
 
 

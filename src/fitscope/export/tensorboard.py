@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 #: What of a tensor is shown unless told otherwise.
 SHOWN = ("mean", "std", "min", "max", "rms", "zeros", "nans", "infs", "cosine", "histogram")
 
+#: Of these, what is shown only where it is not 0: charts that never move would hide those that do.
+SELDOM = ("nans", "infs")
+
 BATCH_ROWS = 1_000  #: rows turned into Python objects at once
 DT_FLOAT, DT_DOUBLE = 1, 2  #: in TensorFlow's types.proto
 ENDING = ".fitscope"  #: of our event files; TensorBoard looks only for "tfevents" in a name
@@ -75,6 +78,7 @@ class Events:
         """`began`: seconds since 1970; TensorBoard shows times relative to it."""
         self._tb = package()
         self._shown = tuple(shown)
+        self._seldom = SELDOM if self._shown == SHOWN else ()  # who asks for them gets them
         self._known: set[str] = set()  # tags whose plugin has been named
         self._file: IO[bytes] = path.open("wb")
         self._write(wall_time=began, file_version="brain.Event:2")
@@ -90,7 +94,9 @@ class Events:
                     if seen.cosine is not None:
                         self._scalar(summary, f"{seen.site}/cosine", seen.cosine)
                 elif name != "histogram":
-                    self._scalar(summary, f"{seen.site}/{name}", getattr(seen.stats, name))
+                    number = getattr(seen.stats, name)
+                    if number or name not in self._seldom:
+                        self._scalar(summary, f"{seen.site}/{name}", number)
                 elif seen.stats.finite:
                     self._histogram(summary, f"{seen.site}/histogram", triples(seen.stats))
         self._write(wall_time=seen.time, step=seen.step, summary=summary)

@@ -8,8 +8,9 @@ must begin anew. Nothing that is read here is kept.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -69,3 +70,22 @@ class Follow:
         With `sites`, those of others may be left out.
         """
         return self._run._now.stats.take(part, columns, sites)
+
+    @property
+    def kept(self) -> set[str]:
+        """The sites of which whole tensors were kept."""
+        return {site for rank in self._run._now.ranks for site, _ in rank.arrays()}
+
+    def each(self, parts: Sequence[Part], columns: Sequence[str]) -> Iterator[tuple[Part, pa.Table | None]]:
+        """`rows` of one part after another. The next ones are read while the caller works on this one."""
+        table = self._run._now.stats
+        ahead = table.readers
+        with ThreadPoolExecutor(ahead) as pool:
+            reading: deque[tuple[Part, Future[pa.Table | None]]] = deque()
+            for part in parts:
+                reading.append((part, pool.submit(table.take, part, columns)))
+                if len(reading) > ahead:
+                    first, rows = reading.popleft()
+                    yield first, rows.result()
+            for first, rows in reading:
+                yield first, rows.result()

@@ -117,6 +117,11 @@ class Table:
         waiting = {part.key: part for known in self._tails.values() for part in known.parts}
         return [part for key, part in sorted({**self._parts, **waiting}.items()) if key not in self._damaged]
 
+    @property
+    def readers(self) -> int:
+        """How many parts are worth reading at once while something else is done: many from afar."""
+        return 1 if is_local(self._run) else READERS
+
     def sites(self) -> set[str]:
         """The sites there are rows of."""
         new = [part for part in self.parts if part.key not in self._surveyed]

@@ -16,6 +16,7 @@ from fitscope.errors import RunError, one_of
 from fitscope.reduce.stats import ZERO_BUCKET, edges
 from fitscope.show import figures
 from fitscope.show.data import payload
+from fitscope.show.data.cost import table as cost_table
 from fitscope.show.data.facts import by_name
 from fitscope.show.data.gather import Gathered
 from fitscope.show.data.matrix import INF, NAN, VALUE, Matrix
@@ -238,9 +239,7 @@ def predictions_view(run: RunLike, step: int | None = None, most: int = 40) -> V
 def overhead(run: RunLike) -> View:
     """What watching cost."""
     g = gathered(run)
-    return _table(
-        g, "overhead", "what watching cost", ["", "value"], [[k, v] for k, v in g.run.overhead.items()]
-    )
+    return _table(g, "overhead", "what watching cost", ["", "value"], cost_table(g.run.overhead))
 
 
 def summary(run: RunLike) -> View:

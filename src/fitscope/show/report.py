@@ -24,7 +24,7 @@ from fitscope.show.data.samples import worst_of_batch
 #: The modules, each after those it needs.
 MODULES = (
     "pack", "format", "canvas", "colour", "matrix", "state", "source", "heat", "lossplot", "strip", "depth",
-    "inspector", "samples", "keys", "main",
+    "inspector", "samples", "words", "menus", "keys", "main",
 )  # fmt: skip
 
 BYTES = 1_350_000  #: of compressed data, which makes a file below 2 MB
@@ -79,13 +79,13 @@ def enclosed(g: Gathered, wanted: Wanted) -> tuple[dict[str, Any], dict[str, Any
         head["selected"] = {"layer": "", "step": wanted.step}
     if wanted.parts is None or "inspector" in wanted.parts:
         _moments(g, cells, facts, arrays)
+    if g.has_samples and wanted.parts is None:
+        facts["samples"] = [worst_of_batch(g, step) for step in sorted({f.step for f in g.findings[:12]})]
     _matrices(g, wanted, [first, *found], facts, arrays)
     there = {name.partition(" ")[0] for name in facts["matrices"]}
     head["measures"] = [m for m in head["measures"] if m["key"] in there]
     head["shown"] = [first, wanted.mode]
     head["table"] = wanted.table
-    if g.has_samples and wanted.parts is None:
-        facts["samples"] = [worst_of_batch(g, step) for step in sorted({f.step for f in g.findings[:12]})]
     return {"head": head, **facts}, arrays
 
 

@@ -32,7 +32,7 @@ from fitscope.read import open as open_run
 from fitscope.read import runs as list_runs
 from fitscope.show.data import payload
 from fitscope.show.data.gather import Gathered
-from fitscope.show.data.pack import pack, plain_json
+from fitscope.show.data.pack import pack, plain_json, squeezed
 from fitscope.show.data.samples import worst_of_batch
 from fitscope.show.guard import Guard
 from fitscope.store import Objects
@@ -114,7 +114,7 @@ def app(
             Route("/api/live", pages.live),
         ]
     )
-    # Ticks are small and must not wait for a compressor: they are sent as they are.
+    # Ticks must not wait for a compressor: each is squeezed by itself.
     inner.add_middleware(GZipMiddleware, minimum_size=1500, compresslevel=4)
     return Guard(inner, token)
 
@@ -236,7 +236,7 @@ class Watcher:
         self._counts: tuple[int, int, int] = (-1, -1, -1)
 
     def tick(self) -> bytes:
-        """The next event, base64. Empty if nothing is new."""
+        """The next event, gzip and base64. Empty if nothing is new."""
         asked = self._asked
         with self._pages._shelf.run(asked.run) as g, self._pages._other(asked) as other:
             now = payload.now(g)
@@ -258,7 +258,7 @@ class Watcher:
             counts = (changed.get("matrix", {}).get("count", 0), facts["count"], g.generation)
             nothing = counts == self._counts and not (set(changed) - {"matrix", "loss", "speed"})
             self._counts = counts
-            return b"" if nothing else base64.b64encode(pack(changed, arrays))
+            return b"" if nothing else base64.b64encode(squeezed(pack(changed, arrays)))
 
 
 def _static() -> frozenset[str]:

@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fitscope.read import Run
+from fitscope.show.data.cost import cadence
 from fitscope.show.data.facts import Finding
 from fitscope.show.data.gather import Gathered
 from fitscope.show.overview import Layer, Overview
@@ -110,6 +111,7 @@ def headline(run: Run, overview: Overview, pen: Pen) -> Text:
         facts.append(f"{cost['steps'] / cost['wall_seconds']:.3g} steps/s")
     if "cpu_share" in cost:
         facts.append(f"capture costs {percent(cost['cpu_share'])}")
+    facts.append(cadence(cost) or "")
     for fact in facts:
         if fact:
             line.append(" · ", "dim").append(fact)

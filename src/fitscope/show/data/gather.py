@@ -7,7 +7,7 @@ grows). The exact numbers of a moment are read from the part that has them. Not 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,9 @@ from fitscope.read import Run
 from fitscope.read.follow import Exchange, Follow
 from fitscope.read.parts import Part
 from fitscope.show.data.facts import Facts, Finding
-from fitscope.show.data.matrix import INF, NAN, VALUE, Array, Matrix
-from fitscope.show.data.measures import MEASURES, Groups, Measure, offered
+from fitscope.show.data.fill import Filled, Piece, columns_of
+from fitscope.show.data.matrix import Array, Matrix
+from fitscope.show.data.measures import MEASURES, Measure, offered
 from fitscope.show.data.modes import MODES, Mode
 from fitscope.show.data.rows import Row, rows_of
 from fitscope.show.data.series import Series
@@ -27,6 +28,17 @@ from fitscope.store import schema
 
 KEEP_BYTES = 1 << 30  #: of matrices; beyond that the one longest unused goes
 _ALWAYS = ("activations.zeros", "activations.rms")  #: what the facts are taken from
+_SURVEYED = (
+    "site",
+    "step",
+    "epoch",
+    "time",
+    "value",
+    "count",
+    "nans",
+    "infs",
+)  #: columns that are read of every part
+_KNOWN = {measure.key: measure for measure in MEASURES}
 
 _NOTHING = (0, -1)  # first and last step of a part without any
 
@@ -53,11 +65,12 @@ class Gathered:
         self._parts: dict[Part, tuple[int, int]] = {}  # those taken, with their first and last step
         self._filled: dict[str, Filled] = {}
         self._modes: dict[tuple[str, str, int], Mode] = {}
+        self._changed = False  # whether the rows have, since it was last told
 
     # ---- taking in ----------------------------------------------------------------------------------
 
     def update(self, progress: Progress | None = None) -> bool:
-        """Takes in what is new. Whether anything was."""
+        """Takes in what is new, reading each part once. Whether anything was."""
         parts = self._follow.parts()
         exchanged = self._follow.exchanged(set(self._parts).difference(parts))
         if exchanged is None:
@@ -65,12 +78,17 @@ class Gathered:
             self._begin()
         rest = {exchange.whole: exchange.rest for exchange in exchanged or ()}
         new = [rest.get(part, part) for part in parts if part not in self._parts]
-        for i, part in enumerate(new):
-            self._take(part)
+        shown = len(self.rows)
+        columns = dict.fromkeys((*_SURVEYED, *_columns_first(), *columns_of(self._filled.values())))
+        for i, (part, piece) in enumerate(self._pieces(new, list(columns))):
+            self._survey(part, piece)
+            for filled in self._filled.values():
+                if piece is None or set(filled.columns) <= set(piece.columns):
+                    filled.take(part, piece)
             if progress is not None:
                 progress(i + 1, len(new))
         if new:
-            self._settle()
+            self._settle(anew=shown > 0)
         for exchange in exchanged or ():
             self._exchange(exchange)
         return bool(new)
@@ -85,68 +103,82 @@ class Gathered:
             filled.parts.difference_update(pieces)
             filled.parts.add(exchange.whole)
 
-    def _take(self, part: Part) -> None:
-        columns = ["site", "step", "epoch", "time", "value", "count", "nans", "infs"]
-        table = self._follow.rows(part, columns)
-        if table is None or not table.num_rows:
+    def _pieces(self, parts: Sequence[Part], columns: Sequence[str]) -> Iterator[tuple[Part, Piece | None]]:
+        for part, table in self._follow.each(parts, columns):
+            yield part, Piece(table) if table is not None and table.num_rows else None
+
+    def _survey(self, part: Part, piece: Piece | None) -> None:
+        """What there is in a part: sites, steps, epochs, scalars, what is not finite."""
+        if piece is None:
             self._parts[part] = _NOTHING
             return
-        names, codes = _sites(table)
-        c = _numbers(table, columns[1:])
-        step = c["step"]
+        step = piece["step"]
         self._parts[part] = (int(step.min()), int(step.max()))
         self.last_step = max(self.last_step if self.last_step is not None else -1, int(step.max()))
-        broken = bool(c["nans"].any() or c["infs"].any())
-        for at in _stretches(codes):
-            site = names[codes[at.start]]
-            self.sites.add(site)
-            if broken:
-                self.facts.take(site, step[at], c["nans"][at], c["infs"][at], c["count"][at])
-            if not _nested(site) and c["count"][at].max() <= 1:
-                value = np.where(c["infs"][at] > 0, np.inf, c["value"][at])
-                self.scalars.setdefault(site, Series()).add(step[at], value)
-        low, high = int(c["epoch"].min()), int(c["epoch"].max())
-        for epoch in range(low, high + 1):
-            within = step if low == high else step[c["epoch"] == epoch]
+        largest = piece.largest("count")
+        there = {name for name, count in zip(piece.names, largest, strict=True) if count >= 0}
+        if not there <= self.sites:
+            self.sites |= there
+            self._fit()
+        broken = np.flatnonzero((piece["nans"] > 0) | (piece["infs"] > 0))
+        for site, at in piece.stretches(broken) if len(broken) else ():
+            self.facts.take(site, step[at], piece["nans"][at], piece["infs"][at], piece["count"][at])
+        for code in np.flatnonzero((largest >= 0) & (largest <= 1)):
+            if not _nested(piece.names[code]):
+                at = np.flatnonzero(piece.codes == code)
+                value = np.where(piece["infs"][at] > 0, np.inf, piece["value"][at])
+                self.scalars.setdefault(piece.names[code], Series()).add(step[at], value)
+        epochs = piece["epoch"]
+        for epoch in range(int(epochs.min()), int(epochs.max()) + 1):
+            within = step[epochs == epoch]
             if len(within):
                 first = int(within.min())
                 self.epochs[epoch] = min(self.epochs.get(epoch, first), first)
-        newest = int(np.argmax(c["time"]))
-        self._clock = [*self._clock[-9:], (float(c["time"][newest]), int(step[newest]))]
+        newest = int(np.argmax(piece["time"]))
+        self._clock = [*self._clock[-9:], (float(piece["time"][newest]), int(step[newest]))]
 
-    def _settle(self) -> None:
-        """The rows there are by now; what follows from them."""
+    def _fit(self) -> None:
+        """The rows there are by now. What was taken in before is kept, in its new place."""
         rows = rows_of(self.run.model, self.sites)
-        if [(r.name, r.sites) for r in rows] != [(r.name, r.sites) for r in self.rows]:
-            if self.rows:
-                self.generation += 1
-            self.rows = rows
-            self._filled, self._modes = {}, {}
-            self.facts.settle(rows)
+        if [(r.name, r.sites) for r in rows] == [(r.name, r.sites) for r in self.rows]:
+            return
+        self.rows = rows
+        self._changed = True
+        self._modes = {}
+        self._filled = {key: filled for key, filled in self._filled.items() if filled.refit(rows)}
+        for key in self._first_wanted():
+            if key not in self._filled:
+                self._filled[key] = Filled(_KNOWN[key], rows)
+
+    def _first_wanted(self) -> list[str]:
+        """What the facts are taken from, and what is shown first."""
+        offered_now = [measure.key for measure in self.measures]
+        return [key for key in dict.fromkeys((*_ALWAYS, *offered_now[:1])) if key in offered_now]
+
+    def _settle(self, *, anew: bool) -> None:
+        """What follows from what was taken in. `anew`: rows have been shown before."""
+        if self._changed:
+            self._changed = False
+            self.generation += anew
+            self.facts.settle(self.rows)
         if "loss" in self.scalars:
             self.facts.take_loss(self.scalars["loss"])
-        offered_now = {measure.key for measure in self.measures}
-        wanted = [key for key in _ALWAYS if key in offered_now]
-        self._fill([*wanted, *(key for key in self._filled if key not in wanted)])
-        if _ALWAYS[0] in wanted:
-            self.facts.take_zeros(self._filled[_ALWAYS[0]].matrix)
-        if _ALWAYS[1] in wanted:
-            self.facts.take_jumps(self._filled[_ALWAYS[1]].matrix)
+        self._fill(list(self._filled))
+        for key, take in zip(_ALWAYS, (self.facts.take_zeros, self.facts.take_jumps), strict=True):
+            if key in self._filled:
+                take(self._filled[key].matrix)
 
     def _fill(self, keys: Sequence[str], progress: Progress | None = None) -> None:
         """Brings these measures up to date, reading each part once for all of them."""
-        known = {measure.key: measure for measure in MEASURES}
         for key in keys:
             if key not in self._filled:
-                self._filled[key] = Filled(known[key], self.rows)
+                self._filled[key] = Filled(_KNOWN[key], self.rows)
         filled = [self._filled[key] for key in keys]
         todo = [part for part in self._parts if any(part not in f.parts for f in filled)]
-        for i, part in enumerate(todo):
-            lacking = [f for f in filled if part not in f.parts]
-            columns = dict.fromkeys(c for f in lacking for c in ("site", "step", "nans", "infs", *f.columns))
-            table = self._follow.rows(part, list(columns))
-            for f in lacking:
-                f.take(part, table)
+        for i, (part, piece) in enumerate(self._pieces(todo, columns_of(filled))):
+            for f in filled:
+                if part not in f.parts:
+                    f.take(part, piece)
             if progress is not None:
                 progress(i + 1, len(todo))
 
@@ -160,6 +192,11 @@ class Gathered:
     @property
     def has_samples(self) -> bool:
         return self._follow.has_samples
+
+    @property
+    def kept(self) -> set[str]:
+        """The sites of which whole tensors were kept."""
+        return self._follow.kept
 
     @property
     def findings(self) -> list[Finding]:
@@ -255,13 +292,11 @@ class Gathered:
             table = self._follow.rows(part, ["site", "step", *columns], sites)
             if table is None or first > step:
                 continue
-            names, codes = _sites(table)
-            steps = table["step"].to_numpy()
-            for at in _stretches(codes):
-                site = names[codes[at.start]]
-                if site in found:
-                    places = at.start + np.flatnonzero(steps[at] <= step)[-2:][::-1]
-                    found[site] += table.take(pa.array(places)).select(["step", *columns]).to_pylist()
+            piece = Piece(table)
+            for site in found:
+                at = piece.of(site)
+                places = at[piece["step"][at] <= step][-2:][::-1]
+                found[site] += table.take(pa.array(places)).select(["step", *columns]).to_pylist()
         return {site: sorted(rows, key=lambda row: -row["step"])[:2] for site, rows in found.items() if rows}
 
     def histograms(self, sites: Sequence[str], most: int = 160) -> dict[str, tuple[Array, Array]]:
@@ -276,55 +311,17 @@ class Gathered:
             table = self._follow.rows(parts[i], ["site", "step", "buckets", "counts"], sites)
             if table is None:
                 continue
-            names, codes = _sites(table)
-            for at in _stretches(codes):
-                if names[codes[at.start]] in found:
-                    found[names[codes[at.start]]].append(
-                        _dense(table.slice(at.start, at.stop - at.start), most)
-                    )
+            piece = Piece(table)
+            for site, pieces in found.items():
+                rows = table.take(pa.array(piece.of(site)))
+                if rows.num_rows:
+                    pieces.append(_dense(rows, most))
         return {site: _joined(pieces) for site, pieces in found.items() if pieces}
 
 
-class Filled:
-    """A measure's matrix and the parts that are in it."""
-
-    def __init__(self, measure: Measure, rows: Sequence[Row]) -> None:
-        self.measure = measure
-        self.columns = measure.columns
-        self.matrix = Matrix(len(rows), measure.scale)
-        self.parts: set[Part] = set()
-        self._of = {
-            site: (i, kind)
-            for i, row in enumerate(rows)
-            for kind, name in enumerate(measure.kinds)
-            for site in row.sites.get(name, ())
-        }
-        self._single = len(self._of) == len({row for row, _ in self._of.values()})
-
-    def take(self, part: Part, table: pa.Table | None) -> None:
-        self.parts.add(part)
-        if table is None:
-            return
-        names, codes = _sites(table)
-        known = np.array([self._of.get(name, (-1, 0)) for name in names] or [(-1, 0)])
-        inside = np.flatnonzero(known[codes, 0] >= 0)
-        if not len(inside):
-            return
-        wanted = dict.fromkeys(("step", "nans", "infs", *self.columns))
-        c = _numbers(table.take(pa.array(inside)) if len(inside) < len(codes) else table, wanted)
-        row, c["kind"] = known[codes[inside]].T
-        starts = np.arange(len(row))
-        if not self._single:
-            order = np.lexsort((c["step"], row))
-            c = {name: values[order] for name, values in c.items()}
-            row = row[order]
-            starts = np.flatnonzero((np.diff(row, prepend=-1) != 0) | (np.diff(c["step"], prepend=-1) != 0))
-        groups = Groups(starts, len(row))
-        number = self.measure.value(c, groups)
-        flags = np.where(np.isfinite(number), VALUE, 0)
-        flags = flags | np.where(groups.sum(c["infs"]) > 0, INF, 0)
-        flags = flags | np.where(groups.sum(c["nans"]) > 0, NAN, 0)
-        self.matrix.add(row[starts], c["step"][starts], number, flags.astype(np.uint8))
+def _columns_first() -> tuple[str, ...]:
+    """What of the table the measures need that are always wanted, before it is known what the run has."""
+    return tuple(column for key in _ALWAYS for column in _KNOWN[key].columns)
 
 
 def _nested(site: str) -> bool:
@@ -332,23 +329,6 @@ def _nested(site: str) -> bool:
     return site.startswith(
         ("weights/", "weight_gradients/", "updates/", "activations/", "gradients/", "taps/")
     )
-
-
-def _sites(table: pa.Table) -> tuple[list[str], Array]:
-    column = table["site"].unify_dictionaries().combine_chunks()
-    if isinstance(column, pa.ChunkedArray):
-        column = column.chunk(0)
-    return column.dictionary.to_pylist(), column.indices.to_numpy(zero_copy_only=False)
-
-
-def _stretches(codes: Array) -> list[slice]:
-    """Where rows of one site follow one another."""
-    starts = np.flatnonzero(np.diff(codes, prepend=-1))
-    return [slice(int(a), int(b)) for a, b in zip(starts, [*starts[1:], len(codes)], strict=True)]
-
-
-def _numbers(table: pa.Table, columns: Any) -> dict[str, Array]:
-    return {name: table[name].to_numpy() for name in columns}
 
 
 def _dense(table: pa.Table, most: int) -> tuple[Array, Array]:

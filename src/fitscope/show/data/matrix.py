@@ -26,7 +26,7 @@ Array = np.ndarray[Any, Any]
 VALUE, INF, NAN = 1, 2, 4
 
 EMPTY_LOW, EMPTY_HIGH = 65535, 0  #: of a cell without a value, so that merging needs no condition
-BLOCK = 4096  #: columns that are worked on at a time
+BLOCK = 512  #: columns that are worked on at a time, which a processor's cache can hold
 _FINER = 4  #: columns of one level that make one of the next
 
 
@@ -41,11 +41,13 @@ class Code:
     def of(cls, scale: Scale) -> Code:
         if scale.kind in ("share", "cosine"):
             return cls(scale.low, (scale.high - scale.low) / 65535)
-        return cls(-128.0, 1 / 256)  # log2 of every float32 that is not subnormal, to 0.3 %
+        return cls(-128.0, 1 / 64)  # log2 of every float32 that is not subnormal, to 0.6 %
 
     def encode(self, numbers: Array) -> Array:
-        codes = np.rint((np.nan_to_num(numbers, nan=self.offset) - self.offset) / self.step)
-        return np.clip(codes, 0, 65535).astype(np.uint16)
+        codes = np.subtract(numbers, self.offset, dtype=np.float64)
+        codes *= 1 / self.step
+        np.fmax(np.rint(codes, out=codes), 0, out=codes)  # what is NaN becomes 0
+        return np.fmin(codes, 65535, out=codes).astype(np.uint16)
 
     def decode(self, codes: Array) -> Array:
         return self.offset + np.asarray(codes, np.float64) * self.step
@@ -75,6 +77,18 @@ class Cells:
         stop = first + cells.low.shape[1]
         self.low[:, first:stop], self.high[:, first:stop] = cells.low, cells.high
         self.flags[:, first:stop] = cells.flags
+
+    def merge(self, row: Array, column: Array, codes: Array, flags: Array) -> None:
+        """Takes in numbers; what meets in a cell is merged."""
+        place = row.astype(np.int64) * self.low.shape[1] + column
+        seen = (flags & VALUE) > 0
+        if not seen.all():
+            np.bitwise_or.at(self.flags.reshape(-1), place, flags)
+            place, codes, flags = place[seen], codes[seen], flags[seen]
+        low, high, all_flags = (array.reshape(-1) for array in (self.low, self.high, self.flags))
+        np.minimum.at(low, place, codes)
+        np.maximum.at(high, place, codes)
+        np.bitwise_or.at(all_flags, place, flags)
 
     def merged(self, factor: int) -> Cells:
         """`factor` neighbours as one; the last may be fewer."""
@@ -118,23 +132,39 @@ class Matrix:
         """Takes in numbers (in the scale's domain) with their flags; what meets in a cell is merged."""
         if not len(step):
             return
-        new = np.setdiff1d(step, self.steps)
-        if len(new) and self.count and new[0] < self._steps[self.count - 1]:
+        steps, column = _columns(step)
+        if self.count and steps[0] <= self._steps[self.count - 1]:
+            self._mix(row, step, steps, number, flags)
+            return
+        # The usual case: what is new comes after all that is here.
+        cells = Cells.empty(self.rows, len(steps))
+        cells.merge(row, column, self.code.encode(number), flags)
+        self.put(steps, cells)
+
+    def _mix(self, row: Array, step: Array, steps: Array, number: Array, flags: Array) -> None:
+        """Takes in what comes late or again: from ranks or passes, or for a step known before."""
+        new = np.setdiff1d(steps, self.steps)
+        if len(new) and new[0] < self._steps[self.count - 1]:
             self._insert(new)
         elif len(new):
             self._append(new)
         column = np.searchsorted(self.steps, step)
-        cells = self._levels[0]
-        codes = self.code.encode(number)
-        seen = (flags & VALUE) > 0
-        at = (row[seen], column[seen])
-        np.minimum.at(cells.low, at, codes[seen])
-        np.maximum.at(cells.high, at, codes[seen])
-        np.bitwise_or.at(cells.flags, (row, column), flags)
+        self._levels[0].merge(row, column, self.code.encode(number), flags)
         first = int(column.min())
-        if first < self.count - len(new):  # a step known before: from ranks or passes that come later
+        if first < self.count - len(new):
             self.rewritten += 1
         self._coarser(first)
+
+    def moved(self, places: Array, rows: int) -> Matrix:
+        """The same with other rows: where each of ours goes (-1: nowhere), among so many."""
+        to = Matrix(rows, self.scale, self.code)
+        to.count, to._steps, to.rewritten = self.count, self._steps, self.rewritten
+        to._levels = [Cells.empty(rows, cells.low.shape[1]) for cells in self._levels]
+        kept = np.flatnonzero(places >= 0)
+        for new, old in zip(to._levels, self._levels, strict=True):
+            for name in ("low", "high", "flags"):
+                getattr(new, name)[places[kept]] = getattr(old, name)[kept]
+        return to
 
     def put(self, steps: Array, cells: Cells) -> None:
         """Appends whole columns, of steps after all others."""
@@ -177,18 +207,26 @@ class Matrix:
         """The step at which each column begins."""
         return self.steps[first << level : None if stop is None else stop << level : 1 << level]
 
+    def reserve(self, count: int) -> None:
+        """Makes room for so many steps at once."""
+        if count > len(self._steps):
+            self._steps = np.concatenate([self._steps, np.zeros(count - len(self._steps), np.int64)])
+            self._levels[0] = self._grown(self._levels[0], self.count, count)
+
     def _append(self, steps: Array) -> None:
         count = self.count + len(steps)
         if count > len(self._steps):
-            room = max(int(count * 1.25), 256)
-            self._steps = np.concatenate([self._steps, np.zeros(room - len(self._steps), np.int64)])
-            self._levels[0] = self._grown(self._levels[0], self.count, room)
+            self.reserve(max(int(count * 1.4), 256))
         self._steps[self.count : count] = steps
         self.count = count
 
     def _grown(self, held: Cells, used: int, room: int) -> Cells:
-        grown = Cells.empty(self.rows, room)
+        grown = Cells(
+            *(np.empty((self.rows, room), array.dtype) for array in (held.low, held.high, held.flags))
+        )
         grown.put(0, held.part(0, used))
+        for array, empty in ((grown.low, EMPTY_LOW), (grown.high, EMPTY_HIGH), (grown.flags, 0)):
+            array[:, used:] = empty
         return grown
 
     def _insert(self, new: Array) -> None:
@@ -212,7 +250,19 @@ class Matrix:
                 first = 0
             finer, held = self._levels[number], self._levels[number + 1]
             if held.low.shape[1] < count:
-                held = self._levels[number + 1] = self._grown(held, first, max(int(count * 1.25), 64))
+                held = self._levels[number + 1] = self._grown(held, first, max(int(count * 1.4), 64))
             used = -(-self.count // _FINER**number)
             held.put(first, finer.part(first * _FINER, used).merged(_FINER))
             number += 1
+
+
+def _columns(step: Array) -> tuple[Array, Array]:
+    """The steps there are, in their order, and the place of each among them."""
+    first, last = int(step.min()), int(step.max())
+    if last - first > 4 * len(step) + 1000:  # far apart: sorting is cheaper than a table of all between
+        steps, place = np.unique(step, return_inverse=True)
+        return steps, place
+    there = np.zeros(last - first + 1, bool)
+    offset = step - first
+    there[offset] = True
+    return np.flatnonzero(there) + first, (np.cumsum(there) - 1)[offset]

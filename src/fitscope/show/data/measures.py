@@ -43,14 +43,14 @@ class Groups:
 
     def __init__(self, starts: Array, count: int) -> None:
         self.starts = starts
-        self._single = len(starts) == count
+        self.single = len(starts) == count  #: one row each: there is nothing to bring together
 
     def sum(self, values: Array) -> Array:
         values = np.asarray(values, float)
-        return values if self._single else np.add.reduceat(values, self.starts)
+        return values if self.single else np.add.reduceat(values, self.starts)
 
     def max(self, values: Array) -> Array:
-        return values if self._single else np.fmax.reduceat(values, self.starts)
+        return values if self.single else np.fmax.reduceat(values, self.starts)
 
 
 @dataclass(frozen=True, slots=True)

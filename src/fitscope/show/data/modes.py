@@ -23,7 +23,7 @@ MODES = {
     "run": "vs another run",
 }
 
-_RELATIVE = Code(-128.0, 1 / 256)
+_RELATIVE = Code(-128.0, 1 / 64)
 _MEMORY = 30  #: recorded steps that the own past reaches back, about
 _STEADY = 0.15  #: the least wobble, in doublings: a row that never moved must not scream at its first twitch
 
@@ -65,9 +65,14 @@ class Mode:
         """The relative matrix, up to date."""
         if self._rewritten != self.of.rewritten:
             self._begin()
+        if not self._seen:
+            self.matrix.reserve(self.of.count)
         for first, stop in self.of.blocks(self._seen):
             source = self.of.cells(first, stop)
-            low, high = (self._numbers(codes, source.flags) for codes in (source.low, source.high))
+            low = self._numbers(source.low, source.flags)
+            # One batch a step is the usual case: then there is one number to relate, not two.
+            several = ((source.low != source.high) & (source.flags & VALUE > 0)).any()
+            high = self._numbers(source.high, source.flags) if several else low
             new = Stretch(low, high, self.of.steps[first:stop])
             against = {"past": self._past, "change": self._change, "start": self._start, "run": self._run}
             self.matrix.put(new.steps, self._coded(new, source.flags, *against[self.key](new)))
@@ -78,14 +83,16 @@ class Mode:
         return np.where(flags & VALUE, self.of.code.decode(codes), np.nan)
 
     def _coded(self, new: Stretch, flags: Array, base: Array, unit: Any) -> Cells:
-        ends = [(side - base) / unit for side in (new.low, new.high)]
-        known = ~np.isnan(ends[0])
+        low = (new.low - base) / unit
+        known = ~np.isnan(low)
         code = self.matrix.code
+        codes = code.encode(low)
+        above = codes if new.high is new.low else code.encode((new.high - base) / unit)
         # NaN and Inf keep their flag; a value without anything to relate it to is as good as none.
         return Cells(
-            np.where(known, code.encode(ends[0]), EMPTY_LOW).astype(np.uint16),
-            np.where(known, code.encode(ends[1]), EMPTY_HIGH).astype(np.uint16),
-            np.where(known, flags, flags & (INF | NAN)).astype(np.uint8),
+            np.where(known, codes, np.uint16(EMPTY_LOW)),
+            np.where(known, above, np.uint16(EMPTY_HIGH)),
+            np.where(known, flags, flags & np.uint8(INF | NAN)),
         )
 
     # Each gives what the numbers are compared with, and the unit.
@@ -99,28 +106,30 @@ class Mode:
         return self._first[:, None], 1.0
 
     def _change(self, new: Stretch) -> tuple[Array, Any]:
-        base = np.empty_like(new.low)
-        for column in range(new.low.shape[1]):
-            base[:, column] = self._last
-            self._last = np.where(np.isnan(new.low[:, column]), self._last, new.low[:, column])
-        return base, 1.0
+        before = np.concatenate([self._last[:, None], new.low], axis=1)
+        # Where nothing was recorded, the newest that was: its place, carried on from the left.
+        place = np.where(np.isnan(before), 0, np.arange(before.shape[1]))
+        newest = np.take_along_axis(before, np.maximum.accumulate(place, axis=1), axis=1)
+        self._last = newest[:, -1].copy()
+        return newest[:, :-1], 1.0
 
     def _past(self, new: Stretch) -> tuple[Array, Array]:
-        base, unit = np.empty_like(new.low), np.empty_like(new.low)
-        for column in range(new.low.shape[1]):
-            share = 1 / min(self._seen + column + 1, _MEMORY)  # at the start, the mean of all there is
-            base[:, column] = self._mean
-            unit[:, column] = np.sqrt(self._variance) + self._steady
-            now = (new.low[:, column] + new.high[:, column]) / 2
-            apart = now - self._mean
-            known, fresh = ~np.isnan(apart), np.isnan(self._mean) & ~np.isnan(now)
+        now = np.ascontiguousarray(((new.low + new.high) / 2).T)  # step by step: each beside the one before
+        base, unit = np.empty_like(now), np.empty_like(now)
+        mean, variance = self._mean, self._variance
+        for i, value in enumerate(now):
+            share = 1 / min(self._seen + i + 1, _MEMORY)  # at the start, the mean of all there is
+            base[i] = mean
+            usual = np.add(np.sqrt(variance), self._steady, out=unit[i])
+            fresh = np.isnan(mean)
+            if fresh.any():
+                mean[fresh] = value[fresh]
             # One wild batch moves what is called usual only so far.
-            apart = np.clip(apart, -4 * unit[:, column], 4 * unit[:, column])
-            self._mean = np.where(known, self._mean + share * apart, np.where(fresh, now, self._mean))
-            self._variance = np.where(
-                known, (1 - share) * (self._variance + share * apart**2), self._variance
-            )
-        return base, unit
+            apart = np.minimum(np.maximum(value - mean, -4 * usual), 4 * usual)
+            known = ~(fresh | np.isnan(apart))
+            np.add(mean, share * apart, out=mean, where=known)
+            np.multiply(variance + share * apart**2, 1 - share, out=variance, where=known)
+        return base.T, unit.T
 
     def _run(self, new: Stretch) -> tuple[Array, Any]:
         base = np.full_like(new.low, np.nan)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from fitscope.show.data.cost import cadence
 from fitscope.show.data.gather import Gathered
 from fitscope.show.data.matrix import VALUE, Array, Matrix
 from fitscope.show.data.modes import MODES
@@ -63,12 +64,35 @@ def now(g: Gathered) -> dict[str, Any]:
         "epochs": _thinned(sorted(g.epochs.values()), 64),
         "speed": g.speed,
         "cost": run.overhead.get("cpu_share"),
+        "cadence": cadence(run.overhead),
         # Where one ends changes at every tick, and the lanes show it.
         "findings": [{k: v for k, v in f.as_dict().items() if k != "end"} for f in g.findings[:16]],
-        "lanes": [{**lane, "spans": _thinned(lane["spans"], 120)} for lane in g.facts.lanes()],
+        "lanes": [
+            *({**lane, "spans": _thinned(lane["spans"], 120)} for lane in g.facts.lanes()),
+            {"name": "learning rate", "severity": "note", "spans": [], "curve": rates(g)},
+        ],
         "births": births(g),
         "problems": problems(g),
     }
+
+
+def rates(g: Gathered) -> list[tuple[int, float]]:
+    """The learning rate where it changed, and at the end: (step, rate), few enough for a lane."""
+    held = g.scalars.get("learning_rate")
+    if held is None:
+        return []
+    finite = np.isfinite(held.values)
+    steps, values = held.steps[finite], held.values[finite]
+    level = 0
+    while -(-len(steps) >> level) > 120:
+        level += 1
+    steps, values = (np.append(a[:: 1 << level], a[-1:]) for a in (steps, values))
+    # Of a stretch that stays the same, its ends.
+    inner = np.zeros(len(values), bool)
+    inner[1:-1] = (values[1:-1] == values[:-2]) & (values[1:-1] == values[2:])
+    return [
+        (int(step), float(f"{rate:.4g}")) for step, rate in zip(steps[~inner], values[~inner], strict=True)
+    ]
 
 
 def births(g: Gathered) -> dict[str, dict[str, int]]:
@@ -143,7 +167,7 @@ def _columns(
     arrays = {
         "start": held.starts(level, first, stop).astype(np.float64),
         "low": cells.low,
-        "high": cells.high,
+        "spread": cells.high - cells.low,  # of a cell without a value 1: 0 - 65535
         "flags": cells.flags,
     }
     return facts, arrays

@@ -8,6 +8,7 @@ import numpy as np
 
 from fitscope.read import Run
 from fitscope.show.data.gather import Gathered
+from fitscope.show.data.preview import previews
 
 MOST = 12  #: samples of a batch that are named
 VISITS = 24  #: earlier losses of each
@@ -27,9 +28,14 @@ def worst_of_batch(g: Gathered, step: int, most: int = MOST) -> dict[str, Any]:
     found = [_sample({str(k): v for k, v in row.items()}) for row in rows.to_dict("records")]
     names = [sample["id"] for sample in found if sample["id"] is not None]
     earlier = visits(g.run, names, step) if names else {}
+    at = int(rows["step"].iloc[0]) if len(rows) else None
+    # A sample is counted within its rank, the kept inputs of a step are those of all: with several, who is who is not known.
+    alone = at is not None and not rows["rank"].any()
+    pictures = previews(g, at, [sample["sample"] for sample in found]) if at is not None and alone else {}
     for sample in found:
         sample["history"] = earlier.get(sample["id"], [])
-    return {"step": int(rows["step"].iloc[0]) if len(rows) else None, "samples": found}
+        sample["picture"] = pictures.get(sample["sample"])
+    return {"step": at, "samples": found}
 
 
 def visits(

@@ -1,4 +1,7 @@
-// Numbers and names as text. Whatever comes from a run enters the page as text, never as HTML.
+// Numbers and names as text, and elements with text in them. Whatever comes from a run enters the page as text, never as HTML.
+
+/** @template {HTMLElement} T @param {string} id @returns {T} */
+export const by = (id) => /** @type {T} */ (document.getElementById(id));
 
 /** With commas. (The browser's own way takes tens of milliseconds the first time.) @param {number} n */
 export const whole = (n) => String(Math.round(n)).replace(/\B(?=(\d{3})+$)/g, ",");

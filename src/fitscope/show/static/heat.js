@@ -27,11 +27,13 @@ export function drawHeat(canvas, page) {
   if (!m || !m.rows || w < 2) return;
   const [wide, high] = [canvas.width, canvas.height];
   const { from, to } = page.span();
-  const key = `${from} ${to} ${wide} ${high} ${m.version} ${page.theme.dark}`;
-  if (painted.matrix !== m || painted.key !== key || !painted.image) {
+  const key = `${from} ${to} ${wide} ${high} ${page.theme.dark}`;
+  const same = painted.matrix === m && painted.key === key;
+  if (!same || m.fresh < m.columns) {
     const image = painted.image?.width === wide && painted.image.height === high ? painted.image : g.createImageData(wide, high);
-    paint(m, page.span(), wide, high, new Uint32Array(image.data.buffer), page.theme.dark);
+    paint(m, { from, to }, image, page.theme.dark, same ? m.fresh : 0);
     painted = { matrix: m, key, image };
+    m.fresh = Infinity;
   }
   g.putImageData(/** @type {ImageData} */ (painted.image), 0, 0);
   g.setTransform(ratio, 0, 0, ratio, 0, 0);
@@ -39,14 +41,20 @@ export function drawHeat(canvas, page) {
 }
 
 /**
- * @param {import("./matrix.js").Matrix} m @param {{from: number, to: number}} span
- * @param {number} wide @param {number} high @param {Uint32Array} out pixels @param {boolean} dark
+ * @param {import("./matrix.js").Matrix} m @param {{from: number, to: number}} span @param {ImageData} image painted over
+ * @param {boolean} dark @param {number} fresh the first column that the image does not show yet
  */
-function paint(m, span, wide, high, out, dark) {
+function paint(m, span, image, dark, fresh) {
+  const { width: wide, height: high } = image;
+  const out = new Uint32Array(image.data.buffer);
   const colours = coloursOf(m, dark);
   const [nan, inf] = [packed(MARKS.nan), packed(MARKS.inf)];
   const none = dark ? packed([44, 48, 54]) : packed([214, 217, 222]);
   const { first, last } = pixels(m, span.from, span.to, wide);
+  // What a pixel shows depends on its neighbours too.
+  const changed = fresh ? last.findIndex((column) => column >= fresh) : 0;
+  if (changed < 0) return;
+  const [begin, picked] = [Math.max(changed - 1, 0), Math.max(changed - 2, 0)];
   const codes = new Uint16Array(wide);
   const flags = new Uint8Array(wide);
   const line = new Uint32Array(wide);
@@ -55,15 +63,21 @@ function paint(m, span, wide, high, out, dark) {
     const [top, bottom] = [Math.floor((row * high) / m.rows), Math.floor(((row + 1) * high) / m.rows)];
     // Where there are more rows than pixels, several share one: the worst of them is seen.
     const shared = row > 0 && top === Math.floor(((row - 1) * high) / m.rows);
-    pick(m, row, first, last, codes, flags);
-    for (let x = 0; x < wide; x++) {
-      const f = first[x] < 0 ? 255 : flags[x];
-      const rank = f === 255 ? 0 : f & NAN ? 4 : f & INF ? 3 : f & VALUE ? 2 : 1;
+    pick(m, row, first, last, codes, flags, picked);
+    for (let x = begin; x < wide; x++) {
+      const f = flags[x];
+      if (f === VALUE && !shared) {
+        worst[x] = 2;
+        line[x] = colours[codes[x]];
+        continue;
+      }
+      const rank = first[x] < 0 ? 0 : f & NAN ? 4 : f & INF ? 3 : f & VALUE ? 2 : 1;
       if (shared && rank <= worst[x]) continue;
       worst[x] = rank;
       line[x] = rank === 0 ? 0 : rank === 4 ? nan : rank === 3 ? inf : rank === 2 ? colours[codes[x]] : hatched(none, x, top, dark);
     }
-    for (let y = top; y < Math.max(bottom, top + 1); y++) out.set(line, y * wide);
+    const drawn = begin ? line.subarray(begin) : line;
+    for (let y = top; y < Math.max(bottom, top + 1); y++) out.set(drawn, y * wide + begin);
   }
 }
 
@@ -77,6 +91,13 @@ function drawOver(g, w, h, page) {
   const x = (/** @type {number} */ step) => ((step - from) / (to - from)) * w;
   const y = (/** @type {number} */ row) => ((row + 0.5) / rows) * h;
   const at = page.rowIndex(page.selection.layer);
+  const m = page.shown();
+  /** The middle of what a step is drawn as: it may be many pixels wide. @param {number} step */
+  const middle = (step) => {
+    const column = m ? m.at(step) : -1;
+    const end = m && column >= 0 ? x(m.stop(column)) : 0;
+    return m && end - x(m.start[column]) > 3 ? (x(m.start[column]) + end) / 2 : x(step);
+  };
   g.lineWidth = 1;
   if (at >= 0) {
     g.strokeStyle = "rgb(255 255 255 / .75)";
@@ -85,8 +106,8 @@ function drawOver(g, w, h, page) {
   const step = page.selection.step;
   if (step !== null && step >= from && step <= to) {
     g.strokeStyle = "rgb(255 255 255 / .75)";
-    line(g, x(step), 0, x(step), h);
-    if (at >= 0) box(g, x(step), y(at));
+    line(g, middle(step), 0, middle(step), h);
+    if (at >= 0) box(g, middle(step), y(at));
   }
   for (const finding of page.head.findings) {
     const row = page.rowIndex(finding.row);

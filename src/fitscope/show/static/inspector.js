@@ -50,7 +50,13 @@ function values(page, site) {
   head.append(element("i", "", before ? `(grey: step ${whole(before.step)})` : ""));
   const canvas = /** @type {HTMLCanvasElement} */ (element("canvas", "values"));
   requestAnimationFrame(() => histogram(canvas, page, now, before));
-  return [signs(now), head, canvas];
+  return [signs(now), head, canvas, ...sampled(now)];
+}
+
+/** Where statistics are of some of the values: how many of how many. @param {any} now */
+function sampled({ count, shape }) {
+  const all = (shape ?? []).reduce((/** @type {number} */ a, /** @type {number} */ b) => a * b, 1);
+  return count && count < all ? [element("p", "faint", `sampled: ${whole(count)} of ${whole(all)} values`)] : [];
 }
 
 /** [− 0 + NaN Inf] as a bar. @param {any} now */
@@ -149,16 +155,22 @@ function distribution(page, spread) {
     const end = spread.facts.end;
     const from = start[0];
     const x = (/** @type {number} */ step) => ((step - from) / (end - from)) * w;
+    const columns = [];
+    let peak = 1;
     for (let c = 0; c < wide; c++) {
       const column = new Float64Array(tall + 1);
       for (let b = 0; b < many; b++) {
         const v = share[c * many + b];
         if (v && sizes[b]) column[sizes[b] - least] = Math.min(Math.hypot(column[sizes[b] - least], v), 255);
       }
+      columns.push(column);
+      peak = Math.max(peak, ...column);
+    }
+    for (const [c, column] of columns.entries()) {
       const [a, b] = [x(start[c]), x(start[c + 1] ?? end)];
       for (let s = 0; s < tall; s++) {
         if (!column[s]) continue;
-        g.fillStyle = colourAt("log2", page.theme.dark, column[s] / 200);
+        g.fillStyle = colourAt("log2", page.theme.dark, column[s] / peak);
         g.fillRect(a, ((tall - 1 - s) * h) / tall, Math.max(b - a, 1) + 0.4, h / tall + 0.4);
       }
     }
@@ -167,10 +179,14 @@ function distribution(page, spread) {
       g.fillStyle = page.theme.text;
       g.fillRect(x(at), 0, 1, h);
     }
-    g.fillStyle = page.theme.faint;
     g.textAlign = "left";
-    g.fillText(`2^${most - 129}`, 3, 8);
-    g.fillText(`2^${least - 129}`, 3, h - 7);
+    g.lineWidth = 3;
+    g.strokeStyle = page.theme.panel;
+    g.fillStyle = page.theme.text;
+    for (const [size, y] of [[most, 8], [least, h - 7]]) {
+      g.strokeText(`2^${size - 129}`, 3, y); // readable on whatever lies below
+      g.fillText(`2^${size - 129}`, 3, y);
+    }
   });
   return canvas;
 }

@@ -1,37 +1,36 @@
 // Mouse, wheel, keys and menus: each changes the one selection.
 
-import { under } from "./heat.js";
 import { theme } from "./canvas.js";
+import { by } from "./format.js";
+import { under } from "./heat.js";
+import { drawTip } from "./words.js";
 
 /** @typedef {import("./main.js").Page} Page */
-
-/** @template {HTMLElement} T @param {string} id @returns {T} */
-const get = (id) => /** @type {T} */ (document.getElementById(id));
 
 /** @param {Page} page */
 export function listen(page) {
   menus(page);
   mouse(page);
   document.addEventListener("keydown", (event) => key(page, event));
-  new ResizeObserver(() => page.draw()).observe(get("picture"));
+  new ResizeObserver(() => page.draw()).observe(by("picture"));
   const repaint = () => {
     page.theme = theme();
-    delete get("legend").dataset.key;
+    delete by("legend").dataset.key;
     page.draw();
     page.inspect();
   };
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);
-  get("theme").addEventListener("click", () => {
+  by("theme").addEventListener("click", () => {
     document.documentElement.dataset.theme = page.theme.dark ? "light" : "dark";
     repaint();
   });
-  get("help").addEventListener("click", () => /** @type {HTMLDialogElement} */ (get("keys")).showModal());
+  by("help").addEventListener("click", () => /** @type {HTMLDialogElement} */ (by("keys")).showModal());
 }
 
 /** @param {Page} page */
 function menus(page) {
   for (const name of /** @type {const} */ (["run", "measure", "mode", "other"])) {
-    const menu = /** @type {HTMLSelectElement} */ (get(name));
+    const menu = /** @type {HTMLSelectElement} */ (by(name));
     menu.addEventListener("change", () => {
       const value = menu.value;
       if (name === "other") page.select({ other: value, mode: value ? "run" : "absolute" });
@@ -39,7 +38,7 @@ function menus(page) {
       menu.blur();
     });
   }
-  const find = /** @type {HTMLInputElement} */ (get("find"));
+  const find = /** @type {HTMLInputElement} */ (by("find"));
   find.addEventListener("change", () => {
     const wanted = find.value.toLowerCase();
     const row = page.rows.find((r) => r.name.toLowerCase() === wanted) ?? page.rows.find((r) => r.name.toLowerCase().includes(wanted));
@@ -51,7 +50,7 @@ function menus(page) {
 
 /** @param {Page} page */
 function mouse(page) {
-  const heat = /** @type {HTMLCanvasElement} */ (get("heat"));
+  const heat = /** @type {HTMLCanvasElement} */ (by("heat"));
   const place = (/** @type {MouseEvent} */ event) => {
     const box = heat.getBoundingClientRect();
     return { x: event.clientX - box.left, y: event.clientY - box.top, wide: box.width };
@@ -66,7 +65,7 @@ function mouse(page) {
     heat.setPointerCapture(event.pointerId);
   });
   heat.addEventListener("pointermove", (event) => {
-    page.tip(event);
+    drawTip(page, event);
     if (page.drag) page.drag.x1 = place(event).x;
     page.draw();
   });
@@ -83,7 +82,7 @@ function mouse(page) {
     if (found) page.select({ layer: page.rows[found.row].name, step: found.step });
   });
   heat.addEventListener("pointerleave", () => {
-    get("tip").hidden = true;
+    by("tip").hidden = true;
     page.hover = null;
     page.draw();
   });
@@ -93,8 +92,8 @@ function mouse(page) {
     const { x, wide } = place(event);
     page.zoom(stepAt(x, wide), event.deltaY < 0 ? 0.8 : 1.25);
   }, { passive: false });
-  get("strip").addEventListener("click", (event) => {
-    const box = get("strip").getBoundingClientRect();
+  by("strip").addEventListener("click", (event) => {
+    const box = by("strip").getBoundingClientRect();
     const row = page.rows[Math.floor(((event.clientY - box.top) / box.height) * page.rows.length)];
     if (row) page.select({ layer: row.name, step: page.selection.step ?? page.matrix?.start[(page.matrix?.columns ?? 1) - 1] ?? 0 });
   });
@@ -111,8 +110,8 @@ function key(page, event) {
   const actions = {
     j: () => page.moveLayer(1), k: () => page.moveLayer(-1), h: () => page.moveStep(-1), l: () => page.moveStep(1),
     n: () => page.finding(1), p: () => page.finding(-1), "0": () => void page.select({ from: null, to: null }),
-    "/": () => get("find").focus(), z: () => void page.zoom(page.selection.step ?? page.all().to, 0.2),
-    "?": () => /** @type {HTMLDialogElement} */ (get("keys")).showModal(),
+    "/": () => by("find").focus(), z: () => void page.zoom(page.selection.step ?? page.all().to, 0.2),
+    "?": () => /** @type {HTMLDialogElement} */ (by("keys")).showModal(),
   };
   const act = actions[event.key];
   if (act) {

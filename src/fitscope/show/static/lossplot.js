@@ -150,7 +150,7 @@ function cursor(g, page, x, h) {
 
 /** @param {HTMLCanvasElement} canvas @param {Page} page */
 export function drawLanes(canvas, page) {
-  const lanes = page.head.lanes.filter((/** @type {any} */ lane) => lane.spans.length);
+  const lanes = page.head.lanes.filter((/** @type {any} */ lane) => lane.spans.length || lane.curve?.length);
   canvas.style.height = `${Math.max(lanes.length * 13, 0)}px`;
   const { g, w } = sheet(canvas);
   const left = page.gutter;
@@ -160,14 +160,35 @@ export function drawLanes(canvas, page) {
   lanes.forEach((/** @type {any} */ lane, /** @type {number} */ i) => {
     g.textAlign = "right";
     g.fillStyle = t.faint;
-    g.fillText(lane.name, left - 6, i * 13 + 6.5);
+    g.fillText(lane.curve ? `${lane.name} ${number(rateAt(lane.curve, page.hover ?? page.selection.step))}` : lane.name, left - 6, i * 13 + 6.5);
     g.strokeStyle = t.line;
     stroke(g, [[left, i * 13 + 12.5], [w, i * 13 + 12.5]]);
     g.fillStyle = t[/** @type {"error"} */ (lane.severity)];
+    if (lane.curve) rates(g, lane.curve, (step) => Math.min(Math.max(x(step), left), w), i * 13 + 2, t.blue);
     for (const [begin, end] of lane.spans) {
       const [a, b] = [Math.max(x(begin), left), Math.min(x(end), w)];
       if (b >= left && a <= w) g.fillRect(Math.min(a, w - 2), i * 13 + 2, Math.max(b - a, 2), 8);
     }
   });
   cursor(g, page, x, lanes.length * 13);
+}
+
+/** The rate at a step, the newest where none is chosen. @param {[number, number][]} curve @param {number | null} step */
+const rateAt = (curve, step) => (curve.findLast(([at]) => step === null || at <= step) ?? curve[0])[1];
+
+/**
+ * A learning rate as steps in a lane, its highest on top; as doublings where it spans many.
+ * @param {CanvasRenderingContext2D} g @param {[number, number][]} curve @param {(step: number) => number} x @param {number} top @param {string} colour
+ */
+function rates(g, curve, x, top, colour) {
+  const values = curve.map(([, rate]) => rate);
+  const positive = values.filter((rate) => rate > 0);
+  const log = positive.length === values.length && Math.max(...values) > 8 * Math.min(...values);
+  const f = log ? Math.log2 : (/** @type {number} */ v) => v;
+  const [low, high] = [f(Math.min(...values)), f(Math.max(...values))];
+  const y = (/** @type {number} */ rate) => top + 8 - (high > low ? (f(rate) - low) / (high - low) : 0.5) * 7;
+  g.strokeStyle = colour;
+  g.lineWidth = 1.2;
+  stroke(g, curve.flatMap(([step, rate], i) => (i ? [[x(step), y(curve[i - 1][1])], [x(step), y(rate)]] : [[x(step), y(rate)]])));
+  g.lineWidth = 1;
 }

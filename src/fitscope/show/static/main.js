@@ -1,27 +1,22 @@
 // The page: asks for the run, draws it, and keeps one selection through all views.
 
-import { sheet, theme } from "./canvas.js";
-import { MARKS, colourAt, css } from "./colour.js";
+import { theme } from "./canvas.js";
 import { drawDepth } from "./depth.js";
-import { clean, element, meaning, percent, whole } from "./format.js";
-import { drawHeat, under } from "./heat.js";
-import { drawInspector, ends } from "./inspector.js";
+import { by, clean, element } from "./format.js";
+import { drawHeat } from "./heat.js";
+import { drawInspector } from "./inspector.js";
 import { listen } from "./keys.js";
 import { Curve, drawLanes, drawLoss } from "./lossplot.js";
 import { Matrix } from "./matrix.js";
+import { fillMenus, fillRuns } from "./menus.js";
 import { drawSamples, drawTable } from "./samples.js";
 import { Enclosed, Served } from "./source.js";
 import { fromAddress, toAddress } from "./state.js";
 import { drawStrip } from "./strip.js";
+import { drawCaption, tellRun } from "./words.js";
 
 /** @typedef {{name: string, type: string, block: string, shape: string, after: string[], kinds: string[]}} Row */
 /** @typedef {import("./state.js").Selection} Selection */
-
-const SIGNS = { error: "✖", warning: "▲", note: "●" };
-const STATUS = { running: "● live", complete: "✓ complete", interrupted: "▲ interrupted", failed: "✖ failed" };
-
-/** @template {HTMLElement} T @param {string} id @returns {T} */
-const by = (id) => /** @type {T} */ (document.getElementById(id));
 
 export class Page {
   /** @param {Served | Enclosed} source */
@@ -46,6 +41,7 @@ export class Page {
     this.gutter = 168;
     this.waiting = false;
     this.asked = 0;
+    this.reach = 0;
   }
 
   // ---- what is shown ----------------------------------------------------------------------------------
@@ -60,7 +56,12 @@ export class Page {
   all() {
     const starts = [this.matrix?.start[0], this.curve?.start[0]].filter((s) => s !== undefined);
     const from = starts.length ? Math.min(.../** @type {number[]} */ (starts)) : 0;
-    return { from, to: Math.max(this.matrix?.end ?? 0, this.curve?.end ?? 0, from + 1) };
+    const end = Math.max(this.matrix?.end ?? 0, this.curve?.end ?? 0, from + 1);
+    if (this.head.status !== "running") return { from, to: end };
+    // While a run grows its last pixel is still being filled: what is on show moves by whole pixels, not at every tick.
+    const pixel = (end - from) / Math.max(by("heat").clientWidth, 1);
+    if (end > this.reach || end < this.reach - 2 * pixel) this.reach = end + pixel;
+    return { from, to: this.reach };
   }
 
   /** The finest matrix that covers the stretch. */
@@ -84,13 +85,13 @@ export class Page {
 
   async open() {
     const { source } = this;
-    if (source.live) this.pick(await source.runs());
+    if (source.live) fillRuns(this, await source.runs());
     this.take(await source.head(this.selection.run || undefined));
     const first = this.head.findings[0];
     if (this.head.shown && !this.selection.measure) [this.selection.measure, this.selection.mode] = this.head.shown;
     if (!this.selection.measure || !this.measure()) this.selection.measure = first?.measure ?? this.head.measures[0]?.key ?? "";
     if (!this.measure()) this.selection.measure = this.head.measures[0]?.key ?? "";
-    this.menus();
+    fillMenus(this);
     const [series] = await Promise.all([source.series(this.selection.run || undefined), this.load()]);
     this.curve = new Curve(series.facts, series.arrays);
     if (this.selection.step === null && this.head.selected) Object.assign(this.selection, this.head.selected);
@@ -112,7 +113,7 @@ export class Page {
       by("layers").replaceChildren(...this.rows.map((row) => new Option(clean(row.name), row.name)));
       document.title = `${clean(head.model ?? head.id)} · fitscope`;
     }
-    this.tell();
+    tellRun(this);
   }
 
   async load() {
@@ -179,7 +180,7 @@ export class Page {
   async again() {
     this.events?.close();
     this.take(await this.source.head(this.selection.run || undefined));
-    this.menus();
+    fillMenus(this);
     const [series] = await Promise.all([this.source.series(this.selection.run || undefined), this.load()]);
     this.curve = new Curve(series.facts, series.arrays);
     this.follow();
@@ -201,7 +202,7 @@ export class Page {
       return this.open();
     }
     if (selection.measure !== before.measure || selection.mode !== before.mode || selection.other !== before.other) {
-      this.menus();
+      fillMenus(this);
       await this.load();
       this.follow();
     } else if (selection.from !== before.from || selection.to !== before.to) this.zoomIn();
@@ -222,8 +223,10 @@ export class Page {
     if (this.wanted !== key) return;
     [this.moment, this.spread, this.spreadOf] = [moment, spread, `${layer} ${measure}`];
     document.body.dataset.inspected = key;
-    if (this.head.samples) drawSamples(by("samples"), this, await this.source.samples({ run, step }).catch(() => null));
     drawInspector(by("inspector"), this, this.moment, this.spread);
+    if (!this.head.samples) return;
+    const samples = await this.source.samples({ run, step }).catch(() => null); // the slowest question, and nobody waits for it
+    if (this.wanted === key) drawSamples(by("samples"), this, samples);
   }
 
   /** @param {number} to which finding, from the current one */
@@ -289,7 +292,7 @@ export class Page {
     this.strip();
     drawHeat(by("heat"), this);
     drawDepth(by("depth"), this);
-    this.caption();
+    drawCaption(this);
     if (!this.moment || !this.places.has(this.selection.layer)) drawInspector(by("inspector"), this, this.moment, this.spread);
     for (const [i, card] of [...by("verdict").children].entries()) {
       const f = this.head.findings[i];
@@ -306,111 +309,6 @@ export class Page {
     drawStrip(canvas, this);
   }
 
-  caption() {
-    const m = this.shown();
-    const { from, to } = this.span();
-    const wide = by("heat").clientWidth || 1;
-    const each = (to - from) / wide;
-    document.body.dataset.span = `${from} ${to}`;
-    document.body.dataset.shown = m ? `${m.facts.measure} ${m.facts.mode} ${m.level}` : "";
-    by("span").textContent = m ? `step ${whole(from)} … ${whole(Math.max(Math.min(to - 1, this.head.step ?? to), from))} · ${each > 1 ? `1 pixel = ${each < 10 ? each.toFixed(1) : whole(each)} steps, what stands out is kept` : "every recorded step"}` : "";
-    if (m) legend(by("legend"), m, this.theme.dark);
-  }
-
-  /** The line on top, and the findings. */
-  tell() {
-    const { head } = this;
-    by("name").textContent = !head.id ? "reading …" : this.source.live && by("run").childElementCount > 1 ? "" : clean([head.model, head.id].filter(Boolean).join(" / "));
-    by("status").textContent = STATUS[/** @type {"running"} */ (head.status)] ?? clean(head.status ?? "");
-    by("status").dataset.status = head.status;
-    const facts = [head.step !== null && head.step !== undefined && `step ${whole(head.step)}`, head.epoch !== null && head.epoch !== undefined && `epoch ${head.epoch + 1}`];
-    if (head.speed && head.status === "running") facts.push(`${head.speed.toPrecision(2)} steps/s`);
-    if (head.cost) facts.push(`capture costs ${percent(head.cost)}`);
-    if (head.backend) facts.push(clean(head.backend));
-    by("facts").textContent = facts.filter(Boolean).join(" · ");
-    by("facts").dataset.step = String(head.step ?? "");
-    by("problems").hidden = !head.problems?.length;
-    by("problems").textContent = (head.problems ?? []).map((/** @type {string} */ p) => `▲ ${clean(p)}`).join("   ");
-    const told = JSON.stringify(head.findings);
-    if (told === this.told) return;
-    this.told = told;
-    const cards = head.findings.map((/** @type {any} */ f) => {
-      const card = element("button", `finding ${f.severity}`);
-      card.append(element("b", "", `${SIGNS[/** @type {"error"} */ (f.severity)]} ${f.title} · step ${whole(f.step)}`), element("span", "", f.text));
-      card.title = clean(`${f.title}, step ${whole(f.step)}: ${f.text}`);
-      card.addEventListener("click", () => this.show(f));
-      return card;
-    });
-    if (!cards.length) cards.push(element("div", "finding good", element("b", "", "✓ Nothing stands out"), element("span", "", "no NaN or Inf, no layer stays zero or jumps, no loss spike")));
-    by("verdict").replaceChildren(...cards);
-  }
-
-  menus() {
-    const { head, selection } = this;
-    const measure = by("measure");
-    measure.replaceChildren(...head.measures.map((/** @type {any} */ m) => new Option(m.title, m.key, false, m.key === selection.measure)));
-    const modes = head.modes.filter((/** @type {[string, string]} */ [key]) => (this.source.live ? key !== "run" || selection.other : this.#has(key)));
-    if (!modes.some((/** @type {[string, string]} */ [key]) => key === selection.mode)) selection.mode = "";
-    by("mode").replaceChildren(...modes.map((/** @type {[string, string]} */ [key, title]) => new Option(title, key, false, key === (selection.mode || "absolute"))));
-  }
-
-  /** Whether a report has a mode of the measure on show. @param {string} mode */
-  #has(mode) {
-    return this.source instanceof Enclosed && `${this.selection.measure} ${mode}` in this.source.data.facts.matrices;
-  }
-
-  /** The runs to choose from. @param {any[]} runs */
-  pick(runs) {
-    const word = (/** @type {any} */ r) => clean([r.model, r.id, r.status === "running" ? "●" : ""].filter(Boolean).join(" · "));
-    const usable = runs.filter((r) => !r.problem);
-    const chosen = usable.find((r) => r.id === this.selection.run) ?? usable[0];
-    this.selection.run = chosen?.id ?? "";
-    by("run").replaceChildren(...usable.map((r) => new Option(word(r), r.id, false, r === chosen)));
-    by("run").hidden = usable.length < 2;
-    by("compare-label").hidden = usable.length < 2;
-    const others = usable.filter((r) => r !== chosen);
-    if (!others.some((r) => r.id === this.selection.other)) this.selection.other = "";
-    by("other").replaceChildren(new Option("–", ""), ...others.map((r) => new Option(word(r), r.id, false, r.id === this.selection.other)));
-  }
-
-  /** @param {MouseEvent} event */
-  tip(event) {
-    const heat = /** @type {HTMLCanvasElement} */ (by("heat"));
-    const place = heat.getBoundingClientRect();
-    const found = under(heat, this, event.clientX - place.left, event.clientY - place.top);
-    const m = this.shown();
-    const tip = by("tip");
-    tip.hidden = !found || !m;
-    this.hover = found ? found.step : null;
-    if (!found || !m) return;
-    const [low, high] = found.column < 0 ? ["not recorded", "not recorded"] : ends(m, found.row, found.column);
-    const born = this.head.births?.[this.rows[found.row].name]?.[this.measure()?.kind];
-    tip.textContent = `${clean(this.rows[found.row].name)}  step ${whole(found.step)}  ${low === high ? low : `${low} … ${high}`}${/NaN|Inf/.test(low) && born !== undefined ? `  since step ${whole(born)}` : ""}`;
-    tip.style.left = `${Math.min(event.clientX + 12, window.innerWidth - tip.offsetWidth - 8)}px`;
-    tip.style.top = `${event.clientY + 14}px`;
-  }
-}
-
-/** @param {HTMLElement} box @param {Matrix} m @param {boolean} dark */
-function legend(box, m, dark) {
-  const key = `${m.scale} ${dark}`;
-  if (box.dataset.key === key) return;
-  box.dataset.key = key;
-  const [kind, low, high] = m.scale;
-  const bar = /** @type {HTMLCanvasElement} */ (element("canvas"));
-  const swatch = (/** @type {string} */ colour) => {
-    const made = element("span", "swatch");
-    made.style.background = colour;
-    return made;
-  };
-  box.replaceChildren(
-    meaning(kind, low), bar, meaning(kind, high), swatch(css(MARKS.nan)), "NaN", swatch(css(MARKS.inf)), "Inf", swatch("var(--missing)"), "not recorded",
-  );
-  const { g, w, h } = sheet(bar);
-  for (let x = 0; x < w; x++) {
-    g.fillStyle = colourAt(kind, dark, x / (w - 1));
-    g.fillRect(x, 0, 1.2, h);
-  }
 }
 
 async function start() {
@@ -437,7 +335,7 @@ async function start() {
       await new Promise((resolve) => setTimeout(resolve, 2000)); // a training may be about to begin
     }
   }
-  if (source.live) setInterval(async () => page.pick(await source.runs()), 15_000);
+  if (source.live) setInterval(async () => fillRuns(page, await source.runs()), 15_000);
 }
 
 start();

@@ -5,7 +5,14 @@
 export const VALUE = 1, INF = 2, NAN = 4;
 const MOST = 2048;
 
-/** @typedef {{low: Uint16Array, high: Uint16Array, flags: Uint8Array, start: Float64Array}} Columns */
+/** @typedef {{low: Uint16Array, spread: Uint16Array, flags: Uint8Array, start: Float64Array}} Columns spread: high - low */
+
+/** @param {Columns} of @returns {Uint16Array} */
+function highOf({ low, spread }) {
+  const high = new Uint16Array(low.length);
+  for (let i = 0; i < low.length; i++) high[i] = low[i] + spread[i];
+  return high;
+}
 
 export class Matrix {
   /** @param {any} facts @param {Columns} arrays */
@@ -21,12 +28,13 @@ export class Matrix {
     this.rows = this.columns ? arrays.flags.length / this.columns : 0;
     this.room = this.columns;
     this.low = arrays.low;
-    this.high = arrays.high;
+    this.high = highOf(arrays);
     this.flags = arrays.flags;
     this.start = arrays.start;
     this.end = facts.end;
     this.count = facts.count;
     this.version = 0; // grows whenever columns are added or merged
+    this.fresh = 0; // the first column that changed since somebody set this to Infinity
   }
 
   /** @param {number} code */
@@ -63,15 +71,17 @@ export class Matrix {
   append(facts, new_) {
     const from = facts.first - this.first;
     const wide = new_.start.length;
+    const high = highOf(new_);
     if (from + wide > this.room) this.#grow(Math.max(Math.ceil((from + wide) * 1.25), 64));
     for (let row = 0; row < this.rows; row++) {
       this.low.set(new_.low.subarray(row * wide, (row + 1) * wide), row * this.room + from);
-      this.high.set(new_.high.subarray(row * wide, (row + 1) * wide), row * this.room + from);
+      this.high.set(high.subarray(row * wide, (row + 1) * wide), row * this.room + from);
       this.flags.set(new_.flags.subarray(row * wide, (row + 1) * wide), row * this.room + from);
     }
     this.start.set(new_.start, from);
     this.columns = from + wide;
     this.version += 1;
+    this.fresh = Math.min(this.fresh, from);
     this.end = facts.end;
     this.count = facts.count;
     this.facts = { ...this.facts, ...facts };
@@ -93,6 +103,7 @@ export class Matrix {
     for (let c = 0; c < half; c++) this.start[c] = this.start[2 * c];
     this.columns = half;
     this.version += 1;
+    this.fresh = 0;
     this.level += 1;
     this.facts.level = this.level;
     return true;
@@ -114,41 +125,42 @@ export class Matrix {
 }
 
 /**
- * What each pixel shows: of all that falls into it the value farthest from its surroundings, and the worst flag.
+ * What each pixel from number `begin` on shows: of all that falls into it the value farthest from its surroundings, and
+ * the worst flag. One pass, in whole numbers: this is where a tick's time goes.
  * @param {Matrix} m @param {number} row @param {Int32Array} first of the columns of each pixel, -1 where there is none
- * @param {Int32Array} last @param {Uint16Array} out codes @param {Uint8Array} flags
+ * @param {Int32Array} last @param {Uint16Array} out codes @param {Uint8Array} flags @param {number} begin
  */
-export function pick(m, row, first, last, out, flags) {
-  const wide = first.length;
+export function pick(m, row, first, last, out, flags, begin = 0) {
+  const { low, high, flags: seen } = m;
   const base = row * m.room;
-  const low = pick.low.length >= wide ? pick.low : (pick.low = new Uint16Array(wide));
-  const high = pick.high.length >= wide ? pick.high : (pick.high = new Uint16Array(wide));
-  for (let x = 0; x < wide; x++) {
-    let lo = 65535, hi = 0, f = 0;
+  let held = -1, heldLow = 0, heldHigh = 0; // the pixel that waits for what comes after it; -1: none
+  let before = -1; // lowest + highest of the pixel before that one; -1: nothing there
+  for (let x = begin; x < first.length; x++) {
+    let f = 0, lo = 65535, hi = 0;
     if (first[x] >= 0) {
-      for (let c = base + first[x]; c <= base + last[x]; c++) {
-        if (m.low[c] < lo) lo = m.low[c];
-        if (m.high[c] > hi) hi = m.high[c];
-        f |= m.flags[c];
+      const stop = base + last[x];
+      for (let c = base + first[x]; c <= stop; c++) {
+        const below = low[c] - lo;
+        const above = high[c] - hi;
+        lo += below & (below >> 31); // the lower and the higher, without a branch that nobody can foresee
+        hi += above & ~(above >> 31);
+        f |= seen[c];
       }
     }
-    low[x] = lo;
-    high[x] = hi;
     flags[x] = f;
+    const after = f & VALUE ? lo + hi : -1;
+    if (held >= 0) {
+      const own = heldLow + heldHigh;
+      const around = before < 0 ? 2 * (after < 0 ? own : after) : before + (after < 0 ? before : after);
+      out[held] = heldHigh + ((heldLow - heldHigh) & ((2 * own - around) >> 31));
+      before = own;
+    } else before = -1;
+    held = after < 0 ? -1 : x;
+    heldLow = lo;
+    heldHigh = hi;
   }
-  let before = -1;
-  for (let x = 0; x < wide; x++) {
-    if (!(flags[x] & VALUE)) continue;
-    const middle = (low[x] + high[x]) / 2;
-    let next = -1;
-    if (x + 1 < wide && flags[x + 1] & VALUE) next = (low[x + 1] + high[x + 1]) / 2;
-    const around = before < 0 ? (next < 0 ? middle : next) : next < 0 ? before : (before + next) / 2;
-    out[x] = high[x] - around >= around - low[x] ? high[x] : low[x];
-    before = middle;
-  }
+  if (held >= 0) out[held] = before < 0 || heldLow + heldHigh >= before ? heldHigh : heldLow;
 }
-pick.low = new Uint16Array(0);
-pick.high = new Uint16Array(0);
 
 /**
  * The columns that each of `wide` pixels between two steps stands for.

@@ -14,17 +14,22 @@ export function unpack(buffer) {
   for (const [name, kind, shape] of header.arrays) {
     const count = shape.reduce((/** @type {number} */ a, /** @type {number} */ b) => a * b, 1);
     const bytes = kind === "uint16" ? 2 * count : count * ARRAYS[/** @type {"uint8"} */ (kind)].BYTES_PER_ELEMENT;
-    if (kind === "uint16") arrays[name] = joined(new Uint8Array(buffer, at, bytes), count);
+    if (kind === "uint16") arrays[name] = summed(new Uint8Array(buffer, at, bytes), count, shape.at(-1));
     else arrays[name] = new ARRAYS[/** @type {"uint8"} */ (kind)](buffer, at, count);
     at += bytes + ((8 - (bytes % 8)) % 8);
   }
   return { facts: header.facts, arrays };
 }
 
-/** High bytes, then low bytes. @param {Uint8Array} split @param {number} count */
-function joined(split, count) {
+/** Differences to the left, in the first column to above: high bytes, then low bytes. @param {Uint8Array} split @param {number} count @param {number} wide */
+function summed(split, count, wide) {
   const out = new Uint16Array(count);
-  for (let i = 0; i < count; i++) out[i] = (split[i] << 8) | split[count + i];
+  for (let begin = 0, above = 0; begin < count; begin += wide, above = out[begin - wide]) {
+    for (let i = begin, left = above; i < begin + wide; i++) {
+      const code = (split[i] << 8) | split[count + i];
+      out[i] = left += (code >> 1) ^ -(code & 1);
+    }
+  }
   return out;
 }
 

@@ -2,6 +2,7 @@
 
 import { sheet } from "./canvas.js";
 import { element, number, whole } from "./format.js";
+import { fromBase64 } from "./pack.js";
 
 /** @param {HTMLElement} box @param {import("./main.js").Page} page @param {any} found */
 export function drawSamples(box, page, found) {
@@ -10,10 +11,12 @@ export function drawSamples(box, page, found) {
   if (!samples.length) return;
   const table = element("table");
   const head = element("tr");
-  for (const title of ["sample", "truth", "predicted", "p", "loss", "loss on earlier visits"]) head.append(element("th", "", title));
+  const pictured = samples.some((/** @type {any} */ sample) => sample.picture);
+  for (const title of [...(pictured ? [""] : []), "sample", "truth", "predicted", "p", "loss", "loss on earlier visits"]) head.append(element("th", "", title));
   table.append(head);
   for (const sample of samples) {
     const row = element("tr");
+    if (pictured) row.append(element("td", "picture", ...(sample.picture ? [picture(sample.picture)] : [])));
     row.append(
       element("td", "", sample.id === null ? `row ${sample.sample}` : `#${sample.id}`), element("td", "", sample.truth),
       element("td", sample.wrong ? "bad" : "", sample.predicted), element("td", "", sample.p === null ? "–" : sample.p.toFixed(2)),
@@ -25,6 +28,18 @@ export function drawSamples(box, page, found) {
     table.append(row);
   }
   box.replaceChildren(element("h3", "", `worst samples of the batch at step ${whole(found.step)}`), table);
+}
+
+/** What went in. @param {{wide: number, high: number, rgb: string}} of */
+function picture({ wide, high, rgb }) {
+  const canvas = /** @type {HTMLCanvasElement} */ (element("canvas"));
+  [canvas.width, canvas.height] = [wide, high];
+  const g = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
+  const image = g.createImageData(wide, high);
+  const bytes = new Uint8Array(fromBase64(rgb));
+  for (let i = 0; i < wide * high; i++) image.data.set([bytes[3 * i], bytes[3 * i + 1], bytes[3 * i + 2], 255], 4 * i);
+  g.putImageData(image, 0, 0);
+  return canvas;
 }
 
 /** A table of words and numbers. @param {HTMLElement} box @param {{title: string, columns: string[], rows: any[][]}} table */

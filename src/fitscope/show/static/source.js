@@ -61,7 +61,14 @@ export class Served {
   /** Calls back with what is new. @param {Record<string, any>} question @param {(tick: import("./pack.js").Packed, bytes: number) => void} tell */
   follow(question, tell) {
     const events = new EventSource(`/api/live?${asked(question)}`);
-    events.onmessage = (event) => tell(unpack(fromBase64(event.data)), event.data.length);
+    let before = Promise.resolve(); // one after another, in their order
+    const take = async (/** @type {string} */ data) => {
+      const tick = unpack(await gunzip(fromBase64(data)));
+      if (events.readyState !== EventSource.CLOSED) tell(tick, data.length);
+    };
+    events.onmessage = ({ data }) => {
+      before = before.then(() => take(data)).catch(reportError);
+    };
     return events;
   }
 }

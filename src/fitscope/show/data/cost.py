@@ -1,0 +1,48 @@
+"""What watching cost, in words: for the line on top, the terminal and the table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fitscope.show.text import percent
+
+
+def cadence(overhead: Mapping[str, Any]) -> str | None:
+    """How often is captured, where a budget decides: `every 20 steps (budget 2 %)`. None where there is none."""
+    budget = overhead.get("budget")
+    if not isinstance(budget, Mapping) or not isinstance(budget.get("every"), int):
+        return None
+    often = "every step" if budget["every"] == 1 else f"every {budget['every']:,} steps"
+    share = budget.get("share")
+    return f"{often} (budget {_round(share)})" if isinstance(share, (int, float)) else often
+
+
+def table(overhead: Mapping[str, Any]) -> list[list[Any]]:
+    """Everything that is known, a row each."""
+    rows: list[list[Any]] = []
+    for name, value in overhead.items():
+        if name == "budget" and isinstance(value, Mapping):
+            rows += [["cadence", cadence(overhead)]] if cadence(overhead) else []
+            decided = [d for d in value.get("decisions") or () if isinstance(d, Mapping)]
+            rows += [
+                [f"from step {d['step']:,}", f"every {d['every']:,}"]
+                for d in decided
+                if {"step", "every"} <= set(d)
+            ]
+            rows += [["trouble", value["trouble"]]] if value.get("trouble") else []
+        elif isinstance(value, (list, tuple)):
+            rows.append(
+                [name, ", ".join(f"{v:.3g}" if isinstance(v, float) else str(v) for v in value) or "–"]
+            )
+        elif isinstance(value, Mapping):
+            rows += [[f"{name}: {key}", inner] for key, inner in value.items()]
+        else:
+            rows.append([name, value])
+    return rows
+
+
+def _round(share: float) -> str:
+    """A share that somebody chose: 2 %, not 2.0 %."""
+    text = f"{100 * share:.3g}"
+    return f"{text} %" if "e" not in text else percent(share)

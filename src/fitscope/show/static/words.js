@@ -1,0 +1,93 @@
+// What the page says in words: the line on top, the findings, what the spectrogram shows, what lies under the mouse.
+
+import { sheet } from "./canvas.js";
+import { MARKS, colourAt, css } from "./colour.js";
+import { by, clean, element, meaning, percent, whole } from "./format.js";
+import { under } from "./heat.js";
+import { ends } from "./inspector.js";
+
+/** @typedef {import("./main.js").Page} Page */
+
+const SIGNS = { error: "✖", warning: "▲", note: "●" };
+const STATUS = { running: "● live", complete: "✓ complete", interrupted: "▲ interrupted", failed: "✖ failed" };
+
+/** The line on top, and the findings. @param {Page} page */
+export function tellRun(page) {
+  const { head } = page;
+  by("name").textContent = !head.id ? "reading …" : page.source.live && by("run").childElementCount > 1 ? "" : clean([head.model, head.id].filter(Boolean).join(" / "));
+  by("status").textContent = STATUS[/** @type {"running"} */ (head.status)] ?? clean(head.status ?? "");
+  by("status").dataset.status = head.status;
+  const facts = [head.step !== null && head.step !== undefined && `step ${whole(head.step)}`, head.epoch !== null && head.epoch !== undefined && `epoch ${head.epoch + 1}`];
+  if (head.speed && head.status === "running") facts.push(`${head.speed.toPrecision(2)} steps/s`);
+  if (head.cost) facts.push(`capture costs ${percent(head.cost)}`);
+  if (head.cadence) facts.push(clean(head.cadence));
+  if (head.backend) facts.push(clean(head.backend));
+  by("facts").textContent = facts.filter(Boolean).join(" · ");
+  for (const id of ["name", "facts"]) by(id).title = by(id).textContent ?? ""; // where there is no room for all of it
+  by("facts").dataset.step = String(head.step ?? "");
+  by("problems").hidden = !head.problems?.length;
+  by("problems").textContent = (head.problems ?? []).map((/** @type {string} */ p) => `▲ ${clean(p)}`).join("   ");
+  const told = JSON.stringify(head.findings);
+  if (told === page.told) return;
+  page.told = told;
+  const cards = head.findings.map((/** @type {any} */ f) => {
+    const card = element("button", `finding ${f.severity}`);
+    card.append(element("b", "", `${SIGNS[/** @type {"error"} */ (f.severity)]} ${f.title} · step ${whole(f.step)}`), element("span", "", f.text));
+    card.title = clean(`${f.title}, step ${whole(f.step)}: ${f.text}`);
+    card.addEventListener("click", () => page.show(f));
+    return card;
+  });
+  if (!cards.length) cards.push(element("div", "finding good", element("b", "", "✓ Nothing stands out"), element("span", "", "no NaN or Inf, no layer stays zero or jumps, no loss spike")));
+  by("verdict").replaceChildren(...cards);
+}
+
+/** What the spectrogram shows, and what its colours mean. @param {Page} page */
+export function drawCaption(page) {
+  const m = page.shown();
+  const { from, to } = page.span();
+  const wide = by("heat").clientWidth || 1;
+  const each = (to - from) / wide;
+  document.body.dataset.span = `${from} ${to}`;
+  document.body.dataset.shown = m ? `${m.facts.measure} ${m.facts.mode} ${m.level}` : "";
+  by("span").textContent = m ? `step ${whole(from)} … ${whole(Math.max(Math.min(to - 1, page.head.step ?? to), from))} · ${each > 1 ? `1 pixel = ${each < 10 ? each.toFixed(1) : whole(each)} steps, what stands out is kept` : "every recorded step"}` : "";
+  if (m) legend(by("legend"), m, page.theme.dark);
+}
+
+/** @param {HTMLElement} box @param {import("./matrix.js").Matrix} m @param {boolean} dark */
+function legend(box, m, dark) {
+  const key = `${m.scale} ${dark}`;
+  if (box.dataset.key === key) return;
+  box.dataset.key = key;
+  const [kind, low, high] = m.scale;
+  const bar = /** @type {HTMLCanvasElement} */ (element("canvas"));
+  const swatch = (/** @type {string} */ colour) => {
+    const made = element("span", "swatch");
+    made.style.background = colour;
+    return made;
+  };
+  box.replaceChildren(
+    meaning(kind, low), bar, meaning(kind, high), swatch(css(MARKS.nan)), "NaN", swatch(css(MARKS.inf)), "Inf", swatch("var(--missing)"), "not recorded",
+  );
+  const { g, w, h } = sheet(bar);
+  for (let x = 0; x < w; x++) {
+    g.fillStyle = colourAt(kind, dark, x / (w - 1));
+    g.fillRect(x, 0, 1.2, h);
+  }
+}
+
+/** What lies under the mouse. @param {Page} page @param {MouseEvent} event */
+export function drawTip(page, event) {
+  const heat = /** @type {HTMLCanvasElement} */ (by("heat"));
+  const place = heat.getBoundingClientRect();
+  const found = under(heat, page, event.clientX - place.left, event.clientY - place.top);
+  const m = page.shown();
+  const tip = by("tip");
+  tip.hidden = !found || !m;
+  page.hover = found ? found.step : null;
+  if (!found || !m) return;
+  const [low, high] = found.column < 0 ? ["not recorded", "not recorded"] : ends(m, found.row, found.column);
+  const born = page.head.births?.[page.rows[found.row].name]?.[page.measure()?.kind];
+  tip.textContent = `${clean(page.rows[found.row].name)}  step ${whole(found.step)}  ${low === high ? low : `${low} … ${high}`}${/NaN|Inf/.test(low) && born !== undefined ? `  since step ${whole(born)}` : ""}`;
+  tip.style.left = `${Math.min(event.clientX + 12, window.innerWidth - tip.offsetWidth - 8)}px`;
+  tip.style.top = `${event.clientY + 14}px`;
+}
