@@ -127,7 +127,7 @@ def figures(sizes: tuple[int, ...] = (1_000_000, 31_000_000)) -> list[dict[str, 
                 for unit in ("read", "sum")
             }
             read_ms = 1e3 * statistics.median(cpu for cpu, _ in seconds["read"])
-            found.append({"title": title, "read_ms": read_ms, **ratios})
+            found.append({"title": title, "size": size, "read_ms": read_ms, **ratios})
     return found
 
 

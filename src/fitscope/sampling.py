@@ -13,8 +13,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-ENOUGH = 65_536  #: elements of one tensor; up to that all are read
-FEWEST = 4  #: rows, however long they are
+ENOUGH = 32_768  #: elements of one tensor; up to that all are read
+FEWEST = 2  #: rows, however long they are
+SHORT = 128  #: elements of a row up to which all may be read where only the step itself knows how many rows there are
 
 
 def most_rows(length: int) -> int:

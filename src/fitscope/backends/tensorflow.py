@@ -37,7 +37,7 @@ from fitscope.backends._base import (
     weight_sites,
 )
 from fitscope.backends._shadow import handed_out
-from fitscope.sampling import as_rows, most_rows, stride
+from fitscope.sampling import as_rows, stride
 
 
 class _Collector:
@@ -396,12 +396,9 @@ class TensorFlowAdapter(Adapter):
 
 
 def _short(tensor: Any) -> bool:
-    """Whether only the number of samples is unknown, and there will be no need to choose among them."""
+    """Whether only the number of samples is unknown, and it is not worth while to choose among them."""
     sizes = tensor.shape.as_list()
-    return sizes != [] and None not in sizes[1:] and most_rows(math.prod(sizes[1:])) >= _MANY
-
-
-_MANY = 1_024  # samples in a batch
+    return sizes != [] and None not in sizes[1:] and math.prod(sizes[1:]) <= sampling.SHORT
 
 
 def _stride(rows: Any, length: Any) -> Any:
