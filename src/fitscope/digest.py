@@ -122,6 +122,7 @@ class Digest:
             layout.tally(tally, first, vector)
             values[first + layout.scalars] = vector[layout.starts[layout.scalars]]
             first += len(layout.heads)
+        _bounded(self._heads)
         return [Block(at, self._heads.setdefault(heads, heads), tally.columns(), values)]
 
     def _layout(self, vector: Any, layout: Any, shown: Shown) -> tuple[Layout, Array]:
@@ -129,6 +130,7 @@ class Digest:
         key = numbers.tobytes(), array.dtype.name, shown.prefix
         known = self._layouts.get(key)
         if known is None or known.wants is not shown.wants:
+            _bounded(self._layouts)
             known = self._layouts[key] = Layout(numbers, array.dtype.name, shown)
         return known, array
 
@@ -158,6 +160,14 @@ class Digest:
         if want.reference:
             kept.append((at, array))
         return [_change(site, found[-1], array, at)] if found else []
+
+
+MOST_KNOWN = 100  #: layouts; a training on sequences of many lengths has more
+
+
+def _bounded(known: dict[Any, Any]) -> None:
+    if len(known) >= MOST_KNOWN:
+        known.clear()
 
 
 def _follows(site: str, before: Moment, after: Moment) -> bool:

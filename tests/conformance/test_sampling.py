@@ -156,3 +156,28 @@ def test_a_batch_shows_what_was_handed_out_whole(tmp_path):
     assert scope.batch["loss"].shape == ()
     with pytest.raises(fs.WatchError, match="keep='tensor'"):
         scope.batch["activations/conv"]
+
+
+@pytest.mark.parametrize("mode", MODES[:2], ids=lambda mode: next(f"{k}={v}" for k, v in mode.items()))
+def test_what_has_no_statistics_costs_nobody_else_his(mode, tmp_path):
+    """A complex number among the small tensors that leave the step as one."""
+
+    class Odd(layers.Layer):
+        def call(self, x):
+            fs.tap("complex", keras.ops.cast(x, "complex64"))
+            fs.tap("whether", x > 0)
+            fs.tap("whole", keras.ops.cast(x, "int32"))
+            return x
+
+    model = keras.Sequential([layers.Input((4,)), Odd(), layers.Dense(2, name="head")])
+    model.compile("sgd", "mse", **mode)
+    x = np.arange(-10, 10, dtype="float32").reshape(5, 4)
+    with pytest.warns(fs.FitscopeWarning, match=r"taps/complex.*real numbers"):
+        model.fit(
+            x, x[:, :2], batch_size=5, shuffle=False, verbose=0, callbacks=[fs.Scope(tmp_path, every=1)]
+        )
+    run = fs.open(tmp_path)
+    assert run.series("taps/whether", "mean")[0] == pytest.approx(9 / 20)
+    assert run.series("taps/whole", "min")[0] == -10
+    assert run.frame("taps/whole")["dtype"][0] == "int32"
+    assert "activations/head" in run.sites

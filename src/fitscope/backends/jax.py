@@ -406,7 +406,8 @@ class JaxAdapter(Adapter):
         return Thin(tensor.reshape(rows, length)[::step], np.array(tensor.shape, np.int32))
 
     def small(self, tensor: Any) -> bool:
-        return isinstance(tensor, jax.core.Tracer) and tensor.size <= SMALL
+        real = not jnp.issubdtype(tensor.dtype, jnp.complexfloating)
+        return real and isinstance(tensor, jax.core.Tracer) and tensor.size <= SMALL
 
     def joined(self, tensors: dict[int, Any]) -> tuple[Any, Any]:
         layout = [n for number, x in tensors.items() for n in (number, x.ndim, *x.shape)]

@@ -362,7 +362,8 @@ class TensorFlowAdapter(Adapter):
         return Thin(tf.gather(tf.reshape(tensor, (rows, length)), tf.range(0, rows, step)), shape)
 
     def small(self, tensor: Any) -> bool:
-        if tf.executing_eagerly() or tensor.shape.rank is None:
+        real = tensor.dtype.is_floating or tensor.dtype.is_integer or tensor.dtype.is_bool
+        if not real or tf.executing_eagerly() or tensor.shape.rank is None:
             return False
         return _short(tensor) or int(tensor.shape.num_elements() or SMALL + 1) <= SMALL
 
