@@ -314,31 +314,32 @@ def add_bfloat16(halves: Array, hist: Array, totals: Array) -> None:
 
 
 # Many small arrays that lie one after the other: from `starts[i]` to `starts[i + 1]`, each with its row of the results. Called for one
-# by one, a small array would cost many times what it takes to read it. Written out: code that is given a function is not kept on disk.
+# by one, a small array would cost many times what it takes to read it. Without the GIL, as it is one call for a whole step. Written
+# out, because code that is given a function is not kept on disk.
 
 
-@compiled()
+@compiled(nogil=True)
 def add_all_float32(values: Array, starts: Array, hist: Array, totals: Array) -> None:
     for i in range(totals.shape[0]):
         if starts[i + 1] > starts[i]:
             add_float32(values[starts[i] : starts[i + 1]], hist[i], totals[i])
 
 
-@compiled()
+@compiled(nogil=True)
 def add_all_float64(values: Array, starts: Array, hist: Array, totals: Array) -> None:
     for i in range(totals.shape[0]):
         if starts[i + 1] > starts[i]:
             add_float64(values[starts[i] : starts[i + 1]], hist[i], totals[i])
 
 
-@compiled()
+@compiled(nogil=True)
 def add_all_float16(halves: Array, starts: Array, hist: Array, totals: Array) -> None:
     for i in range(totals.shape[0]):
         if starts[i + 1] > starts[i]:
             add_float16(halves[starts[i] : starts[i + 1]], hist[i], totals[i])
 
 
-@compiled()
+@compiled(nogil=True)
 def add_all_bfloat16(halves: Array, starts: Array, hist: Array, totals: Array) -> None:
     for i in range(totals.shape[0]):
         if starts[i + 1] > starts[i]:
