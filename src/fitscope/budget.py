@@ -32,6 +32,7 @@ LEAST = LADDER[-1]
 ENOUGH = 3  #: captures measured before it is done more often
 NEWEST = 15  #: measurements that count
 OFTEN = 8  #: the first so many captures are all measured, later each so many-th
+MOST_TOLD = 200  #: decisions that the run keeps
 LOOK = 64  #: captures after which the writer is looked at where every step is captured
 
 
@@ -175,6 +176,8 @@ class Budget:
         if every != self.every:
             self.every = every
             self.decisions.append({"step": step, "every": every})
+            if len(self.decisions) > MOST_TOLD:
+                del self.decisions[1]  # the first says where it began
 
 
 class _Growing:
