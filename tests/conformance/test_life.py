@@ -92,7 +92,9 @@ def test_the_newest_batch(small, xy, tmp_path):
     batch = scope.batch
     assert (batch.step, batch.epoch, batch.batch) == (2, 0, 2)
     assert np.array_equal(batch["activations/first"], run.array("activations/first", 2))
-    assert sorted(batch) == ["activations/first", "loss", "updates/last/bias", "updates/last/kernel"]
+    assert sorted(batch) == [
+        "activations/first", "learning_rate", "loss", "updates/last/bias", "updates/last/kernel",
+    ]  # fmt: skip
     assert float(batch["loss"]) == run.series("loss").loc[2]
     assert "activations/first" in repr(batch)
     with pytest.raises(fs.WatchError, match="Did you mean 'activations/first'"):
