@@ -236,7 +236,8 @@ def _places(watch: Watch, anatomy: Anatomy) -> list[Place]:
         places.append(SAMPLE_LOSS)
     if places and kind in ("gradients", "weight_gradients") and scaled_dynamically(anatomy.model):
         places.append(LOSS_SCALE)
-    if places and watch.kind == "updates":
+    # A session's graph has no optimizer that could be asked.
+    if places and watch.kind == "updates" and (anatomy.optimizers or hasattr(anatomy.model, "optimizer")):
         places.append(LEARNING_RATE)
     return places
 
