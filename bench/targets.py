@@ -57,10 +57,8 @@ def judged(results: Results) -> list[Target]:
             "≤ 1.08",
             tuple(_row(results, SAMPLED, 1.08, ("cnn", "resnet"))),
         ),
-        Target(
-            "exact: moments, extremes and counts", "≤ 1.6 reads", tuple(_kernel(results, "some_read", 1.6))
-        ),
-        Target("exact: with the full histogram", "≤ 3 reads", tuple(_kernel(results, "all_read", 3.0))),
+        Target("exact: moments, extremes and counts", "≤ 1.6 reads", tuple(_kernel(results, "some", 1.6))),
+        Target("exact: with the full histogram", "≤ 3 reads", tuple(_kernel(results, "all", 3.0))),
         Target(
             "whole tensors of all layers, every 10th step, to disk: CPU time",
             "≤ 1.10",
@@ -125,9 +123,12 @@ def _alternatives(results: Results) -> Iterator[Target]:
 def _kernel(results: Results, which: str, limit: float) -> Iterator[Figure]:
     host = results.get("kernel", {}).get("host", {})
     for found in host.get("kernel", []):
-        # What lies in the cache is read faster than memory gives it; that is no read of memory, so it does not decide.
-        where = "" if found["size"] >= FROM_MEMORY else "cached"
-        yield Figure(where, found["title"], f"{found[which]:.2f}", round(found[which], 2) <= limit)
+        # One read is what `np.sum` takes, of what lies in memory and in no cache. A loop that does nothing but read is faster by a
+        # half; its figures stand beside the others.
+        for unit, where in (("sum", ""), ("read", "against a bare loop")):
+            if found["size"] >= FROM_MEMORY:
+                ratio = found[f"{which}_{unit}"]
+                yield Figure(where, found["title"], f"{ratio:.2f}", round(ratio, 2) <= limit)
 
 
 def _thread(results: Results) -> Iterator[Figure]:

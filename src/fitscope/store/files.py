@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from fitscope.store import direct
 from fitscope.store._base import Data, Objects
 
 STAGE = ".tmp"
@@ -109,6 +110,7 @@ class Files(Objects):
             fd = os.open(name, flags, 0o666)
         try:
             rest = memoryview(data).cast("B")
+            rest = rest[direct.write(fd, rest) :]
             while rest:
                 rest = rest[os.write(fd, rest) :]  # one call writes at most 2 GB
             if self.durable:

@@ -1,0 +1,105 @@
+"""Large objects go to the disk past the page cache: the same bytes, whatever their number, and the same errors."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fitscope.store import Files, direct
+
+SIZES = [0, 1, direct.FROM - 1, direct.FROM, direct.FROM + 1, direct.FROM + direct.BLOCK, (9 << 20) + 123]
+
+
+@pytest.fixture
+def here() -> Any:
+    """A directory on the disk that the tests run from: in memory there is nothing to go past."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory(dir=Path(__file__).parent) as folder:
+        yield Path(folder)
+
+
+def some(size: int) -> bytes:
+    return np.random.default_rng(size).integers(0, 256, size, np.uint8).tobytes()
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("durable", [False, True])
+def test_what_was_put_is_there(here: Path, size: int, durable: bool) -> None:
+    store, data = Files(here, durable=durable), some(size)
+    store.put("a", data)
+    assert store.get("a") == data
+    assert store.size("a") == size
+    store.put("a", data[::-1])  # over it
+    assert store.get("a") == data[::-1]
+
+
+def test_it_is_used(here: Path) -> None:
+    fd = os.open(here / "f", os.O_WRONLY | os.O_CREAT)
+    try:
+        fcntl = pytest.importorskip("fcntl")
+        before = fcntl.fcntl(fd, fcntl.F_GETFL)
+        written = direct.write(fd, memoryview(some(direct.FROM + 7)))
+        assert written in (0, direct.FROM)  # nothing, where the file system has no such thing
+        assert fcntl.fcntl(fd, fcntl.F_GETFL) == before
+        assert os.lseek(fd, 0, os.SEEK_CUR) == written
+    finally:
+        os.close(fd)
+
+
+def test_an_array_that_begins_anywhere(here: Path) -> None:
+    array = np.frombuffer(b"x" + some(3 << 20), np.uint8)[1:]
+    Files(here).put("a", array.data)
+    assert Files(here).get("a") == array.tobytes()
+
+
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.EOPNOTSUPP])
+def test_a_file_system_that_refuses(here: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    data, real = some((9 << 20) + 5), os.write
+    calls = []
+
+    def write(fd: int, piece: Any) -> int:
+        calls.append(len(piece))
+        if len(calls) == 2:  # after the first piece
+            raise OSError(code, "no")
+        return real(fd, piece)
+
+    monkeypatch.setattr(os, "write", write)
+    Files(here).put("a", data)
+    monkeypatch.undo()
+    assert Files(here).get("a") == data
+
+
+def test_a_disk_that_is_full_says_so(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(fd: int, piece: Any) -> int:
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(os, "write", write)
+    with pytest.raises(OSError, match="full"):
+        Files(here).put("a", some(5 << 20))
+    monkeypatch.undo()
+    assert Files(here).list() == []
+    assert list((here / ".tmp").iterdir()) == []
+    Files(here).put("a", some(5 << 20))  # and the next one is none the worse
+    assert Files(here).get("a") == some(5 << 20)
+
+
+def test_several_threads(here: Path) -> None:
+    store = Files(here)
+
+    def work(name: str) -> None:
+        for _ in range(5):
+            store.put(name, some(3 << 20) + name.encode())
+
+    threads = [threading.Thread(target=work, args=(f"t{n}",)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(store.get(f"t{n}") == some(3 << 20) + f"t{n}".encode() for n in range(4))
