@@ -12,7 +12,7 @@ MODELS = {
     "cnn": "CNN of 19 layers, batches of 64 pictures of 32 × 32",
     "mlp": "MLP of 21 tiny layers, batches of 32",
     "transformer": "transformer of 2 blocks, width 64, batches of 32 texts of 48 words",
-    "resnet": "ResNet-50, batches of 8 pictures of 64 × 64",
+    "resnet": "ResNet-50, batches of 32 pictures of 64 × 64",
 }
 
 
