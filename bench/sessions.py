@@ -29,6 +29,7 @@ tf1.enable_resource_variables()
 #: What people do instead.
 SECOND_RUN = "second sess.run of the activations"
 REDUCED = "second sess.run, and mean, std, min and max in NumPy"
+FETCHED = "whole tensors fetched at every step, and let go"
 IN_GRAPH = "activations alone, computed in the graph"
 
 
@@ -87,6 +88,7 @@ def kinds() -> dict[str, Callable[[Path], fs.Scope] | None]:
         SAMPLED: lambda to: fs.Scope(to, every=1),
         EXACT: lambda to: fs.Scope(to, every=1, exact=True),
         WHOLE: lambda to: fs.Scope(to, whole, every=10, limit=None),
+        FETCHED: lambda to: fs.Scope(to, whole, every=1, limit=None),
         IN_GRAPH: lambda to: fs.Scope(to, fs.activations(), every=1, reduce="step"),
         SECOND_RUN: None,
         REDUCED: None,
@@ -106,6 +108,8 @@ class Loop(Row):
         if self.make is not None:
             self.scope = self.scope or self.make(self.to)
             self.inside.enter_context(self.scope.session(self.net.session))
+            if self.name == FETCHED:  # the cost of the fetch alone
+                self.scope._recording.recorder._work = lambda capture: None
         self.net.loop(1, self.batch, self.name)
 
     def _train(self, steps: int) -> None:
