@@ -290,7 +290,8 @@ class Recording:
 
     def _shown(self, due: Due, watches: Watches, phase: str, harvest: Harvest) -> Shown:
         """What a step showed of what these watches want, and of what the next step is compared with."""
-        return Shown(harvest.tensors, harvest.sites, self.plan.items(due, watches, phase), _prefix(phase))
+        wants = self.plan.items(due, watches, phase)
+        return Shown(harvest.tensors, harvest.sites, wants, _prefix(phase), harvest.failed)
 
     def _hear(self, harvest: Harvest) -> None:
         for site, why in harvest.failed.items():

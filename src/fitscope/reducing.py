@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -275,7 +275,3 @@ def _first(tensor: Any, want: Want, site: Site) -> Any:
     return (
         tensor[: want.samples] if want.samples is not None and site.batched and len(tensor.shape) else tensor
     )
-
-
-#: How what leaves a step is made, for what is wanted of it.
-MakeFinish = Callable[[Wants], Finish]

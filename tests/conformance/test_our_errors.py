@@ -188,10 +188,17 @@ def test_a_full_queue_drops_by_name(small, xy, tmp_path, monkeypatch):
         def on_epoch_end(self, epoch, logs=None):
             release.set() if epoch == 1 else None
 
-    scope = fs.Scope(tmp_path, fs.activations(), every=1, memory=200, when_full="drop")
+    model = small()
+    model.get_layer(
+        "first"
+    ).trainable = False  # on torch there is no gradient below it, so none can be dropped
+    model.compile("sgd", "mse")
+    watch = [fs.activations(), fs.gradients()]
+    scope = fs.Scope(tmp_path, watch, every=1, memory=200, when_full="drop")
     with pytest.warns(fs.FitscopeWarning, match="dropped"):
-        small().fit(*xy, callbacks=[scope, Releases()], **FIT)
+        model.fit(*xy, callbacks=[scope, Releases()], **FIT)
     run = fs.open(tmp_path)
+    assert set(run.dropped) == set(run.sites)
     assert run.dropped["activations/first"] > 0
     kept = len(run.series("activations/first", "mean"))
     assert kept + run.dropped["activations/first"] == 6
