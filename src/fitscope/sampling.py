@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-ENOUGH = 32_768  #: elements of one tensor; up to that all are read
+ENOUGH = 16_384  #: elements of one tensor; up to that all are read
 FEWEST = 2  #: rows, however long they are
 SHORT = 128  #: elements of a row up to which all may be read where only the step itself knows how many rows there are
 

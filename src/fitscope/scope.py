@@ -50,7 +50,7 @@ class Scope(Hooks):
         budget: Without `every`: the share of the training's time that capturing may cost. What a captured step costs is measured,
             and every n-th step is captured, with the smallest n that the share allows; at least every 1000th. What was decided is in
             `run.overhead["budget"]`.
-        exact: Read all of every tensor. Otherwise the statistics of a large one (more than 32,768 numbers) are those of some
+        exact: Read all of every tensor. Otherwise the statistics of a large one (more than 16,384 numbers) are those of some
             of its rows, the same at every layer; a record says how many numbers it has seen.
         on: Which parts of `fit`: "train", "validation" or both. A validation is recorded whole, under `validation/…`; so are
             `evaluate` and `predict` when they are given the scope, under `evaluate/…` and `predict/…`.

@@ -34,15 +34,14 @@ def small_is_large(monkeypatch):
 
 def fit(scope, mode, *, together=1):
     keras.utils.set_random_seed(5)
-    model = keras.Sequential(
-        [
-            layers.Input((6, 6, 2)),
-            layers.Conv2D(5, 3, name="conv"),
-            layers.Flatten(name="flat"),
-            layers.Dense(12, activation="relu", name="wide"),
-            layers.Dense(3, name="head"),
-        ]
-    )
+    # With sums, norms and activations that a compiler would like to fuse.
+    inputs = layers.Input((6, 6, 2))
+    x = skip = layers.Conv2D(5, 3, name="conv")(inputs)
+    x = layers.ReLU(name="relu")(layers.BatchNormalization(name="norm")(x))
+    x = layers.BatchNormalization(name="norm2")(layers.Conv2D(5, 3, padding="same", name="conv2")(x))
+    x = layers.ReLU(name="relu2")(layers.Add(name="sum")([x, skip]))
+    x = layers.Dense(12, activation="relu", name="wide")(layers.Flatten(name="flat")(x))
+    model = keras.Model(inputs, layers.Dense(3, name="head")(x))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile("sgd", loss, steps_per_execution=together, **mode)
     rng = np.random.default_rng(0)

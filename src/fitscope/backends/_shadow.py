@@ -33,10 +33,20 @@ _NORMS = {"FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"}
 #: Operations that sum: cheap to do again, and folded into one another wherever that is possible.
 _SUMS = {"Add", "AddV2", "AddN", "Sub"}
 
+#: Operations of the backward pass whose results are never fused into anything, not even into a sum: expensive to do again.
+_GRADIENTS = {
+    "AvgPoolGrad", "Conv2DBackpropInput", "Conv3DBackpropInputV2", "DepthwiseConv2dNativeBackpropInput",
+    "MaxPoolGrad",
+}  # fmt: skip
+
+#: Operations that work number by number and round exactly: on some rows alone they give the same.
+_BY_NUMBER = {*_SUMS, "BiasAdd", "LeakyRelu", "Mul", "Relu", "Relu6", "ReluGrad", "SelectV2"}
+
 #: Operations that look at a tensor's shape only. They do not count as a use: TensorFlow finds another way for them.
 _SHAPE_ONLY = {"Rank", "Shape", "ShapeN", "Size"}
 
 _MOST = 24  #: operations in one shadow
+_MARK = "_fitscope_shadow"  #: an attribute
 
 
 def handed_out(
@@ -65,6 +75,22 @@ def shadow_of(tensor: Any, done: dict[Any, Any], among: Collection[Any] | None =
 def as_it_is(tensor: Any, *, forward: bool, among: Collection[Any] | None = None) -> bool:
     """Whether the tensor can be handed out itself."""
     return _settled(tensor, among) or not (forward or tensor.op.type in _SUMS)
+
+
+def rows_of(tensor: Any, numbers: Any) -> Any:
+    """Some rows of a tensor, by their numbers. Of a shadow that is made number by number no others are computed."""
+    op = tensor.op
+    if op.type not in _BY_NUMBER or not _is_shadow(op) or any(x.shape.rank is None for x in op.inputs):
+        return tf.gather(tensor, numbers)
+    inputs = []
+    for x in op.inputs:
+        if x.shape.rank < tensor.shape.rank or x.shape[0] == 1:
+            inputs.append(x)  # the same for all rows
+        elif x.shape[0] is not None and x.shape[0] == tensor.shape[0]:
+            inputs.append(rows_of(x, numbers))
+        else:  # it may turn out to have one row for all
+            inputs.append(rows_of(x, tf.minimum(numbers, tf.shape(x)[0] - 1)))
+    return _again(op, inputs, "rows").outputs[tensor.value_index]
 
 
 class _NoShadow(Exception):  # noqa: N818 - a message within this file
@@ -110,12 +136,21 @@ def _shadow(tensor: Any, done: dict[Any, Any], budget: list[int], among: Collect
             raise _NoShadow
         # An input with several uses is itself never fused away. One with a single use, this operation, may be.
         inputs = [x if _stays(x, op, among) else _shadow(x, done, budget, among) for x in op.inputs]
-        attrs = {name: op.node_def.attr[name] for name in op.node_def.attr}
-        attrs["_fitscope_shadow"] = tf.compat.v1.AttrValue(b=True)
-        done[op] = op.graph.create_op(
-            op.type, inputs, [out.dtype for out in op.outputs], name=f"{op.name}/shadow", attrs=attrs
-        )
+        done[op] = _again(op, inputs, "shadow")
     return done[op].outputs[tensor.value_index]
+
+
+def _again(op: Any, inputs: list[Any], name: str) -> Any:
+    """An operation once more, on these inputs, marked as ours."""
+    attrs = {name: op.node_def.attr[name] for name in op.node_def.attr}
+    attrs[_MARK] = tf.compat.v1.AttrValue(b=True)
+    return op.graph.create_op(
+        op.type, inputs, [out.dtype for out in op.outputs], name=f"{op.name}/{name}", attrs=attrs
+    )
+
+
+def _is_shadow(op: Any) -> bool:
+    return _MARK in op.node_def.attr
 
 
 def _changes(x: Any) -> bool:
@@ -127,4 +162,4 @@ def _changes(x: Any) -> bool:
 def _stays(x: Any, op: Any, among: Collection[Any] | None) -> bool:
     """Whether the shadow of an operation may use this input as it is."""
     users = _users(x, among)
-    return len(users) != 1 or (users[0] is not op and _settled(x, among))
+    return len(users) != 1 or x.op.type in _GRADIENTS or (users[0] is not op and _settled(x, among))

@@ -36,7 +36,7 @@ from fitscope.backends._base import (
     steps_of,
     weight_sites,
 )
-from fitscope.backends._shadow import handed_out
+from fitscope.backends._shadow import handed_out, rows_of
 from fitscope.sampling import as_rows, stride
 
 
@@ -359,7 +359,10 @@ class TensorFlowAdapter(Adapter):
             length = tf.reduce_prod(shape[1:]) if one_row else shape[-1]
             step = _stride(rows, length)
         # Not a slice: one with a step is copied number by number, and one without holds on to the whole tensor.
-        return Thin(tf.gather(tf.reshape(tensor, (rows, length)), tf.range(0, rows, step)), shape)
+        numbers = tf.range(0, rows, step)
+        if batched and not tf.executing_eagerly():
+            return Thin(rows_of(tensor, numbers), shape)
+        return Thin(tf.gather(tf.reshape(tensor, (rows, length)), numbers), shape)
 
     def small(self, tensor: Any) -> bool:
         real = tensor.dtype.is_floating or tensor.dtype.is_integer or tensor.dtype.is_bool

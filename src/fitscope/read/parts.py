@@ -12,7 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -53,7 +53,7 @@ class Source(ABC):
         """The same of one row group, as `sites` has it."""
 
     @abstractmethod
-    def sites(self, before: int | None) -> dict[str, list[Place]] | None:
+    def sites(self, before: int | None) -> Mapping[str, list[Place]] | None:
         """Where the rows of each site are; None if it takes reading them to tell, or to tell that all are `before`."""
 
 
@@ -80,25 +80,17 @@ class Stored(Source):
         with self._open() as file:
             return file.read_row_group(group, columns=columns, use_threads=False)
 
-    def sites(self, before: int | None) -> dict[str, list[Place]] | None:
+    def sites(self, before: int | None) -> Mapping[str, list[Place]] | None:
         if self._footer is None:
             self._open().close()
         assert self._footer is not None
-        groups = [self._footer.row_group(n) for n in range(self._footer.num_row_groups)]
         said = (self._footer.metadata or {}).get(SITES)
-        if said is None or not (before is None or all(_last_step(group) < before for group in groups)):
+        if said is None:
             return None
-        edges = [0, *accumulate(group.num_rows for group in groups)]
-        found: dict[str, list[Place]] = {}
-        start = 0
-        for site, rows in json.loads(said):
-            end = start + rows
-            found[site] = [
-                (n, slice(max(edges[n], start) - edges[n], min(edges[n + 1], end) - edges[n]))
-                for n in range(bisect_right(edges, start) - 1, bisect_left(edges, end))
-            ]
-            start = end
-        return found
+        groups = [self._footer.row_group(n) for n in range(self._footer.num_row_groups)]
+        if before is not None and not all(_last_step(group) < before for group in groups):
+            return None
+        return _Stretches(json.loads(said), [group.num_rows for group in groups])
 
     def let_go(self) -> None:
         self._data = None
@@ -119,6 +111,30 @@ class Stored(Source):
         )
         self._footer = file.metadata
         return file
+
+
+class _Stretches(Mapping[str, list[Place]]):
+    """Where the rows of each site are in a part sorted by site. Thought out for a site when it is asked for: of many parts with
+    many sites, mostly one is.
+    """
+
+    def __init__(self, rows: Sequence[tuple[str, int]], groups: Sequence[int]) -> None:
+        self._edges = [0, *accumulate(groups)]
+        ends = accumulate(count for _, count in rows)
+        self._rows = {site: (end - count, end) for (site, count), end in zip(rows, ends, strict=True)}
+
+    def __getitem__(self, site: str) -> list[Place]:
+        edges, (start, end) = self._edges, self._rows[site]
+        return [
+            (n, slice(max(edges[n], start) - edges[n], min(edges[n + 1], end) - edges[n]))
+            for n in range(bisect_right(edges, start) - 1, bisect_left(edges, end))
+        ]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
 
 
 class Whole(Source):
@@ -190,7 +206,7 @@ class Part:
         self._form = form
         self._columns_bytes = 0
         self._columns: dict[tuple[int | None, str], pa.Array] = {}  # of a row group, or of all together
-        self._where: dict[str, list[Place]] | None = None if "site" in form.names else {}
+        self._where: Mapping[str, list[Place]] | None = None if "site" in form.names else {}
 
     @property
     def kept_bytes(self) -> int:
