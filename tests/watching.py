@@ -14,6 +14,16 @@ import fitscope as fs
 
 BOTH = {"keep": "both"}
 
+#: How Keras may run a step, as arguments of `compile`.
+MODES: list[dict[str, bool]] = {
+    "jax": [{"jit_compile": True}, {"run_eagerly": True}],
+    "tensorflow": [{"jit_compile": False}, {"jit_compile": True}, {"run_eagerly": True}],
+    "torch": [{"jit_compile": False}],
+}[keras.backend.backend()]
+EACH_MODE = pytest.mark.parametrize(
+    "mode", MODES, ids=lambda mode: next(f"{name}={value}" for name, value in mode.items())
+)
+
 
 def everything() -> list[Any]:
     """Every kind of watch, with the whole tensors."""

@@ -14,13 +14,7 @@ from keras import layers
 
 import fitscope as fs
 from fitscope import sampling
-
-BACKEND = keras.backend.backend()
-MODES = {
-    "jax": [{"jit_compile": True}, {"run_eagerly": True}],
-    "tensorflow": [{"jit_compile": False}, {"jit_compile": True}, {"run_eagerly": True}],
-    "torch": [{"jit_compile": False}],
-}[BACKEND]
+from watching import EACH_MODE
 
 
 def cnn() -> keras.Model:
@@ -107,7 +101,7 @@ def train(build, mode: dict[str, bool], scope: fs.Scope | None) -> list[np.ndarr
     return [*state, np.array(history["loss"]), np.array(history["accuracy"])]
 
 
-@pytest.mark.parametrize("mode", MODES, ids=lambda mode: next(f"{k}={v}" for k, v in mode.items()))
+@EACH_MODE
 @pytest.mark.parametrize(
     "build", [cnn, resnet, transformer, fused, recurrent], ids=lambda build: build.__name__
 )

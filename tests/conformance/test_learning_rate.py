@@ -8,13 +8,8 @@ import pytest
 from keras import layers
 
 import fitscope as fs
+from watching import EACH_MODE
 
-BACKEND = keras.backend.backend()
-MODES = {
-    "jax": [{"jit_compile": True}, {"run_eagerly": True}],
-    "tensorflow": [{"jit_compile": False}, {"jit_compile": True}, {"run_eagerly": True}],
-    "torch": [{"jit_compile": False}],
-}[BACKEND]
 DECAY = keras.optimizers.schedules.ExponentialDecay
 
 
@@ -34,7 +29,7 @@ def maker():
     return of
 
 
-@pytest.mark.parametrize("mode", MODES, ids=str)
+@EACH_MODE
 def test_a_rate_that_a_callback_sets(watch_fit, xy, maker, mode):
     def callbacks():
         return [keras.callbacks.LearningRateScheduler(lambda epoch: 0.1 * 0.5**epoch)]
@@ -51,7 +46,7 @@ def test_a_rate_that_a_callback_sets(watch_fit, xy, maker, mode):
     np.testing.assert_allclose(rate, [0.1] * 3 + [0.05] * 3, rtol=1e-6)
 
 
-@pytest.mark.parametrize("mode", MODES, ids=str)
+@EACH_MODE
 def test_a_schedule(watch_fit, xy, maker, mode):
     seen = watch_fit(
         maker(lambda: keras.optimizers.Adam(DECAY(0.1, 2, 0.5)), **mode),

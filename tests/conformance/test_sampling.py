@@ -14,13 +14,8 @@ import fitscope as fs
 from fitscope import sampling
 from fitscope.reduce import oracle
 from fitscope.reduce.stats import ZERO_BUCKET
+from watching import EACH_MODE, MODES
 
-BACKEND = keras.backend.backend()
-MODES = {
-    "jax": [{"jit_compile": True}, {"run_eagerly": True}],
-    "tensorflow": [{"jit_compile": False}, {"jit_compile": True}, {"run_eagerly": True}],
-    "torch": [{"jit_compile": False}],
-}[BACKEND]
 ENOUGH, FEWEST = 40, 2
 LAYER_KINDS = (fs.activations, fs.gradients, fs.weights, fs.weight_gradients, fs.updates)
 
@@ -61,7 +56,7 @@ def rows_seen(array: np.ndarray, *, batched: bool) -> np.ndarray:
     raise AssertionError(array.shape)
 
 
-@pytest.mark.parametrize("mode", MODES, ids=lambda mode: next(f"{k}={v}" for k, v in mode.items()))
+@EACH_MODE
 def test_every_stat_is_that_of_the_rows_that_are_seen(mode, tmp_path):
     fit(fs.Scope(tmp_path / "sampled", [kind() for kind in LAYER_KINDS], every=1), mode)
     fit(fs.Scope(tmp_path / "whole", [kind(keep="tensor") for kind in LAYER_KINDS], every=1), mode)

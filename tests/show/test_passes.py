@@ -14,6 +14,7 @@ import fitscope as fs
 from fitscope.record import Moment, Record, Samples
 from fitscope.reduce.average import Average
 from fitscope.reduce.oracle import reduce
+from fitscope.show.data.gather import Gathered
 from fitscope.show.overview import Overview
 from fitscope.show.summary import summary
 from fitscope.show.text import Pen
@@ -27,9 +28,15 @@ def record(site: str, step: int, tensor: Any, batch: int = 0) -> Record:
     return Record(site, Moment(step, 0, batch, 1.8e9), array.shape, array.dtype.name, reduce(array))
 
 
+def gathered(run: fs.Run) -> Gathered:
+    found = Gathered(run)
+    found.update()
+    return found
+
+
 def drawn(run: fs.Run) -> str:
     console = Console(width=100, record=True, file=io.StringIO())
-    console.print(summary(run, 100, Pen.of(console)))
+    console.print(summary(gathered(run), 100, Pen.of(console)))
     return console.export_text()
 
 
@@ -42,7 +49,7 @@ def test_passes_are_no_steps_of_the_picture(tmp_path: Path) -> None:
         writer.write([record("validation/loss", 3, np.float32(99), batch)])
     writer.close()
     run = fs.open(tmp_path)
-    overview = Overview(run)
+    overview = Overview(gathered(run))
     assert overview.steps.tolist() == [0, 1, 2]
     assert [layer.name for layer in overview.layers] == ["a"]
     assert "99" not in drawn(run)

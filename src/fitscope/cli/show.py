@@ -24,11 +24,14 @@ def show(
     """Show a run: how it went, its loss, and every layer over the steps."""
     from fitscope.errors import FitscopeWarning
     from fitscope.read import open as open_run
+    from fitscope.show.data.gather import Gathered
     from fitscope.show.summary import summary
     from fitscope.show.text import Pen
 
     console = Console(highlight=False, width=width)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FitscopeWarning)  # what is damaged is part of the picture
-        drawn = summary(open_run(run), console.width, Pen.of(console), layers=layers, rows=rows)
+        found = Gathered(open_run(run))
+        found.update()
+        drawn = summary(found, console.width, Pen.of(console), layers=layers, rows=rows)
     console.print(drawn)

@@ -43,7 +43,7 @@ def watch(
         while True:
             going = found.run.status == "running"
             if found.update() or not going:
-                drawn = summary(found.run, console.width, pen, layers=layers, rows=rows, gathered=found)
+                drawn = summary(found, console.width, pen, layers=layers, rows=rows)
                 if console.is_terminal:
                     live.update(drawn, refresh=True)
             if not going:

@@ -13,43 +13,12 @@ from rich.text import Text
 from fitscope.errors import StoreError
 from fitscope.show.colour import SCALE, rgb, viridis
 from fitscope.show.data.gather import Gathered
-from fitscope.show.data.matrix import INF, NAN, VALUE, Array, Cells, Matrix
-from fitscope.show.squeeze import INF as INF_MARK
-from fitscope.show.squeeze import MISSING, Grid
-from fitscope.show.squeeze import NAN as NAN_MARK
-from fitscope.show.squeeze import VALUE as VALUE_MARK
-from fitscope.show.text import Pen, clean, curve, number, percent, spectrogram
+from fitscope.show.data.matrix import INF, NAN, Array, Matrix
+from fitscope.show.overview import far, grid
+from fitscope.show.squeeze import Grid
+from fitscope.show.text import Pen, clean, curve, meaning, number, spectrogram
 
 _DIVERGING = ("past", "change", "start", "run", "cosine")
-
-
-def meaning(kind: str, value: float) -> str:
-    """A number of a matrix in words."""
-    if kind == "share":
-        return percent(value)
-    if kind == "log2":
-        return "0" if value <= -128 else number(2.0**value)
-    return f"{value:+.1f} σ" if kind == "past" else f"{value:+.2f}"
-
-
-def grid(matrix: Matrix, columns: int) -> Grid:
-    """A matrix in so many columns, each cell the value farthest from the middle of its row."""
-    level = matrix.level_for(max(4 * columns, 64))
-    cells = matrix.window(level, 0, matrix.columns(level))
-    values = far(matrix, cells)
-    marks = np.where(cells.flags & VALUE, VALUE_MARK, MISSING)
-    marks[(cells.flags & INF) > 0] = INF_MARK
-    marks[(cells.flags & NAN) > 0] = NAN_MARK
-    return Grid(values, marks).columns(columns)
-
-
-def far(matrix: Matrix, cells: Cells) -> Array:
-    """Of the lowest and highest value of each cell the one farther from the middle of its row; NaN without one."""
-    known = (cells.flags & VALUE) > 0
-    low, high = (np.where(known, matrix.code.decode(side), np.nan) for side in (cells.low, cells.high))
-    seen = [row[flags] for row, flags in zip((low + high) / 2, known, strict=True)]
-    middle = np.array([np.median(row) if len(row) else 0.0 for row in seen])[:, None]
-    return np.where(np.abs(high - middle) >= np.abs(low - middle), high, low)
 
 
 def spectrogram_text(g: Gathered, matrix: Matrix, what: str, width: int, pen: Pen) -> RenderableType:

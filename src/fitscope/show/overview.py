@@ -1,156 +1,124 @@
-"""From a run to the numbers that its overview shows: the loss, and for each layer its series over the steps.
+"""What a terminal shows of a run, from what was gathered of it: the layers, their measures over the steps, the newest numbers.
 
-All of it is asked in one query, ranks merged. Which site belongs to which layer is taken from the model's
-own description in the run; sites of layers that are not described there (there may be none) follow in the
-order of their names.
+The same numbers as in the page: read part by part, reduced by their extremes, kept up to date by what is new.
 """
 
 from __future__ import annotations
 
 import fnmatch
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
-import pandas as pd
 
-from fitscope.read import Run
-from fitscope.record import PASSES
-from fitscope.show.squeeze import Array, Grid
+from fitscope.show.data.gather import Gathered
+from fitscope.show.data.matrix import INF, NAN, VALUE, Array, Cells, Matrix
+from fitscope.show.data.measures import Columns, Groups
+from fitscope.show.data.rows import AFTER, BEFORE, OF_LAYERS, OF_WEIGHTS, Row
+from fitscope.show.squeeze import INF as INF_MARK
+from fitscope.show.squeeze import MISSING, Grid
+from fitscope.show.squeeze import NAN as NAN_MARK
+from fitscope.show.squeeze import VALUE as VALUE_MARK
 
-#: One row for each site and step of the training. Finite elements only, as everywhere; over ranks their squares are added.
-_QUERY = """
-select site, step, max(epoch) as epoch, any_value(value) as value, sum(count) as count,
-       sum(zeros) as zeros, sum(nans) as nans, sum(infs) as infs,
-       case when count(*) = 1 then any_value(mean)
-            else sum(case when count > nans + infs then mean * (count - nans - infs) end)
-                 / nullif(sum(count - nans - infs), 0) end as mean,
-       case when count(*) = 1 then any_value(rms)
-            else sqrt(sum(case when count > nans + infs then rms * rms * (count - nans - infs) end)
-                      / nullif(sum(count - nans - infs), 0)) end as rms
-from stats where not regexp_matches(site, '^({passes})/') group by site, step order by step
-""".format(passes="|".join(PASSES))
+#: The measures of the terminal, of those that a run has.
+SHOWN = ("activations.rms", "gradients.rms", "updates.ratio", "activations.zeros")
 
-
-@dataclass(frozen=True, slots=True)
-class Layer:
-    """One call of a layer in the model, and where its sites are."""
-
-    name: str  #: its path, `dense#2` for a second call
-    type: str
-    weights: tuple[str, ...]  #: paths of the weights that are trained
+_COLUMNS = ("mean", "rms", "zeros", "count", "nans", "infs")
 
 
 class Overview:
     """The numbers behind the picture of one run."""
 
-    def __init__(self, run: Run) -> None:
-        self.table = run.sql(_QUERY)
-        self.steps: Array = np.sort(self.table["step"].unique())
-        self.epoch = int(self.table["epoch"].max()) if len(self.table) else None
-        self._rows = {str(site): rows for site, rows in self.table.groupby("site")}
-        self.layers = _layers(run.model, set(self._rows))
+    def __init__(self, gathered: Gathered) -> None:
+        self.run = gathered.run
+        self.loss = gathered.loss
+        self.epoch = max(gathered.epochs, default=None)
+        self.findings = gathered.findings
+        self._first = gathered.facts.first
+        self._place = {row.name: i for i, row in enumerate(gathered.rows)}
+        self.layers = [row for row in gathered.rows if _is_layer(row)]
+        self._measures = {m.key: m for m in gathered.measures if m.key in SHOWN}
+        self._matrices = gathered.matrices(list(self._measures))
+        steps = [matrix.steps for matrix in self._matrices.values()]
+        self.steps: Array = np.unique(np.concatenate(steps)) if steps else np.empty(0, np.int64)
+        sites = [site for row in self.layers for kind in _NEEDED for site in row.sites.get(kind, ())]
+        last = gathered.last_step
+        self._newest = {} if last is None else gathered.rows_at(sites, last, _COLUMNS)
 
-    def chosen(self, pattern: str | None) -> list[Layer]:
+    def chosen(self, pattern: str | None) -> list[Row]:
         """The layers whose names match a glob."""
         return [layer for layer in self.layers if pattern is None or fnmatch.fnmatchcase(layer.name, pattern)]
 
-    def loss(self) -> pd.Series[Any] | None:
-        """The loss of each recorded step; Inf where it was infinite."""
-        rows = self._rows.get("loss")
-        if rows is None:
-            return None
-        values = rows["value"].where(rows["value"].notna() | (rows["infs"] == 0), np.inf)
-        return values.set_axis(rows["step"])
-
     def kinds(self) -> list[str]:
-        """The kinds of site that layers have, the most telling first."""
-        known = ("activations", "gradients")
-        return [kind for kind in known if any(f"{kind}/{layer.name}" in self._rows for layer in self.layers)]
+        """What is drawn layers × steps, the most telling first."""
+        return [key for key in SHOWN[:2] if key in self._matrices and self._matrices[key].count]
 
-    def series(self, site: str, stat: str) -> Array:
-        """A stat at every step of the run; NaN where it was not recorded."""
-        rows = self._rows.get(site)
-        if rows is None:
-            return np.full(len(self.steps), np.nan)
-        found = np.full(len(self.steps), np.nan)
-        found[np.searchsorted(self.steps, rows["step"])] = rows[stat].to_numpy(float)
-        return found
+    def grid(self, key: str, layers: Sequence[Row], columns: int) -> Grid:
+        """A measure of layers in so many columns, in the domain of its scale; nothing where there is no such measure."""
+        matrix = self._matrices.get(key)
+        if matrix is None or not matrix.count:
+            return Grid(np.zeros((len(layers), 1)), np.full((len(layers), 1), MISSING))
+        whole = grid(matrix, columns)
+        places = [self._place[layer.name] for layer in layers]
+        return Grid(whole.values[places], whole.marks[places])
 
-    def grid(self, sites: list[str], stat: str) -> Grid:
-        """Sites × steps."""
+    def newest(self, key: str, layer: Row) -> tuple[float, int] | None:
+        """The newest exact value of a measure, in the domain of its scale, and its mark. None if there is none."""
+        measure = self._measures.get(key)
+        rows = [
+            (kind, self._newest[site][0])
+            for kind, name in enumerate(measure.kinds if measure is not None else ())
+            for site in layer.sites.get(name, ())
+            if site in self._newest
+        ]
+        if measure is None or not rows:
+            return None
+        c: Columns = {name: np.array([row[name] for _, row in rows], float) for name in _COLUMNS}
+        c["kind"] = np.array([kind for kind, _ in rows])
+        value = float(measure.value(c, Groups(np.array([0]), len(rows)))[0])
+        for name, mark in (("nans", NAN_MARK), ("infs", INF_MARK)):
+            if c[name].any():
+                return value, mark
+        return None if np.isnan(value) else (value, VALUE_MARK)
 
-        def stacked(stat: str) -> Array:
-            return np.stack([self.series(site, stat) for site in sites])
+    def mean(self, layer: Row) -> float | None:
+        """The newest mean of a layer's output, of what is finite in it."""
+        site = layer.sites.get("activations", ("",))[0]
+        found = self._newest[site][0]["mean"] if site in self._newest else None
+        return None if found is None else float(found)
 
-        return Grid.of(stacked(stat), stacked("nans"), stacked("infs"))
-
-    def zeros(self, layer: Layer) -> Array:
-        """The share of zeros in a layer's output."""
-        site = f"activations/{layer.name}"
-        with np.errstate(invalid="ignore", divide="ignore"):
-            share: Array = self.series(site, "zeros") / self.series(site, "count")
-        return share
-
-    def update_ratio(self, layer: Layer) -> Grid:
-        """How far a step moved the layer's weights, relative to their size."""
-        moved, size = (self._length(kind, layer) for kind in ("updates", "weights"))
-        with np.errstate(invalid="ignore", divide="ignore"):
-            ratio = np.where(size > 0, moved / size, np.nan)
-        sites = [f"updates/{path}" for path in layer.weights] or [""]
-        nans, infs = (
-            np.nansum([self.series(site, stat) for site in sites], axis=0) for stat in ("nans", "infs")
-        )
-        return Grid.of(ratio, nans, infs)
-
-    def first(self, layer: Layer, stat: str) -> tuple[int, str] | None:
+    def first(self, layer: Row, stat: str) -> tuple[int, str] | None:
         """The first step with a NaN (`nans`) or Inf (`infs`) at a site of a layer, and that site's kind."""
-        sites = [(kind, f"{kind}/{layer.name}") for kind in ("activations", "gradients")]
-        kinds = ("weights", "weight_gradients", "updates")
-        sites += [(kind, f"{kind}/{path}") for path in layer.weights for kind in kinds]
-        found = []
-        for order, (kind, site) in enumerate(sites):
-            at = np.flatnonzero(np.nan_to_num(self.series(site, stat)) > 0)
-            if len(at):
-                found.append((int(self.steps[at[0]]), order, kind))
+        found = [
+            (self._first[stat][site], order, kind)
+            for order, kind in enumerate((*OF_LAYERS, *OF_WEIGHTS))
+            for site in layer.sites.get(kind, ())
+            if site in self._first[stat]
+        ]
         return (min(found)[0], min(found)[2]) if found else None
 
-    def _length(self, kind: str, layer: Layer) -> Array:
-        total = np.zeros(len(self.steps))
-        for path in layer.weights:
-            site = f"{kind}/{path}"
-            total = np.hypot(total, self.series(site, "rms") * np.sqrt(self.series(site, "count")))
-        return total if layer.weights else np.full(len(self.steps), np.nan)
+
+_NEEDED = ("activations", "gradients", "updates", "weights")  # kinds of site whose newest numbers are shown
 
 
-def _layers(model: Any, sites: set[str]) -> list[Layer]:
-    """The layers of which something was recorded, in the model's order, further calls after the first."""
-    described = model.get("layers", ()) if isinstance(model, dict) else ()
-    order = {str(layer["path"]): (i, layer) for i, layer in enumerate(described)}
-    names = {site.partition("/")[2] for site in sites if site.startswith(("activations/", "gradients/"))}
-    of_weights = {site.partition("/")[2] for site in sites if site.startswith(("weights/", "updates/"))}
-    names |= {
-        path for path, (_, layer) in order.items() if of_weights.intersection(layer.get("weights") or ())
-    }
-    return [_layer(name, order) for name in sorted(names, key=lambda name: _place(name, order))]
+def _is_layer(row: Row) -> bool:
+    """Whether a row belongs into the table: something of the training, and no input or target."""
+    return row.type not in (*BEFORE, *AFTER) and any(kind in row.sites for kind in (*OF_LAYERS, *OF_WEIGHTS))
 
 
-def _owner(name: str, order: dict[str, Any]) -> str | None:
-    """The layer that a site's name begins with: all of it, or what comes before `#2`, `/key` or `[0]`."""
-    found = [path for path in order if name == path or (name.startswith(path) and name[len(path)] in "#/[")]
-    return max(found, key=len, default=None)
+def grid(matrix: Matrix, columns: int) -> Grid:
+    """A matrix in so many columns, each cell the value farthest from the middle of its row."""
+    level = matrix.level_for(max(4 * columns, 64))
+    cells = matrix.window(level, 0, matrix.columns(level))
+    marks = np.where(cells.flags & VALUE, VALUE_MARK, MISSING)
+    marks[(cells.flags & INF) > 0] = INF_MARK
+    marks[(cells.flags & NAN) > 0] = NAN_MARK
+    return Grid(far(matrix, cells), marks).columns(columns)
 
 
-def _place(name: str, order: dict[str, Any]) -> tuple[int, str]:
-    owner = _owner(name, order)
-    return (order[owner][0] if owner is not None else len(order), name)
-
-
-def _layer(name: str, order: dict[str, Any]) -> Layer:
-    owner = _owner(name, order)
-    if owner is None:
-        return Layer(name, "", ())
-    described = order[owner][1]
-    weights = described.get("weights") or {}
-    trained = tuple(path for path, weight in weights.items() if weight.get("trainable", True))
-    return Layer(name, str(described.get("type", "")), trained if name == owner else ())
+def far(matrix: Matrix, cells: Cells) -> Array:
+    """Of the lowest and highest value of each cell the one farther from the middle of its row; NaN without one."""
+    known = (cells.flags & VALUE) > 0
+    low, high = (np.where(known, matrix.code.decode(side), np.nan) for side in (cells.low, cells.high))
+    seen = [row[flags] for row, flags in zip((low + high) / 2, known, strict=True)]
+    middle = np.array([np.median(row) if len(row) else 0.0 for row in seen])[:, None]
+    return np.where(np.abs(high - middle) >= np.abs(low - middle), high, low)

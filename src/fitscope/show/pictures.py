@@ -25,7 +25,7 @@ from fitscope.show.data.samples import visits, worst_of_batch
 from fitscope.show.data.series import Series
 from fitscope.show.report import Wanted
 from fitscope.show.summary import summary as summary_text
-from fitscope.show.text import Pen
+from fitscope.show.text import Pen, meaning
 from fitscope.show.views import RunLike, View, gathered, title_of
 
 
@@ -74,7 +74,7 @@ def depth_profile(run: RunLike, step: int | None = None, measure: str | None = N
     numbers = np.where(known, matrix.code.decode(cells.high[:, 0]), np.nan)
     kind, low, high = matrix.scale.kind, matrix.scale.low, matrix.scale.high
     said = [
-        "NaN" if f & NAN else "Inf" if f & INF else figures.meaning(kind, n) if f & VALUE else "–"
+        "NaN" if f & NAN else "Inf" if f & INF else meaning(kind, n) if f & VALUE else "–"
         for n, f in zip(numbers, cells.flags[:, 0], strict=True)
     ]
     what, names = f"{_what(g, key)} at step {at:,}", [row.name for row in g.rows]
@@ -247,7 +247,7 @@ def summary(run: RunLike) -> View:
     g = gathered(run)
     return View(
         "summary", title_of(g, "summary"), g.run, Wanted(),
-        lambda width, pen: summary_text(g.run, width, pen, gathered=g),
+        lambda width, pen: summary_text(g, width, pen),
         lambda: figures.spectrogram_figure(g, g.matrix(_measure(g, None)), _what(g, _measure(g, None))), 900,
     )  # fmt: skip
 
@@ -288,7 +288,7 @@ def _newest(matrix: Matrix, row: int) -> str | None:
     flag = flags[seen[-1]]
     if flag & (NAN | INF):
         return "NaN" if flag & NAN else "Inf"
-    return figures.meaning(matrix.scale.kind, float(matrix.code.decode(matrix.cells().high[row, seen[-1]])))
+    return meaning(matrix.scale.kind, float(matrix.code.decode(matrix.cells().high[row, seen[-1]])))
 
 
 def _curve(

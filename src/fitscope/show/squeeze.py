@@ -38,6 +38,10 @@ class Grid:
                 marks[np.atleast_2d(np.nan_to_num(np.asarray(counts, float))) > 0] = mark
         return cls(values, marks)
 
+    def row(self, number: int) -> Grid:
+        """One row alone."""
+        return Grid(self.values[number : number + 1], self.marks[number : number + 1])
+
     def columns(self, most: int) -> Grid:
         """At most so many columns."""
         return self._squeezed(most) if self.values.shape[1] > most else self

@@ -21,9 +21,10 @@ from fitscope.read import Run
 from fitscope.show.data.cost import cadence
 from fitscope.show.data.facts import Finding
 from fitscope.show.data.gather import Gathered
-from fitscope.show.overview import Layer, Overview
-from fitscope.show.squeeze import INF, MISSING, NAN, VALUE, Array, Grid, log10
-from fitscope.show.text import Pen, clean, curve, legend, number, percent, span, spectrogram, trend
+from fitscope.show.data.rows import Row
+from fitscope.show.overview import Overview
+from fitscope.show.squeeze import INF, MISSING, NAN, VALUE, Array, Grid
+from fitscope.show.text import Pen, clean, curve, legend, meaning, number, percent, span, spectrogram, trend
 
 #: Status → sign and style. Severity has a symbol as well as a colour.
 STATUS = {
@@ -51,28 +52,15 @@ class Column:
 
 
 def summary(
-    run: Run,
-    width: int,
-    pen: Pen,
-    *,
-    layers: str | None = None,
-    rows: int = 40,
-    gathered: Gathered | None = None,
+    gathered: Gathered, width: int, pen: Pen, *, layers: str | None = None, rows: int = 40
 ) -> RenderableType:
-    """The whole picture. `layers` is a glob on the names of layers, `rows` the most lines of the table.
-
-    `gathered` spares reading the run for what stands out, where it has been read already.
-    """
-    overview = Overview(run)
-    if gathered is None:
-        gathered = Gathered(run)
-        gathered.update()
+    """The whole picture. `layers` is a glob on the names of layers, `rows` the most lines of the table."""
+    run, overview = gathered.run, Overview(gathered)
     chosen = overview.chosen(layers)
     inside = width - 4
-    parts: list[RenderableType] = [headline(run, overview, pen), *verdict(gathered.findings, pen)]
-    loss = overview.loss()
-    if loss is not None and len(loss):
-        parts += [Text(), *_loss(loss.to_numpy(float), inside, pen)]
+    parts: list[RenderableType] = [headline(run, overview, pen), *verdict(overview.findings, pen)]
+    if overview.loss.count:
+        parts += [Text(), *_loss(overview.loss.values, inside, pen)]
     if chosen and overview.kinds():
         parts += [Text(), *_spectrograms(overview, chosen, inside, pen)]
     if chosen:
@@ -82,7 +70,7 @@ def summary(
             more = f"… and {len(chosen) - len(told)} more layers: --rows 0 shows all, --layers 'conv*' some"
             parts.append(Text(more, "dim"))
         parts.append(
-            Text(f"rms as of step {overview.steps[-1]:,}; each trend on a log scale of its own", "dim")
+            Text(f"rms as of step {gathered.last_step:,}; each trend on a log scale of its own", "dim")
         )
     if not overview.layers:
         parts.append(Text("Nothing was recorded of any layer.", "dim"))
@@ -156,7 +144,7 @@ def problems(run: Run) -> list[Text]:
     return [Text.assemble((sign, style), " ", clean(said)) for sign, style, said in lines]
 
 
-def layer_table(overview: Overview, layers: Sequence[Layer], width: int, pen: Pen) -> Table:
+def layer_table(overview: Overview, layers: Sequence[Row], width: int, pen: Pen) -> Table:
     """Layers × key stats at the newest step, with their way there."""
     columns = _fitting(_columns(overview, layers, pen), width)
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
@@ -170,34 +158,39 @@ def layer_table(overview: Overview, layers: Sequence[Layer], width: int, pen: Pe
     return table
 
 
-def _foremost(overview: Overview, layers: list[Layer], most: int) -> list[Layer]:
+def _foremost(overview: Overview, layers: list[Row], most: int) -> list[Row]:
     """All of them, or as many as are wanted: those first in which NaN or Inf came up first."""
     if not most or len(layers) <= most:
         return layers
 
-    def trouble(layer: Layer) -> float:
+    def trouble(layer: Row) -> float:
         found = [overview.first(layer, stat) for stat in ("nans", "infs")]
         return min((first[0] for first in found if first is not None), default=math.inf)
 
     return sorted(layers, key=trouble)[:most]
 
 
-def _columns(overview: Overview, layers: Sequence[Layer], pen: Pen) -> list[Column]:
-    activations = [overview.grid([f"activations/{layer.name}"], "rms") for layer in layers]
-    gradients = [overview.grid([f"gradients/{layer.name}"], "rms") for layer in layers]
-    ratios = [overview.update_ratio(layer) for layer in layers]
-    means = [overview.grid([f"activations/{layer.name}"], "mean") for layer in layers]
-    zeros = [overview.zeros(layer) for layer in layers]
+def _columns(overview: Overview, layers: Sequence[Row], pen: Pen) -> list[Column]:
+    def last(key: str) -> list[Text]:
+        return [_last(overview.newest(key, layer), pen) for layer in layers]
+
+    def trends(key: str) -> list[Text]:
+        grid = overview.grid(key, layers, TREND)
+        linear = Grid(2.0**grid.values, grid.marks)
+        return [_trend(linear.row(i), pen) for i in range(len(layers))]
+
+    means = [overview.mean(layer) for layer in layers]
+    zeros = [overview.newest("activations.zeros", layer) for layer in layers]
     columns = [
         Column("layer", [Text(clean(layer.name)) for layer in layers], 0, left=True),
         Column("type", [Text(clean(layer.type), "dim") for layer in layers], 3, left=True),
-        Column("mean", [_last(grid, pen) for grid in means], 2),
-        Column("activations", [_last(grid, pen) for grid in activations], 7),
-        Column("", [_trend(grid, pen) for grid in activations], 5, left=True),
-        Column("gradients", [_last(grid, pen) for grid in gradients], 9),
-        Column("", [_trend(grid, pen) for grid in gradients], 6, left=True),
-        Column("update/weight", [_last(grid, pen) for grid in ratios], 8),
-        Column("", [_trend(grid, pen) for grid in ratios], 4, left=True),
+        Column("mean", [Text("" if mean is None else number(mean)) for mean in means], 2),
+        Column("activations", last("activations.rms"), 7),
+        Column("", trends("activations.rms"), 5, left=True),
+        Column("gradients", last("gradients.rms"), 9),
+        Column("", trends("gradients.rms"), 6, left=True),
+        Column("update/weight", last("updates.ratio"), 8),
+        Column("", trends("updates.ratio"), 4, left=True),
         Column("zeros", [_share(share) for share in zeros], 10),
         Column("", [_marks(overview, layer, pen) for layer in layers], 11, left=True),
     ]
@@ -216,27 +209,25 @@ def _fitting(columns: list[Column], width: int) -> list[Column]:
     return columns
 
 
-def _last(grid: Grid, pen: Pen) -> Text:
-    """The newest value that there is."""
-    seen = (grid.marks[0] != MISSING).nonzero()[0]
-    if not len(seen):
+def _last(newest: tuple[float, int] | None, pen: Pen) -> Text:
+    """The newest value that there is, of a measure on a log scale."""
+    if newest is None:
         return Text()
-    mark = int(grid.marks[0, seen[-1]])
-    return Text(number(float(grid.values[0, seen[-1]]))) if mark == VALUE else pen.mark(mark)
+    value, mark = newest
+    return Text(meaning("log2", value)) if mark == VALUE else pen.mark(mark)
 
 
 def _trend(grid: Grid, pen: Pen) -> Text:
     return trend(grid, TREND, pen) if (grid.marks != MISSING).any() else Text()
 
 
-def _share(shares: Array) -> Text:
-    known = shares[~np.isnan(shares)]
-    if not len(known):
+def _share(newest: tuple[float, int] | None) -> Text:
+    if newest is None or np.isnan(newest[0]):
         return Text()
-    return Text(percent(float(known[-1])), "bold yellow" if known[-1] >= MANY_ZEROS else "")
+    return Text(percent(newest[0]), "bold yellow" if newest[0] >= MANY_ZEROS else "")
 
 
-def _marks(overview: Overview, layer: Layer, pen: Pen) -> Text:
+def _marks(overview: Overview, layer: Row, pen: Pen) -> Text:
     """Where NaN and Inf began, in words."""
     text = Text()
     for stat, mark, word in (("nans", NAN, "NaN"), ("infs", INF, "Inf")):
@@ -261,7 +252,7 @@ def _loss(numbers: Array, width: int, pen: Pen) -> list[RenderableType]:
     return [grid]
 
 
-def _spectrograms(overview: Overview, layers: Sequence[Layer], width: int, pen: Pen) -> list[RenderableType]:
+def _spectrograms(overview: Overview, layers: Sequence[Row], width: int, pen: Pen) -> list[RenderableType]:
     """The spectrograms of activations and gradients: beside each other where there is room for both."""
     kinds = overview.kinds()
     labels = [clean(layer.name) for layer in layers]
@@ -274,10 +265,11 @@ def _spectrograms(overview: Overview, layers: Sequence[Layer], width: int, pen: 
         table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
         table.add_column("", style="dim", no_wrap=True, overflow="ellipsis", width=longest)
         drawn = []
-        for kind in kinds[i : i + across]:
-            grid = log10(overview.grid([f"{kind}/{layer.name}" for layer in layers], "rms"))
+        for key in kinds[i : i + across]:
+            log2 = overview.grid(key, layers, wide)
+            grid = Grid(log2.values * math.log10(2), log2.marks)
             used |= set(grid.marks.flat)
-            table.add_column(_title(kind, grid, pen), no_wrap=True, width=wide)
+            table.add_column(_title(key.partition(".")[0], grid, pen), no_wrap=True, width=wide)
             drawn.append(spectrogram(grid, labels, wide, pen, 26 if across > 1 else 16))
         for lines in zip(*drawn, strict=True):
             table.add_row(Text(lines[0][0]), *(line for _, line in lines))

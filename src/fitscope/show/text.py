@@ -88,6 +88,15 @@ def percent(share: float) -> str:
     return f"{share * 100:.{digits}f} %"
 
 
+def meaning(kind: str, value: float) -> str:
+    """A number of a matrix in words."""
+    if kind == "share":
+        return percent(value)
+    if kind == "log2":
+        return "0" if value <= -128 else number(2.0**value)
+    return f"{value:+.1f} σ" if kind == "past" else f"{value:+.2f}"
+
+
 def trend(grid: Grid, width: int, pen: Pen) -> Text:
     """One row as a line of bars between its own lowest and highest value, on a log scale."""
     row = log10(grid).columns(width)

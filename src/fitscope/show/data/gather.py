@@ -251,6 +251,11 @@ class Gathered:
         self._let_go(measure)
         return related
 
+    def matrices(self, measures: Sequence[str]) -> dict[str, Matrix]:
+        """Several measures at once, for which each part is read once."""
+        self._fill(measures)
+        return {key: self._filled[key].matrix for key in measures}
+
     def _related(self, of: Matrix, measure: str, mode: str, other: Gathered | None) -> Mode:
         if other is None:
             return Mode(mode, of)
