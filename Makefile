@@ -62,9 +62,9 @@ format: $(ENV)/.ready ## Format the code as `check` wants it
 
 bench: $(ENV)/.ready ## Measure what watching costs, in about an hour (BACKEND=jax: that one; BENCH=--quick: see that it runs)
 	-@$(PY) $(PIP) --no-deps trainscope==$(TRAINSCOPE)
+	$(PY) bench/growth.py $(findstring --quick,$(BENCH))
 	$(PY) bench/run.py $(if $(BACKEND),--backend $(BACKEND)) $(BENCH)
-	$(PY) bench/memory.py $(if $(BACKEND),--backend $(BACKEND)) $(if $(findstring --quick,$(BENCH)),--quick)
-	$(PY) bench/growth.py $(if $(findstring --quick,$(BENCH)),--steps 1000 10000)
+	$(PY) bench/memory.py $(if $(BACKEND),--backend $(BACKEND)) $(findstring --quick,$(BENCH))
 
 docs: $(ENV)/.ready chromium ## Draw the pictures in docs/ anew and run every example and block of code in the docs
 	KERAS_BACKEND=jax $(PY) docs/make_pictures.py

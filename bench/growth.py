@@ -1,6 +1,6 @@
 """Does a long run cost more than a short one? The store at 10³ to 10⁶ steps.
 
-    python bench/growth.py [--steps 1000 10000 …] [--dir DIRECTORY]
+    python bench/growth.py [--steps 1000 10000 …] [--dir DIRECTORY] [--quick]
 
 A training of a ten-layer network with the default watches, all 82 sites on every step, at twenty steps a second:
 flushes come when they would come, and parts and tail are what the real writer leaves behind. Only the rows are made
@@ -341,7 +341,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--steps", type=int, nargs="+", default=STEPS)
+    parser.add_argument("--steps", type=int, nargs="+")
+    parser.add_argument("--quick", action="store_true", help="only see that it runs; written to bench/quick")
     parser.add_argument("--dir", default="/dev/shm" if os.path.isdir("/dev/shm") else None)  # noqa: PTH112
     parser.add_argument("--look", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -352,18 +353,20 @@ def main() -> None:
     results = {}
     try:
         drawn = Drawn()
-        for steps in options.steps:
+        for steps in options.steps or STEPS[: 2 if options.quick else None]:
             results[steps] = measure(directory, drawn, steps)
             print(steps, {name: round(value, 2) for name, value in results[steps].items()}, flush=True)
     finally:
         shutil.rmtree(directory)
-    (HERE / "growth.md").write_text(report(results))
+    out = HERE / "quick" if options.quick else HERE
+    out.mkdir(exist_ok=True)
+    (out / "growth.md").write_text(report(results))
     points = [
         {"steps": steps, "series_seconds": found["series"] / 1e3, "open_seconds": found["open"] / 1e3}
         for steps, found in results.items()
     ]
-    (HERE / "growth.json").write_text(json.dumps({"points": points}, indent=1) + "\n")
-    plot(results, HERE.parent / "docs" / "images" / "growth-steps.svg")
+    (out / "growth.json").write_text(json.dumps({"points": points}, indent=1) + "\n")
+    plot(results, (out if options.quick else HERE.parent / "docs" / "images") / "growth-steps.svg")
 
 
 if __name__ == "__main__":

@@ -164,7 +164,8 @@ def _kernel(results: Results) -> list[str]:
     about = (
         "CPU time of reducing an array on the host, in units of reading the same bytes once with a loop that does nothing else (and of "
         "`np.sum`). An array of a million stays in the processor's cache, where a read is cheap; one of 31 million, what the CNN "
-        "shows in a step, comes from memory. More kinds: `python bench/kernel.py`."
+        "shows in a step, comes from memory. What a run gets is the last column, always; the one before it is the same code without the "
+        "histogram, which there is no way to ask for. More kinds: `python bench/kernel.py`."
     )
     if "failed" in host:
         return ["## The kernel", f"Could not be measured: {host['failed']}"]

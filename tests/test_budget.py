@@ -7,46 +7,61 @@ import random
 import pytest
 
 import fitscope as fs
-from fitscope.budget import LADDER, LEAST, START, Budget
+from fitscope.budget import LADDER, LEAST, START, Budget, Spent, Time
 from fitscope.watch import Turn
 
 
 class Training:
-    """Steps that take a known time, of which captured ones take longer and give the writer work."""
+    """Steps that take a known time, of which captured ones take longer, give the writer work and wait for it."""
 
-    def __init__(self, budget, *, plain=0.01, extra=0.0, writer=0.0, noise=0.0, together=1, compiling=5.0):
+    def __init__(
+        self, budget, *, plain=0.01, extra=0.0, writer=0.0, waits=0.0, noise=0.0, together=1, compiling=5.0, compares=False
+    ):  # fmt: skip
         self.budget = budget
-        self.plain, self.extra, self.writer_takes, self.noise = plain, extra, writer, noise
-        self.together = together
-        self.step, self.wall, self.cpu, self.writer = 0, 0.0, 0.0, 0.0
-        self.compiling, self.compiled = compiling, 0
+        self.plain, self.extra, self.writer_takes, self.waits, self.noise = plain, extra, writer, waits, noise
+        self.together, self.compares = together, compares
+        self.step, self.wall, self.cpu, self.writer, self.waited = 0, 0.0, 0.0, 0.0, 0.0
+        self.compiling, self.compiled = (
+            compiling,
+            {False: 0, True: 0},
+        )  # of the plain program and the tapped one
         self.captured: list[int] = []
         self.cost = 0.0  # seconds of all captures, without compiling
-        self.waited = 0
+        self.timed = 0
         self.random = random.Random(1)
-        budget._clocks = lambda: (self.wall, self.cpu)
+
+    def spent(self):
+        return Spent(Time(self.wall, self.cpu), self.writer, self.waited, self.compiled[True])
 
     def run(self, steps, *, epoch=100):
         for _ in range(0, steps, self.together):
             turns = [Turn(self.step + k, 0, (self.step + k) % epoch, epoch) for k in range(self.together)]
-            self.budget.before(turns, self.writer, self.compiled, self.wait)
             due = [turn.step for turn in turns if self.budget.schedule.due(turn)]
+            tapped = [
+                turn.step
+                for turn in turns
+                if turn.step in due or (self.compares and self.budget.schedule.due(turn.following()))
+            ]
+            timed = self.budget.next(self.step, self.together, len(due), len(tapped))
+            self.timed += timed
+            if timed:
+                self.budget.start(self.spent())
             takes = self.plain * self.together * (1 + self.noise * self.random.random())
-            if due:
-                self.captured += due
-                takes += self.extra * len(due)
-                self.cost += (self.extra + self.writer_takes) * len(due)
-                self.writer += self.writer_takes * len(due)
-                self.cpu += self.writer_takes * len(due)
-                if not self.compiled:
-                    self.compiled, takes = 1, takes + self.compiling
+            self.captured += due
+            takes += self.extra * len(tapped)
+            self.cost += self.extra * len(tapped) + (self.writer_takes + self.waits) * len(due)
+            self.writer += self.writer_takes * len(due)
+            self.cpu += self.writer_takes * len(due)
+            self.waited += self.waits * len(due)
+            self.wall += self.waits * len(due)
+            if not self.compiled[bool(tapped)]:
+                self.compiled[bool(tapped)], takes = 1, takes + self.compiling
             self.wall += takes
             self.cpu += takes
             self.step += self.together
+            if timed:
+                self.budget.stop(self.spent())
         return self
-
-    def wait(self):
-        self.waited += 1
 
     @property
     def share(self):
@@ -104,11 +119,39 @@ def test_it_follows_what_it_costs():
     assert training.budget.describe()["every"] == training.budget.decisions[-1]["every"]
 
 
-def test_the_writer_is_looked_at_where_every_step_is_captured():
+@pytest.mark.parametrize("dearer", ["writer_takes", "extra", "waits"])
+def test_it_is_looked_at_where_every_step_is_captured(dearer):
     training = Training(Budget(0.02)).run(1_000)
     assert training.budget.every == 1
-    training.writer_takes = 0.01
-    assert training.run(4_000).budget.every >= 20
+    assert len(training.captured) > 800  # two of sixty-four are left out, to compare with
+    setattr(training, dearer, 0.01)
+    training.cost, before = 0.0, training.step
+    training.run(20_000)
+    assert training.budget.every >= 50
+    assert training.cost / ((training.step - before) * training.plain) <= 0.05  # until it was noticed
+
+
+@pytest.mark.parametrize("epoch", [1, 2, 5, 10, 50, 100])
+@pytest.mark.parametrize("extra", [0.0008, 0.05])
+def test_short_epochs_are_measured_too(epoch, extra):
+    """Also where each captured step is the first of its epoch, or each epoch has one step."""
+    training = Training(Budget(0.02), extra=extra).run(40_000, epoch=epoch)
+    assert training.budget.cost == pytest.approx(extra / 0.01)
+    assert training.share <= 0.021
+
+
+@pytest.mark.parametrize("extra", [0.0001, 0.0019, 0.05])
+def test_what_is_compared_with_the_batch_before_costs_two_steps(extra):
+    training = Training(Budget(0.02), extra=extra, compares=True).run(40_000)
+    assert training.share <= 0.025
+    assert training.budget.cost == pytest.approx(2 * extra / 0.01, rel=0.1) or training.budget.every == 1
+
+
+@pytest.mark.parametrize("together", [4, 16, 50])
+def test_executions_that_all_have_a_captured_step(together):
+    training = Training(Budget(0.02), extra=0.05, together=together).run(100_000, epoch=10_000)
+    assert training.share <= 0.025
+    assert training.budget.every >= 200
 
 
 def test_compiling_is_not_counted():
@@ -130,9 +173,9 @@ def test_several_steps_in_one_execution():
     assert training.share <= 0.0205
 
 
-def test_only_measured_steps_are_waited_for():
+def test_few_steps_are_timed():
     training = Training(Budget(0.02), extra=0.02).run(20_000)
-    assert training.waited < 100
+    assert training.timed < 100
 
 
 def test_a_further_training_goes_on_where_it_was():
@@ -140,7 +183,7 @@ def test_a_further_training_goes_on_where_it_was():
     Training(budget, extra=0.019, writer=0.019).run(10_000)
     assert budget.every == 200
     again = Training(budget, extra=0.019, writer=0.019)  # clocks and the writer begin at zero
-    budget.pause()
+    budget.again()
     assert again.run(10_000).share <= 0.0205
     assert budget.every == 200
 

@@ -1,13 +1,14 @@
 """How often to capture: as often as a share of the training's time allows.
 
-What one captured step costs is measured in plain steps. It is the time by which a captured step takes longer than the plain step
-just before it, both of them waited for: the tapped program, the handing over and any wait for the queue are in it. By the clock or in
-CPU time of the process, whichever is more. Added to that is the CPU time of the writer's thread, which works beside later steps.
-A difference that noise hides counts as large as the noise allows.
+What one captured step costs is measured in plain steps, by timing one now and then and a plain one not long before it. Both are waited
+for: the tapped program and the handing over are in the difference. By the clock or in CPU time of the process, whichever is more.
+Added to that is what works beside later steps or makes them wait: the CPU time of the writer's thread, or the time that the
+training stood before a full queue. A difference that noise hides counts as large as the noise allows.
 
 Then every n-th step is captured, with n from a short list of round numbers, the smallest with which the cost stays within the share;
-never less often than every `LEAST`-th step, so that a run always shows something. Compiling the tapped step, once, is not counted:
-it would take all of a short training's budget. The run has it, as it has every decision taken here.
+never less often than every `LEAST`-th step, so that a run always shows something. Where no step would be plain, two are left out
+now and then, to compare with. Compiling the tapped step, once, is not counted: it would take all of a short training's budget. The
+run has it, as it has every decision taken here.
 
 Which step is captured changes nothing about the programs that run: nothing is compiled again.
 """
@@ -17,7 +18,6 @@ from __future__ import annotations
 import bisect
 import math
 import statistics
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,11 +29,11 @@ from fitscope.watch import Schedule, Turn
 LADDER = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100, 150, 200, 300, 500, 700, 1000)
 START = 10  #: every so many steps, until something is known
 LEAST = LADDER[-1]
-ENOUGH = 3  #: captures measured before it is done more often
+ENOUGH = 3  #: captured steps and plain ones timed before it is done more often
 NEWEST = 15  #: measurements that count
-OFTEN = 8  #: the first so many captures are all measured, later each so many-th
+OFTEN = 8  #: the first so many executions with a captured step are all timed, later each so many-th
+LOOK = 64  #: executions in a row that all have one, after which one is left plain
 MOST_TOLD = 200  #: decisions that the run keeps
-LOOK = 64  #: captures after which the writer is looked at where every step is captured
 
 
 class Time(NamedTuple):
@@ -49,20 +49,35 @@ class Time(NamedTuple):
         return Time(self.wall / number, self.cpu / number)
 
 
-@dataclass(frozen=True, slots=True)
-class _Mark:
-    """The begin of an execution of one or more steps."""
+class Spent(NamedTuple):
+    """What was spent until a moment."""
 
-    at: Time
-    captured: int  #: of its steps
+    time: Time  #: of the clocks as they are
+    writer: float  #: seconds of CPU of the writer's thread
+    waited: float  #: seconds that the training stood before a full queue
+    compiled: int  #: programs
+
+
+class Timing(NamedTuple):
+    """To be called right before an execution that is timed, and when it is done and handed over."""
+
+    start: Callable[[], None]
+    stop: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Execution:
+    """One or more steps that run as one program."""
+
+    step: int  #: the first
     steps: int
-    compiled: int  #: programs, so far
+    tapped: int  #: in so many of them something is looked at that we decide on
 
 
 class Budget:
     """Decides how often to capture, for one training after the other of one model."""
 
-    def __init__(self, share: float, clocks: Callable[[], tuple[float, float]] | None = None) -> None:
+    def __init__(self, share: float) -> None:
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share < 1:
             raise WatchError(
                 "`budget` to be a share of the training's time, between 0 and 1",
@@ -74,19 +89,23 @@ class Budget:
         self.decisions: list[dict[str, int]] = []  #: {"step", "every"}, for the run
         self.cost: float | None = None  #: of one captured step, in plain steps
         self.trouble: str | None = None  #: why it cannot be kept, once that is so
-        self._clocks = clocks or (lambda: (time.perf_counter(), time.process_time()))
-        self._plain: deque[Time] = deque(maxlen=NEWEST)  # one plain step
-        self._extra: deque[Time] = deque(maxlen=NEWEST)  # by how much a captured step was longer
-        self._captures = 0
-        self._writer = _Growing()
-        self._worked: deque[tuple[float, int]] = deque(
-            [(0.0, 0)], maxlen=NEWEST
-        )  # and after how many captures
-        self._mark: _Mark | None = None
         self.schedule = Schedule(self._due, f"within {100 * self.share:g} % of the time")
+        self._plain: deque[Time] = deque(maxlen=NEWEST)  # one plain step
+        self._extra: deque[Time] = deque(maxlen=NEWEST)  # by how much a tapped step was longer
+        self._captured = self._tapped = 0  # steps
+        self._executions = 0  # with such steps,
+        self._in_a_row = 0  # since there was one without
+        self._seen_plain = False  # one without, in this training: the first compiles the user's own program
+        self._owed = True  # a plain step to compare with
+        self._left_out = range(0)  # steps
+        self._writer, self._waited = _Growing(), _Growing()
+        # What both took, and after how many captured steps.
+        self._beside: deque[tuple[float, float, int]] = deque([(0.0, 0.0, 0)], maxlen=NEWEST)
+        self._timed: _Execution | None = None
+        self._begun: Spent | None = None
 
     def _due(self, turn: Turn) -> bool:
-        return (turn.step if turn.phase == "train" else turn.batch) % self.every == 0
+        return turn.step % self.every == 0 and turn.step not in self._left_out
 
     def describe(self) -> dict[str, Any]:
         """For the run: what was allowed, and what was decided."""
@@ -99,50 +118,59 @@ class Budget:
             **({"trouble": self.trouble} if self.trouble else {}),
         }
 
-    def pause(self) -> None:
-        """Something else than training comes next."""
-        self._mark = None
+    def again(self) -> None:
+        """Another training begins: its own program may have to be compiled, and clocks begin at zero."""
+        self._seen_plain = False
+        self._timed = self._begun = None
 
-    def before(self, turns: Sequence[Turn], writer: float, compiled: int, wait: Callable[[], None]) -> None:
-        """These steps are about to run, as one execution.
-
-        `writer` is the CPU time of its thread so far, `compiled` how many programs were; `wait` returns when all steps begun
-        before are done.
+    def next(self, step: int, steps: int, captured: int, tapped: int) -> bool:
+        """So many steps, the first of this number, are about to run as one; so many of them are captured because we said so, and
+        in so many something is looked at for that. Whether the execution is to be timed, with `start` and `stop`.
         """
-        first, many = turns[0].step, len(turns)
         if not self.decisions:
-            self.decisions.append({"step": first, "every": self.every})
-        due = self._count(first, many)
-        self._captures += due > 0
-        if turns[0].batch == 0:
-            self._mark = None
-        if self.every == 1:  # nothing to compare with; what the writer takes is still known
-            if self._captures % LOOK == 0:
-                self._writer.is_now(writer)
-                self._decide(first)
+            self.decisions.append({"step": step, "every": self.every})
+        self._captured += captured
+        self._tapped += tapped
+        if tapped:
+            self._executions += 1
+            self._in_a_row += 1
+            timed = self._executions <= OFTEN or self._executions % OFTEN == 0
+            if self._in_a_row >= (LOOK if self._plain else 2):
+                first = step + steps
+                self._left_out = range(first, first + 2 * steps)
+        else:
+            self._in_a_row = 0
+            # Not long before a captured one, when the writer has nothing to do; the one just before may not be plain.
+            soon = any(self._count(step + k * steps, steps) for k in (1, 2))
+            timed = self._seen_plain and (step in self._left_out or (self._owed and soon))
+            self._seen_plain = True
+        self._timed = _Execution(step, steps, tapped) if timed else None
+        return timed
+
+    def start(self, now: Spent) -> None:
+        """The timed execution begins."""
+        self._begun = now
+
+    def stop(self, now: Spent) -> None:
+        """It is done, and what it showed was handed over."""
+        timed, begun, self._timed, self._begun = self._timed, self._begun, None, None
+        self._writer.is_now(now.writer)
+        self._waited.is_now(now.waited)
+        if timed is None or begun is None or begun.compiled != now.compiled:
             return
-        measured = self._captures <= OFTEN or self._captures % OFTEN == 0
-        marks = measured and (due > 0 or self._count(first + many, many) > 0)
-        if not marks and self._mark is None:
-            return
-        wait()
-        self._writer.is_now(writer)
-        wall, cpu = self._clocks()
-        now = Time(wall, cpu - self._writer.total)
-        if self._mark is not None and compiled == self._mark.compiled:
-            self._took(self._mark, now.minus(self._mark.at), first)
-        self._mark = _Mark(now, due, many, compiled) if marks else None
+        own = Time(now.waited - begun.waited, now.writer - begun.writer)  # counted by itself
+        took = now.time.minus(begun.time).minus(own)
+        if not timed.tapped:
+            self._plain.append(took.over(timed.steps))
+            self._owed = False
+        elif self._plain:
+            self._extra.append(took.minus(self._usual(), timed.steps).over(timed.tapped))
+            self._owed = True
+            self._decide(timed.step + timed.steps)
 
     def _count(self, first: int, many: int) -> int:
         """How many of these steps are due."""
         return (first + many - 1) // self.every - (first - 1) // self.every
-
-    def _took(self, mark: _Mark, took: Time, step: int) -> None:
-        if not mark.captured:
-            self._plain.append(took.over(mark.steps))
-        elif self._plain:
-            self._extra.append(took.minus(self._usual(), mark.steps).over(mark.captured))
-            self._decide(step)
 
     def _usual(self) -> Time:
         """A plain step."""
@@ -150,11 +178,12 @@ class Budget:
         return Time(max(statistics.median(wall), 1e-9), max(statistics.median(cpu), 1e-9))
 
     def _decide(self, step: int) -> None:
-        if not self._extra:
-            return
-        plain, sure = self._usual(), len(self._extra) >= ENOUGH
+        plain, sure = self._usual(), min(len(self._extra), len(self._plain)) >= ENOUGH
         wall, cpu = (_at_most(values) if sure else min(values) for values in zip(*self._extra, strict=True))
-        self.cost = max(wall / plain.wall, cpu / plain.cpu, 0.0) + self._written() / plain.cpu
+        each = self._tapped / max(
+            self._captured, 1
+        )  # what is compared with the batch before has that one tapped too
+        self.cost = each * max(wall / plain.wall, cpu / plain.cpu, 0.0) + self._meanwhile(plain)
         wished = self.cost / self.share
         if wished > self.every:  # not too far at once: it may have been an accident
             self._set(min(_rung(wished), _rung(10 * self.every)), step)
@@ -166,11 +195,13 @@ class Budget:
                 f"{100 * self.share:g} % of the time. Watch less, or give it a larger budget"
             )
 
-    def _written(self) -> float:
-        """The CPU time that the writer took for each of the newest captures."""
-        self._worked.append((self._writer.total, self._captures))
-        (before, first), (now, last) = self._worked[0], self._worked[-1]
-        return (now - before) / (last - first) if last > first else 0.0
+    def _meanwhile(self, plain: Time) -> float:
+        """What each of the newest captured steps took beside itself, in plain steps."""
+        self._beside.append((self._writer.total, self._waited.total, self._captured))
+        writer, waited, captured = (
+            now - before for now, before in zip(self._beside[-1], self._beside[0], strict=True)
+        )
+        return max(writer / plain.cpu, waited / plain.wall) / captured if captured else 0.0
 
     def _set(self, every: int, step: int) -> None:
         if every != self.every:

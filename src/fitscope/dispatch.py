@@ -19,6 +19,7 @@ from typing import Any
 from fitscope.anatomy import Anatomy
 from fitscope.backends import Adapter, Ask, Harvest, TapFailed, TappedStep
 from fitscope.backends._base import PHASES, Finish
+from fitscope.budget import Timing
 from fitscope.plan import Wants
 
 
@@ -32,6 +33,7 @@ class Request:
     deliver: Callable[[list[Harvest]], None]
     failed: Callable[[BaseException], None]  #: the step with taps could not be built
     raised: Callable[[BaseException], None]  #: the user's own step raised
+    timing: Timing | None = None  #: the call is to be timed
 
 
 class NotBuilt(Exception):  # noqa: N818 - a message within this file
@@ -47,6 +49,7 @@ class TappedSteps:
     finish: Callable[[Wants], Finish]
     built: dict[object, tuple[Any, TappedStep | None]] = field(default_factory=dict)
     first_calls: list[float] = field(default_factory=list)  #: seconds; tracing and compiling happen in them
+    _traced: int = 0  # programs, so far
 
     def get(self, phase: str, plain: Any, requests: list[Request]) -> TappedStep | None:
         """The step that shows what is requested; None if it is known that it cannot be built."""
@@ -59,26 +62,28 @@ class TappedSteps:
                     wants.add(place, want)
             try:
                 function = plain if phase == "step" else None
-                ask = Ask(self.anatomy, wants, phase, self.finish(wants), function)
+                ask = Ask(self.anatomy, wants, phase, self.finish(wants), function, self._trace)
                 step = self._timed(self.adapter.tapped(ask))
             except Exception as error:
                 raise NotBuilt from error
             self.built[key] = (plain, step)
         return step
 
+    def _trace(self) -> None:
+        self._traced += 1
+
     def _timed(self, step: TappedStep) -> TappedStep:
-        called = False
+        first = True
 
         def timed(*args: Any, **kwargs: Any) -> tuple[Any, list[Harvest]]:
-            nonlocal called
-            if called:
-                return step(*args, **kwargs)
-            called = True
-            began = time.perf_counter()
+            nonlocal first
+            known, began = self._traced - first, time.perf_counter()
+            first = False
             try:
                 return step(*args, **kwargs)
             finally:
-                self.first_calls.append(time.perf_counter() - began)
+                if self._traced > known:  # also anew, for a batch of another size
+                    self.first_calls.append(time.perf_counter() - began)
 
         return timed
 
@@ -114,24 +119,47 @@ class StandIn:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self.remove()
+        asking = self._asking
+        # A plain step of one scope in which another looks at something is none.
+        timings = [r.timing for r in self.requests if r.timing is not None and (r.wants or not asking)]
+        if timings and self._settled((args, kwargs)):
+            for timing in timings:
+                timing.start()
         try:
             result, harvests, failure = self._run(*args, **kwargs)
         except BaseException as error:
             for request in self.requests:
                 request.raised(error)
             raise
-        for request in self.requests:
+        for request in asking:
             if failure is not None:
                 request.failed(failure)
             request.deliver(harvests)
+        if timings and self._settled(result):
+            for timing in timings:
+                timing.stop()
         return result
+
+    def _settled(self, values: Any) -> bool:
+        """Waits until these are computed. What goes wrong in that is the user's to hear of, from the next use of them."""
+        try:
+            self.steps.adapter.settle(values)
+        except Exception:
+            return False
+        return True
+
+    @property
+    def _asking(self) -> list[Request]:
+        """Those that want to see something, and not only to know how long it takes."""
+        return [request for request in self.requests if request.wants]
 
     def _run(self, *args: Any, **kwargs: Any) -> tuple[Any, list[Harvest], BaseException | None]:
         """Runs the step with taps, or, if it turns out that it has none, the user's own on the same batch."""
         failure: BaseException | None = None
         harvests: list[Harvest] = []
+        asking = self._asking
         try:
-            step = self.steps.get(self.phase, self.plain, self.requests)
+            step = self.steps.get(self.phase, self.plain, asking) if asking else None
             if step is not None:
                 return *step(*args, **kwargs), None
         except TapFailed as failed:
@@ -139,7 +167,7 @@ class StandIn:
         except NotBuilt as failed:
             failure = failed.__cause__
         if failure is not None:
-            self.steps.give_up(self.phase, self.plain, self.requests)
+            self.steps.give_up(self.phase, self.plain, asking)
         # Outside of the handlers: what the user's own step raises bears no trace of our failure.
         return self.plain(*args, **kwargs), harvests, failure
 

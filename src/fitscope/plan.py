@@ -157,6 +157,17 @@ class Plan:
             ]
         return self._phases[phase]
 
+    def paced(self, due: Iterable[Due]) -> tuple[int, int]:
+        """Of these turns, how many are captured by watches without a schedule of their own, and at how many those look at something."""
+        due = list(due)
+        return sum(bool(each.now & self._paced) for each in due), sum(
+            bool(each.all & self._paced) for each in due
+        )
+
+    @functools.cached_property
+    def _paced(self) -> Watches:
+        return frozenset(i for i, watch in enumerate(self.watches) if watch.every is None)
+
     @functools.cached_property
     def _compares(self) -> Watches:
         return frozenset(i for i, watch in enumerate(self.watches) if watch.kind == "changes")

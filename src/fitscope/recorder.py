@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from fitscope.budget import Budget
+from fitscope.budget import Budget, Spent, Time, Timing
 from fitscope.digest import Digest
 from fitscope.errors import FitscopeWarning
 from fitscope.record import Moment
@@ -134,14 +134,37 @@ class Recorder:
         else:
             self._dropped.update(shown.names())
 
-    def weigh(self, turns: Sequence[Turn], wait: Callable[[], None]) -> None:
-        """Has the budget decide how often to capture; these steps are about to run."""
-        if self.budget is not None and turns:
-            writer = self._transport.cpu if self._transport is not None else 0.0
-            trouble = self.budget.trouble
-            self.budget.before(turns, writer, len(self.first_calls()), wait)
-            if self.budget.trouble is not trouble:
-                _warn(f"fitscope cannot keep its budget: {self.budget.trouble}")
+    def weigh(self, turns: Sequence[Turn], captured: int, tapped: int) -> Timing | None:
+        """Tells the budget of steps that are about to run: in so many of them something is captured, or looked at, because of it.
+
+        What times them, if they are to be.
+        """
+        if self.budget is None or not self.budget.next(turns[0].step, len(turns), captured, tapped):
+            return None
+        ready = (
+            self._transport is None or self._transport.ready
+        )  # else the process is busy with getting the kernel ready
+        return Timing(self._start_timed, self._stop_timed) if ready else None
+
+    def _start_timed(self) -> None:
+        assert self.budget is not None
+        self.budget.start(self._spent())
+
+    def _stop_timed(self) -> None:
+        assert self.budget is not None
+        trouble = self.budget.trouble
+        self.budget.stop(self._spent())
+        if self.budget.trouble is not trouble:
+            _warn(f"fitscope cannot keep its budget: {self.budget.trouble}")
+
+    def _spent(self) -> Spent:
+        transport = self._transport
+        return Spent(
+            Time(time.perf_counter(), time.process_time()),
+            transport.cpu if transport is not None else 0.0,
+            transport.waited if transport is not None else 0.0,
+            len(self.first_calls()),
+        )
 
     def average(self, site: str) -> Average | None:
         """The running average of a site over all that was captured so far, as a copy; None if it has none."""

@@ -113,9 +113,7 @@ class Recording:
         request = None
         try:
             turns = self._turns(batch, 1)
-            due = [self.plan.due(turn) for turn in turns]
-            if due and due[0].all and self.recorder.ready(turns[0].step):
-                request = self._request(turns, due, due[0].all, function)
+            request = self._request(turns, function) if turns else None
         except FitscopeWarning:
             raise
         except Exception as error:
@@ -134,12 +132,7 @@ class Recording:
         recorder.steps += together
         if recorder.stopped:
             return []
-        turns = [Turn(step + k, self._epoch, batch + k, self._batches) for k in range(together)]
-        recorder.weigh(turns, self._settle)
-        return turns
-
-    def _settle(self) -> None:
-        self.adapter.settle(self.model)
+        return [Turn(step + k, self._epoch, batch + k, self._batches) for k in range(together)]
 
     @_kept
     def epoch_end(self) -> None:
@@ -151,8 +144,6 @@ class Recording:
     def begin_pass(self, name: str, batches: int | None = None) -> None:
         """A walk over data begins that does not train."""
         self._goes_on()
-        if self.recorder.budget is not None:
-            self.recorder.budget.pause()
         self._put_pending()  # a validation begins when the last step of its epoch was run
         self._pass, self._pass_step, self._pass_batches = name, self.done(), batches
 
@@ -178,14 +169,19 @@ class Recording:
 
     def _ask(self, function: str, turns: list[Turn]) -> None:
         """Has the next call of the model's compiled function show what is due at these turns."""
-        due = [self.plan.due(turn) for turn in turns]
-        wanted: Watches = frozenset().union(*(each.all for each in due))
-        if wanted and self.recorder.ready(turns[0].step):
-            self._stand_in = install(self._steps, function, self._request(turns, due, wanted))
+        request = self._request(turns)
+        if request is not None:
+            self._stand_in = install(self._steps, function, request)
 
-    def _request(
-        self, turns: list[Turn], due: list[Due], wanted: Watches, function: object = None
-    ) -> Request:
+    def _request(self, turns: list[Turn], function: object = None) -> Request | None:
+        """What is wanted of these turns, and whether they are to be timed; None if it is neither."""
+        due = [self.plan.due(turn) for turn in turns]
+        timing = self.recorder.weigh(turns, *self.plan.paced(due)) if turns[0].phase == "train" else None
+        wanted: Watches = frozenset().union(*(each.all for each in due))
+        if wanted and not self.recorder.ready(turns[0].step):
+            wanted = frozenset()
+        if not wanted and timing is None:
+            return None
         return Request(
             who=id(self),
             key=(id(self._steps), wanted, id(function)),
@@ -193,6 +189,7 @@ class Recording:
             deliver=lambda harvests: self._deliver(turns, due, harvests),
             failed=self.recorder.failed,
             raised=self._raised,
+            timing=timing,
         )
 
     def _put_pending(self) -> None:

@@ -457,8 +457,9 @@ class Scope(Hooks):
             return self._every, None
         assert self._budget is not None
         budget = (after.recorder.budget if after is not None else None) or Budget(self._budget)
-        budget.pause()
-        return budget.schedule, budget
+        budget.again()
+        # With nothing to decide on it would say things that are not so.
+        return budget.schedule, budget if any(watch.every is None for watch in self._watches) else None
 
     def _recorder(
         self,

@@ -45,12 +45,25 @@ class Transport(Generic[Item]):
         self.queued = 0  #: bytes handed over and not worked on yet
         self.peak = 0
         self.waited = 0.0  #: seconds the training thread stood in `put`
-        self.cpu = 0.0  #: seconds of CPU the writer used,
-        self.start_cpu = 0.0  #: and before that, to get ready
+        self.ready = False  #: whether `start` is done
+        self.start_cpu = 0.0  #: seconds of CPU that it took
+        self._cpu = 0.0  # of the thread, as it last said itself
         self._thread = threading.Thread(
             target=self._run, args=(start, end), name="fitscope-writer", daemon=True
         )
         self._thread.start()
+
+    @property
+    def cpu(self) -> float:
+        """Seconds of CPU that the writer has used, without getting ready."""
+        if not self.ready:
+            return 0.0
+        try:
+            clock = time.pthread_getcpuclockid(self._thread.ident or 0) if self._thread.is_alive() else None
+            used = self._cpu if clock is None else time.clock_gettime(clock)
+        except (AttributeError, OSError):  # not on this system; or it has just ended
+            used = self._cpu
+        return used - self.start_cpu
 
     def put(self, item: Item, nbytes: int) -> bool:
         """Hands an item over. False: it did not fit and was dropped."""
@@ -88,10 +101,12 @@ class Transport(Generic[Item]):
     def _run(self, start: Callable[[], None], end: Callable[[], None]) -> None:
         self._work_off(start)
         self._safely(end)
+        self._cpu = time.thread_time()
 
     def _work_off(self, start: Callable[[], None]) -> None:
         self._safely(start)
-        self.start_cpu = time.thread_time()
+        self.start_cpu = self._cpu = time.thread_time()
+        self.ready = True
         again = time.monotonic()
         while True:
             with self._changed:
@@ -112,7 +127,7 @@ class Transport(Generic[Item]):
             if time.monotonic() >= again:
                 pause = self._safely(self._idle)
                 again = time.monotonic() + (pause if isinstance(pause, float) else 2.0)
-            self.cpu = time.thread_time() - self.start_cpu
+            self._cpu = time.thread_time()
 
     def _safely(self, call: Callable[[], object], item: Item | None = None) -> object:
         try:

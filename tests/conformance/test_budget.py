@@ -57,7 +57,8 @@ def due(decisions, steps):
 
 
 @pytest.mark.parametrize("together", [1, 4])
-def test_what_was_decided_is_what_was_captured(tmp_path, together):
+def test_what_was_decided_is_what_was_captured(tmp_path, together, monkeypatch):
+    monkeypatch.setattr(budget, "LOOK", 10**9)  # then none is left out to compare with
     if together > 1 and keras.backend.backend() == "torch":
         pytest.skip("Keras runs one step per execution on torch")
     scope = fs.Scope(tmp_path)
@@ -114,3 +115,47 @@ def test_a_budget_that_cannot_be_kept_is_said(tmp_path, monkeypatch):
     run = fs.open(tmp_path)
     assert "Watch less" in run.overhead["budget"]["trouble"]
     assert list(run.series("loss").index) == list(range(0, 160, 10))
+
+
+def test_the_step_that_a_captured_one_is_compared_with_is_no_plain_one(tmp_path, no_clock, monkeypatch):
+    told, original = [], Budget.next
+
+    def listening(self, step, steps, captured, tapped):
+        told.append((step, captured, tapped))
+        return original(self, step, steps, captured, tapped)
+
+    monkeypatch.setattr(Budget, "next", listening)
+    fit(model(), fs.Scope(tmp_path, [fs.changes("hidden"), fs.loss(every=1)]), epochs=1)
+    looked_at = [(step, captured) for step, captured, tapped in told if tapped]
+    before = [(step - 1, 0) for step in range(10, 80, 10)]
+    assert looked_at == sorted([(step, 1) for step in range(0, 80, 10)] + before + [(79, 0)])
+    assert len(told) == 80
+
+
+def test_epochs_of_one_batch_are_measured(tmp_path):
+    model().fit(X[:8], Y[:8], batch_size=8, epochs=60, verbose=0, callbacks=[fs.Scope(tmp_path)])
+    assert fs.open(tmp_path).overhead["budget"]["cost"] is not None
+
+
+def test_a_step_of_your_own_is_measured(tmp_path):
+    made = model()
+    scope = fs.Scope(tmp_path)
+    with scope.attach(made):
+        for _ in range(60):
+            made.train_on_batch(X[:8], Y[:8])
+    assert fs.open(tmp_path).overhead["budget"]["cost"] is not None
+
+
+def test_without_a_watch_to_decide_on_there_is_no_budget(tmp_path):
+    fit(model(), fs.Scope(tmp_path, [fs.loss(every=40)]))
+    run = fs.open(tmp_path)
+    assert list(run.series("loss").index) == [0, 40, 80, 120]
+    assert "budget" not in run.overhead
+
+
+def test_a_batch_of_another_size_is_compiled_anew_and_said(tmp_path):
+    made = model(jit_compile=keras.backend.backend() != "torch")
+    made.fit(X[:20], Y[:20], batch_size=8, epochs=2, verbose=0, callbacks=[fs.Scope(tmp_path, every=1)])
+    # TensorFlow traces once, for batches of any size.
+    compiled = 2 if keras.backend.backend() == "jax" else 1
+    assert len(fs.open(tmp_path).overhead["first_call_seconds"]) == compiled

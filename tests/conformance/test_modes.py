@@ -177,6 +177,23 @@ def test_frames_and_dicts(watch_fit, xy):
     assert np.array_equal(seen.at("targets", 2), y[16:])
 
 
+def test_averages_taken_in_the_step_are_those_taken_on_the_host(watch_fit, small, xy, tmp_path):
+    x, y = xy
+    watch = [fs.activations(keep=("stats", "mean")), fs.weights(keep="mean"), fs.loss()]
+    on_host = watch_fit(small, x, y, watch=watch, scope={"reduce": "host"}).run
+    scope = fs.Scope(tmp_path / "in_step", watch, 1, reduce="step")
+    small().fit(x, y, batch_size=8, verbose=0, shuffle=False, callbacks=[scope])
+    run = fs.open(tmp_path / "in_step")
+    assert run.errors == []
+    assert run.sites == on_host.sites
+    assert run.averages == on_host.averages != []
+    for site in run.averages:
+        one, other = run.average(site), on_host.average(site)
+        assert one.count == other.count
+        np.testing.assert_allclose(one.mean, other.mean, rtol=1e-4, atol=1e-6, err_msg=site)
+        np.testing.assert_allclose(one.std, other.std, rtol=1e-3, atol=1e-5, err_msg=site)
+
+
 def test_stats_taken_in_the_step_are_those_taken_on_the_host(watch_fit, small, xy, tmp_path):
     x, y = xy
     watch = [

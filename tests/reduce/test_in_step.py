@@ -186,13 +186,6 @@ def test_any_bits_against_the_oracle(seed):
         assert getattr(got, name) == getattr(expected, name)
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_the_shape_is_that_of_the_step(way):
-    for shape in ((), (3,), (2, 0), (4, 5, 6)):
-        got = way(in_step.shape)(keras.ops.zeros(shape))
-        assert keras.ops.convert_to_numpy(got).tolist() == list(shape)
-
-
 def test_complex_numbers_are_refused():
     with pytest.raises(WatchError, match="real numbers"):
         in_step.pack(keras.ops.convert_to_tensor(np.zeros(3, np.complex64)))

@@ -103,3 +103,19 @@ def test_several_threads(here: Path) -> None:
     for thread in threads:
         thread.join()
     assert all(store.get(f"t{n}") == some(3 << 20) + f"t{n}".encode() for n in range(4))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork")
+def test_a_forked_process_has_a_buffer_of_its_own(here: Path) -> None:
+    """One that is shared would mix what two processes write at the same time."""
+    Files(here).put("first", some(direct.FROM))
+    if direct._buffer is None:
+        pytest.skip("this file system has no direct writes")
+    direct._buffer[:5] = b"ours!"
+    child = os.fork()
+    if not child:
+        direct._buffer[:5] = b"child"
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert direct._buffer[:5] == b"ours!"

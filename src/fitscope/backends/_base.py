@@ -104,9 +104,10 @@ class Ask:
     wants: Wants
     phase: str = "train"
     finish: Finish = field(default_factory=Finish)
-    function: Callable[..., Any] | None = (
-        None  #: the user's own step, where it is none of the model's (phase "step")
-    )
+    #: The user's own step, where it is none of the model's (phase "step").
+    function: Callable[..., Any] | None = None
+    #: To be called whenever a program is traced, which is then compiled.
+    traced: Callable[[], None] = lambda: None
 
 
 def weight_sites(wants: Wants, weight: Any) -> list[Site]:
@@ -172,8 +173,8 @@ class Adapter(ABC):
         """How much memory the tensor holds, without waiting for its value."""
 
     @abstractmethod
-    def settle(self, model: Any) -> None:
-        """Returns when the steps begun so far are done."""
+    def settle(self, values: Any) -> None:
+        """Returns when these values, of whatever structure, are computed."""
 
     @abstractmethod
     def iterations(self, optimizer: Any) -> int:

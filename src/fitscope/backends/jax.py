@@ -249,6 +249,7 @@ def _weights(model: Any, state: Any) -> dict[int, Any]:
 
 def _traced(ask: Ask, fresh: Any, args: tuple[Any, ...], zero: Any, seen: Harvest) -> tuple[Any, Any]:
     """What a step returns, and the values that were tapped in it, inside the program that is being traced."""
+    ask.traced()
     collector = _Collector()
     jaxpr, shape = jax.make_jaxpr(fresh(collector), return_shape=True)(*args)
     found: dict[str, Any] = {}
@@ -419,10 +420,9 @@ class JaxAdapter(Adapter):
     def nbytes(self, tensor: Any) -> int:
         return int(tensor.size * tensor.dtype.itemsize)
 
-    def settle(self, model: Any) -> None:
-        state = getattr(model, "_jax_state", None)  # while `fit` goes on
-        if state:
-            jax.block_until_ready(state["metrics_variables"] or state["trainable_variables"])
+    def settle(self, values: Any) -> None:
+        leaves = jax.tree.leaves(values, is_leaf=lambda value: isinstance(value, Iterator))  # of batches
+        jax.block_until_ready([leaf for leaf in leaves if isinstance(leaf, jax.Array)])
 
     def iterations(self, optimizer: Any) -> int:
         return int(steps_of(optimizer))

@@ -149,6 +149,8 @@ class _Trace:
     def __call__(self, run: Any, data: Any = None) -> tuple[Any, dict[str, Any]]:
         """Runs the step with taps; returns what it returns, and what is handed out."""
         self.done = False
+        if self.compiled:
+            self.ask.traced()
         collector, seen = _Collector(), self._seen
 
         def step() -> Any:
@@ -388,7 +390,7 @@ class TensorFlowAdapter(Adapter):
     def nbytes(self, tensor: Any) -> int:
         return int(np.prod(tensor.shape.as_list(), dtype=np.int64)) * int(tensor.dtype.size)
 
-    def settle(self, model: Any) -> None:  # noqa: ARG002
+    def settle(self, values: Any) -> None:  # noqa: ARG002
         if self.on_accelerator():
             tf.experimental.sync_devices()
 

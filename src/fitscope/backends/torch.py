@@ -243,9 +243,11 @@ class TorchAdapter(Adapter):
     def nbytes(self, tensor: Any) -> int:
         return int(tensor.numel()) * int(tensor.element_size())
 
-    def settle(self, model: Any) -> None:  # noqa: ARG002
-        if torch.accelerator.is_available():
-            torch.accelerator.synchronize()
+    def settle(self, values: Any) -> None:  # noqa: ARG002
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        elif torch.backends.mps.is_available():
+            torch.mps.synchronize()
 
     def iterations(self, optimizer: Any) -> int:
         return int(steps_of(optimizer).value)

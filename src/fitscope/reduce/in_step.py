@@ -53,22 +53,14 @@ def pack_with(ops: Any, device: Device, x: Tensor, dtype: str) -> tuple[Tensor, 
 
 def moments(x: Tensor, *, batched: bool) -> tuple[Tensor, Tensor]:
     """The mean over the samples of each element, and the squared distances from it: what `Average.add_moments` takes."""
-    from keras import ops
+    from keras import backend, ops
 
     x = ops.stop_gradient(ops.convert_to_tensor(x))
-    x = ops.cast(x, _layout(x).dtype)
+    x = ops.cast(x, _layout(backend.standardize_dtype(x.dtype)).dtype)
     if not batched or len(x.shape) == 0:
         return x, ops.zeros_like(x)
     mean = ops.mean(x, axis=0)
     return mean, ops.sum(ops.square(x - mean), axis=0)
-
-
-def shape(x: Tensor) -> Tensor:
-    """The shape of the tensor as it is when the step runs, as a small tensor itself."""
-    from keras import ops
-
-    sizes = ops.shape(x)
-    return ops.stack([ops.cast(size, "int32") for size in sizes]) if sizes else ops.zeros(0, "int32")
 
 
 def unpack(arrays: Sequence[np.ndarray[Any, Any]]) -> Stats:

@@ -17,6 +17,7 @@ from typing import Any
 
 from fitscope.attach import Site
 from fitscope.batch import Batch
+from fitscope.budget import Timing
 from fitscope.errors import FitscopeWarning
 from fitscope.plan import Due, Plan, Wants
 from fitscope.record import Moment
@@ -66,6 +67,7 @@ class Progress:
         self.last_step: int | None = None  #: the last one that was captured
         self.lock = threading.RLock()  # runs may come from several threads
         self._running: Request | None = None  # the step that is running
+        self._timing: Timing | None = None  # of it
         self._epoch, self._batch = 0, 0
         self._batches: int | None = None
         self._epoch_over = False  # the next step begins another one
@@ -135,12 +137,14 @@ class Progress:
             self._epoch, self._batch, self._epoch_over = self._epoch + 1, 0, False
         self.recorder.steps += 1
         request.turn = self.turn("train")
-        self.recorder.weigh([request.turn], lambda: None)
         if self._running is not None:  # a step in another thread: their weights cannot be told apart
             self.recorder.unseen("steps", "several steps ran at the same time; only one of them was captured")
             return False
         if self._asked(request):
             self._running = request
+        self._timing = self.recorder.weigh([request.turn], *self.plan.paced([request.due]))
+        if self._timing is not None:
+            self._timing.start()
         return bool(request.due.all)
 
     def pass_batch(self, request: Request) -> bool:
@@ -172,6 +176,9 @@ class Progress:
     def done(self, request: Request) -> None:
         """It has run."""
         if request.phase == "train":
+            if self._timing is not None:
+                self._timing.stop()
+                self._timing = None
             self._running = None
             self._batch += 1
             self.next_step = (self.next_step or 0) + 1
@@ -181,6 +188,7 @@ class Progress:
     def raised(self, request: Request, error: BaseException) -> None:
         """It raised, so it was no step."""
         self.recorder.raised = Ending.by(error)
+        self._timing = None
         if self._running is request:
             self._running = None
 

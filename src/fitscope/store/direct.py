@@ -49,7 +49,8 @@ def write(fd: int, data: memoryview) -> int:
 def _blocks(fd: int, data: memoryview) -> int:
     global _buffer
     if _buffer is None:
-        _buffer = mmap.mmap(-1, _BUFFER)  # begins at a page
+        # Begins at a page; our own also after a fork, where a shared one would be written to by two processes.
+        _buffer = mmap.mmap(-1, _BUFFER, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     done, whole = 0, len(data) // BLOCK * BLOCK
     with memoryview(_buffer) as buffer:
         while done < whole:
