@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import keras
 import numpy as np
 import pytest
@@ -37,6 +39,12 @@ class Dictated(keras.callbacks.Callback):
         self.step += 1
         if self.step in self.at:
             self.scope._recording.recorder.budget._set(self.at[self.step], self.step)
+
+
+def ready(scope):
+    """Waits for the writer's thread: before that nothing is timed."""
+    while not scope._recording.recorder._transport.ready:
+        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -110,8 +118,10 @@ def test_a_budget_that_cannot_be_kept_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr(budget, "LEAST", 10)
     monkeypatch.setattr(budget, "LADDER", (1, 10))
     monkeypatch.setattr(Budget, "_usual", lambda self: budget.Time(1e-9, 1e-9))  # plain steps take no time
+    scope = fs.Scope(tmp_path)
+    wait = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: ready(scope))
     with pytest.warns(fs.FitscopeWarning, match="cannot keep its budget: a captured step costs as much as"):
-        fit(model(), fs.Scope(tmp_path))
+        fit(model(), scope, callbacks=[wait])
     run = fs.open(tmp_path)
     assert "Watch less" in run.overhead["budget"]["trouble"]
     assert list(run.series("loss").index) == list(range(0, 160, 10))
@@ -133,7 +143,9 @@ def test_the_step_that_a_captured_one_is_compared_with_is_no_plain_one(tmp_path,
 
 
 def test_epochs_of_one_batch_are_measured(tmp_path):
-    model().fit(X[:8], Y[:8], batch_size=8, epochs=60, verbose=0, callbacks=[fs.Scope(tmp_path)])
+    scope = fs.Scope(tmp_path)
+    wait = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: ready(scope))
+    model().fit(X[:8], Y[:8], batch_size=8, epochs=60, verbose=0, callbacks=[scope, wait])
     assert fs.open(tmp_path).overhead["budget"]["cost"] is not None
 
 
@@ -143,6 +155,7 @@ def test_a_step_of_your_own_is_measured(tmp_path):
     with scope.attach(made):
         for _ in range(60):
             made.train_on_batch(X[:8], Y[:8])
+            ready(scope)
     assert fs.open(tmp_path).overhead["budget"]["cost"] is not None
 
 

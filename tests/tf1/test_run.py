@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import namedtuple
 
 import numpy as np
@@ -321,3 +322,19 @@ def test_what_the_graph_does_not_say_can_be_said(tools, tmp_path):
         fs.Scope(tmp_path).session(sess, train_op=train, loss="los"),
     ):
         pass
+
+
+def test_within_a_budget(at, tmp_path):
+    """Captured steps are timed against plain ones, as in `fit`."""
+    sess, net, feed, _ = at
+    scope = fs.Scope(tmp_path / "paced")
+    with scope.session(sess):
+        for _ in range(60):
+            sess.run([net.train, net.loss], feed)
+            while not scope._recording.recorder._transport.ready:  # before that nothing is timed
+                time.sleep(0.01)
+    run = fs.open(tmp_path / "paced")
+    assert run.errors == []
+    budget = run.overhead["budget"]
+    assert budget["cost"] is not None
+    assert list(run.series("loss").index)[:2] == [0, budget["decisions"][0]["every"]]
