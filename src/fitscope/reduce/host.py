@@ -57,32 +57,9 @@ _KERNELS: dict[np.dtype[Any], _Kernel] = {
 
 def reduce(array: Array) -> Stats:
     """The stats of all elements of the array."""
-    hist = np.zeros(BUCKETS, np.int64)
-    totals = kernel.NOTHING.copy()
-    _add(array, hist, totals)
-    finite, mean, squares, low, high, zeros, negatives, nans, infs = totals.tolist()
-    if finite:
-        std = math.sqrt(squares / finite)
-        rms = math.hypot(mean, std)
-        largest = max(-low, high)
-        if not _TINY < largest < _HUGE and largest:
-            mean, std, rms = _moments_scaled(array, largest)
-    else:
-        mean = std = low = high = rms = math.nan
-    # + 0.0 makes −0 a 0.
-    return Stats(
-        array.size,
-        mean,
-        std,
-        low + 0.0,
-        high + 0.0,
-        rms,
-        int(zeros),
-        int(negatives),
-        int(nans),
-        int(infs),
-        hist,
-    )
+    tally = Tally(1)
+    tally.add(0, array)
+    return tally.columns().rows()[0]
 
 
 def check(dtype: np.dtype[Any]) -> None:
