@@ -233,7 +233,7 @@ class Watcher:
         self._pages = pages
         self._asked = asked
         self._told: dict[str, Any] = {}
-        self._counts: tuple[int, int, int] = (-1, -1, -1)
+        self._counts: tuple[int, ...] = ()
 
     def tick(self) -> bytes:
         """The next event, gzip and base64. Empty if nothing is new."""
@@ -255,7 +255,9 @@ class Watcher:
             changed["loss"] = facts
             arrays |= {f"loss.{name}": array for name, array in columns.items()}
             asked.loss_first = max(facts["count"] >> asked.loss_level, asked.loss_first)
-            counts = (changed.get("matrix", {}).get("count", 0), facts["count"], g.generation)
+            matrix = changed.get("matrix", {})
+            counts = (matrix.get("count", 0), matrix.get("rewritten", 0), facts["count"], facts.get("rewritten", 0),
+                      g.generation)  # fmt: skip
             nothing = counts == self._counts and not (set(changed) - {"matrix", "loss", "speed"})
             self._counts = counts
             return b"" if nothing else base64.b64encode(squeezed(pack(changed, arrays)))

@@ -21,7 +21,7 @@ from fitscope.show.data.facts import Facts, Finding
 from fitscope.show.data.fill import Filled, Piece, columns_of
 from fitscope.show.data.matrix import Array, Matrix
 from fitscope.show.data.measures import MEASURES, Measure, offered
-from fitscope.show.data.modes import MODES, Mode
+from fitscope.show.data.modes import MODES, Against, Mode
 from fitscope.show.data.rows import Row, rows_of
 from fitscope.show.data.series import Series
 from fitscope.store import schema
@@ -245,9 +245,9 @@ class Gathered:
         key = (measure, mode, id(other))
         known = self._modes.pop(key, None)
         if known is None or known.of is not held.matrix:
-            known = self._related(held.matrix, measure, mode, other)
+            known = Mode(mode, held.matrix)
         self._modes[key] = known
-        related = known.follow()
+        related = known.follow(self._against(measure, other) if mode == "run" else None)
         self._let_go(measure)
         return related
 
@@ -256,13 +256,12 @@ class Gathered:
         self._fill(measures)
         return {key: self._filled[key].matrix for key in measures}
 
-    def _related(self, of: Matrix, measure: str, mode: str, other: Gathered | None) -> Mode:
-        if other is None:
-            return Mode(mode, of)
+    def _against(self, measure: str, other: Gathered | None) -> Against | None:
+        """Another run's matrix as it is now, if it has that measure."""
+        if other is None or measure not in [m.key for m in other.measures]:
+            return None
         theirs = {row.name: i for i, row in enumerate(other.rows)}
-        match = np.array([theirs.get(row.name, -1) for row in self.rows])
-        there = measure in [m.key for m in other.measures]
-        return Mode(mode, of, other.matrix(measure) if there else None, match)
+        return Against(other.matrix(measure), np.array([theirs.get(row.name, -1) for row in self.rows]))
 
     def _let_go(self, keep: str) -> None:
         """Keeps within bounds: first the modes longest unused go, then such measures."""

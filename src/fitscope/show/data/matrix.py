@@ -28,6 +28,7 @@ VALUE, INF, NAN = 1, 2, 4
 EMPTY_LOW, EMPTY_HIGH = 65535, 0  #: of a cell without a value, so that merging needs no condition
 BLOCK = 512  #: columns that are worked on at a time, which a processor's cache can hold
 _FINER = 4  #: columns of one level that make one of the next
+_LEAST = 64  #: columns that need no coarser level
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +174,13 @@ class Matrix:
         self._levels[0].put(first, cells)
         self._coarser(first)
 
+    def cut(self, count: int) -> None:
+        """Forgets the columns from number `count` on, to be put again; `rewritten` is for who does so to set."""
+        self.count, levels = count, 1
+        while count > _LEAST:
+            count, levels = -(-count // _FINER), levels + 1
+        del self._levels[levels:]
+
     def cells(self, first: int = 0, stop: int | None = None) -> Cells:
         """Columns of single steps."""
         return self._levels[0].part(first, self.count if stop is None else min(stop, self.count))
@@ -243,7 +251,7 @@ class Matrix:
     def _coarser(self, first: int) -> None:
         """Brings the coarser levels up to date from column `first` of the finest on."""
         number, count = 0, self.count
-        while count > 64:
+        while count > _LEAST:
             first, count = first // _FINER, -(-count // _FINER)
             if number + 1 == len(self._levels):
                 self._levels.append(Cells.empty(self.rows, 0))

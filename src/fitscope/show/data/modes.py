@@ -2,11 +2,14 @@
 
 A relative number is a difference in the measure's own domain: of log2, so doublings, where the scale is
 logarithmic. `past` is in units of the row's own usual wobble. A mode follows its matrix: only new columns are
-computed, so a mode costs nothing more the longer a run is.
+computed, so a mode costs nothing more the longer a run is. Where the other run goes on, so do the columns that it had
+not reached.
 """
 
 from __future__ import annotations
 
+import itertools
+import weakref
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +33,17 @@ _STEADY = 0.15  #: the least wobble, in doublings: a row that never moved must n
 SPANS = {"past": 6.0, "change": 3.0, "start": 6.0, "run": 4.0}  #: the ends of the colours, either side of 0
 
 
+#: What `rewritten` of a relative matrix becomes when it changes: never the same twice, whatever was let go between.
+_serial = itertools.count(1)
+
+
+class Against(NamedTuple):
+    """Another run: its matrix, and its row for each row of ours, -1 for none."""
+
+    matrix: Matrix
+    match: Array
+
+
 class Stretch(NamedTuple):
     """New columns: the numbers of each row (NaN: none) and the steps."""
 
@@ -41,30 +55,34 @@ class Stretch(NamedTuple):
 class Mode:
     """A matrix seen relative to something."""
 
-    def __init__(self, key: str, of: Matrix, other: Matrix | None = None, match: Array | None = None) -> None:
-        """`other` and `match` (its row for each row of ours, -1 for none) are for the mode `run`."""
+    def __init__(self, key: str, of: Matrix) -> None:
         self.key = key
         self.of = of
-        self._other = other
-        self._match = match
-        self._begin()
+        self._begin(None)
 
-    def _begin(self) -> None:
+    def _begin(self, against: Against | None) -> None:
         wide = self.of.scale.high - self.of.scale.low
         self._steady = _STEADY if self.of.scale.kind == "log2" else wide / 50
         span = SPANS[self.key] * (1.0 if self.of.scale.kind == "log2" or self.key == "past" else wide / 6)
         self.matrix = Matrix(self.of.rows, Scale(self.key, -span, span), _RELATIVE)
+        self.matrix.rewritten = next(_serial)
         self._rewritten = self.of.rewritten
         self._seen = 0
+        other = against.matrix if against is not None else None
+        self._other = weakref.ref(other) if other is not None else None  # not ours to keep
+        self._other_rewritten = other.rewritten if other is not None else 0
+        self._reached = -1  # the other's last step, when it was last compared with
         self._last = np.full(self.of.rows, np.nan)  # the newest value of each row
         self._first = np.full(self.of.rows, np.nan)
         self._mean = np.full(self.of.rows, np.nan)
         self._variance = np.zeros(self.of.rows)
 
-    def follow(self) -> Matrix:
-        """The relative matrix, up to date."""
-        if self._rewritten != self.of.rewritten:
-            self._begin()
+    def follow(self, against: Against | None = None) -> Matrix:
+        """The relative matrix, up to date; `against` is for the mode `run`."""
+        if self._rewritten != self.of.rewritten or self._is_another(against):
+            self._begin(against)
+        elif against is not None:
+            self._go_back(against.matrix)
         if not self._seen:
             self.matrix.reserve(self.of.count)
         for first, stop in self.of.blocks(self._seen):
@@ -74,10 +92,26 @@ class Mode:
             several = ((source.low != source.high) & (source.flags & VALUE > 0)).any()
             high = self._numbers(source.high, source.flags) if several else low
             new = Stretch(low, high, self.of.steps[first:stop])
-            against = {"past": self._past, "change": self._change, "start": self._start, "run": self._run}
-            self.matrix.put(new.steps, self._coded(new, source.flags, *against[self.key](new)))
+            self.matrix.put(new.steps, self._coded(new, source.flags, *self._base(new, against)))
             self._seen = stop
+        if against is not None and against.matrix.count:
+            self._reached = int(against.matrix.steps[-1])
         return self.matrix
+
+    def _is_another(self, against: Against | None) -> bool:
+        """Whether what it was compared with so far is no longer what it is to be compared with."""
+        if against is None or self._other is None:
+            return (against is None) != (self._other is None)
+        return self._other() is not against.matrix or self._other_rewritten != against.matrix.rewritten
+
+    def _go_back(self, other: Matrix) -> None:
+        """Forgets the columns that the other run had not reached, if it has gone on."""
+        if other.count and other.steps[-1] > self._reached:
+            first = int(np.searchsorted(self.matrix.steps, self._reached, side="right"))
+            if first < self._seen:
+                self.matrix.cut(first)
+                self.matrix.rewritten = next(_serial)
+                self._seen = first
 
     def _numbers(self, codes: Array, flags: Array) -> Array:
         return np.where(flags & VALUE, self.of.code.decode(codes), np.nan)
@@ -95,7 +129,11 @@ class Mode:
             np.where(known, flags, flags & np.uint8(INF | NAN)),
         )
 
-    # Each gives what the numbers are compared with, and the unit.
+    def _base(self, new: Stretch, against: Against | None) -> tuple[Array, Any]:
+        """What the numbers are compared with, and the unit."""
+        if self.key == "run":
+            return self._run(new, against)
+        return {"past": self._past, "change": self._change, "start": self._start}[self.key](new)
 
     def _start(self, new: Stretch) -> tuple[Array, Any]:
         for column in range(new.low.shape[1]):
@@ -131,18 +169,19 @@ class Mode:
             np.multiply(variance + share * apart**2, 1 - share, out=variance, where=known)
         return base.T, unit.T
 
-    def _run(self, new: Stretch) -> tuple[Array, Any]:
+    def _run(self, new: Stretch, against: Against | None) -> tuple[Array, Any]:
         base = np.full_like(new.low, np.nan)
-        if self._other is None or self._match is None or not self._other.count:
+        if against is None or not against.matrix.count:
             return base, 1.0
+        other, match = against
         # The other run's newest recorded step at or before ours; beyond its end there is nothing to compare.
-        place = np.searchsorted(self._other.steps, new.steps, side="right") - 1
-        last = self._other.steps[-1] + (np.diff(self._other.steps[-2:]).max() if self._other.count > 1 else 0)
+        place = np.searchsorted(other.steps, new.steps, side="right") - 1
+        last = other.steps[-1] + (np.diff(other.steps[-2:]).max() if other.count > 1 else 0)
         inside = np.flatnonzero((place >= 0) & (new.steps <= last))
-        rows = np.flatnonzero(self._match >= 0)
+        rows = np.flatnonzero(match >= 0)
         if len(inside) and len(rows):
-            theirs = self._other.cells()
-            at = np.ix_(self._match[rows], place[inside])
-            middle = (self._other.code.decode(theirs.low[at]) + self._other.code.decode(theirs.high[at])) / 2
+            theirs = other.cells()
+            at = np.ix_(match[rows], place[inside])
+            middle = (other.code.decode(theirs.low[at]) + other.code.decode(theirs.high[at])) / 2
             base[np.ix_(rows, inside)] = np.where(theirs.flags[at] & VALUE, middle, np.nan)
         return base, 1.0
