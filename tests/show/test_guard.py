@@ -149,12 +149,34 @@ def test_a_run_is_found_in_the_listing_or_not_at_all(known: TestClient, run: str
     safe(answer)
 
 
-def test_a_link_out_of_the_place_is_not_followed(known: TestClient, tmp_path: Path) -> None:
-    outside = tmp_path / "elsewhere"
-    (tmp_path / "runs" / "first").rename(outside)
-    (tmp_path / "runs" / "linked").symlink_to(outside)
-    assert "linked" not in known.get("/api/runs").text
-    assert known.get("/api/head", params={"run": "linked"}).status_code == 404
+def test_a_link_out_of_the_place_is_not_followed(
+    known: TestClient, written: Callable[..., Written], tmp_path: Path
+) -> None:
+    written(name="other").add(range(5), steady("a"))
+    runs, outside = tmp_path / "runs", tmp_path / "elsewhere"
+    assert [run["id"] for run in known.get("/api/runs").json()] == ["other", "first"]
+    (runs / "first").rename(outside)
+    (runs / "first").symlink_to(outside)
+    (runs / "linked").symlink_to(outside)
+    assert [run["id"] for run in known.get("/api/runs").json()] == ["other"]
+    for name in ("first", "linked", "elsewhere"):
+        assert known.get("/api/head", params={"run": name}).status_code == 404
+
+
+@pytest.mark.parametrize("part", ["run.json", "a0000", "a0000/r00000", "a0000/r00000/stats"])
+def test_a_link_inside_a_run_is_not_followed(known: TestClient, tmp_path: Path, part: str) -> None:
+    inside = tmp_path / "runs" / "first" / part
+    inside.rename(tmp_path / "elsewhere")
+    inside.symlink_to(tmp_path / "elsewhere")
+    answer = known.get("/api/head", params={"run": "first"})
+    assert answer.status_code == 404 or answer.json()["rows"] == []
+
+
+def test_the_place_itself_may_be_a_link(known: TestClient, tmp_path: Path) -> None:
+    (tmp_path / "named").symlink_to(tmp_path / "runs")
+    with TestClient(app(tmp_path / "named", token=TOKEN), base_url="http://127.0.0.1:8760") as other:
+        assert other.get(f"/api/head?token={TOKEN}").status_code == 200
+        assert other.get("/api/head", params={"run": "first"}).json()["rows"]
 
 
 @pytest.mark.parametrize(

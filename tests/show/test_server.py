@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import base64
+import gc
 import gzip
 import json
+import shutil
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
+from fitscope.errors import RunError
 from fitscope.show.server import Asked, Pages, Shelf, Watcher
 
 from .conftest import Written, steady
@@ -41,3 +46,60 @@ def test_a_tick_tells_of_columns_that_changed_though_there_is_no_new_one(
         then = told(watcher.tick())
         assert then["matrix"]["rewritten"] > first["matrix"]["rewritten"]
         assert then["matrix"]["count"] == first["matrix"]["count"]
+
+
+def test_every_run_that_is_listed_can_be_opened(written: Callable[..., Written], tmp_path: Path) -> None:
+    for name, layers in (("first", "abc"), ("second", "ab"), ("third", "a")):
+        written(name=name).add(range(5), steady(layers))
+    runs = tmp_path / "runs"
+    (runs / "first").rename(runs / "renamed")
+    shutil.copytree(runs / "second", runs / "copy")
+    shelf = Shelf(runs)
+    assert set(shelf.briefs()) == {"renamed", "second", "copy", "third"}
+    for name, rows in (("renamed", 3), ("second", 2), ("copy", 2), ("third", 1), (None, 1)):
+        with shelf.run(name) as g:
+            assert len(g.rows) == rows
+    with shelf.run("second") as one, shelf.run("copy") as other:
+        assert one is not other
+    with pytest.raises(RunError, match="'first'"), shelf.run("first"):
+        pass
+    with pytest.raises(RunError, match="'second'"), Shelf(runs / "renamed").run("second"):
+        pass
+    with Shelf(runs / "renamed").run("first") as g:  # of one run alone the id is its name
+        assert len(g.rows) == 3
+
+
+def test_the_newest_run_is_the_newest_of_now(written: Callable[..., Written], tmp_path: Path) -> None:
+    written(name="z").add(range(5), steady("a"))
+    shelf = Shelf(tmp_path / "runs")
+    with shelf.run(None) as g, shelf.run("z") as same:
+        assert g is same
+    written(name="a").add(range(5), steady("a"))
+    with shelf.run(None) as g:
+        assert g.run.id == "a"
+
+
+def test_few_runs_are_kept_and_none_that_is_looked_at_is_let_go(
+    written: Callable[..., Written], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fitscope.show.server.KEEP", 2)
+    for name in "abcde":
+        written(name=name).add(range(5), steady("abc"))
+    all_pages = pages(tmp_path)
+    shelf = all_pages._shelf
+    watcher = Watcher(
+        all_pages, Asked({"run": "a", "other": "b", "mode": "run", "measure": "activations.rms"})
+    )
+    watcher.tick()
+    seen = {}
+    for name in "abcde":
+        with shelf.run(name) as g:
+            seen[name] = weakref.ref(g)
+        del g
+    gc.collect()
+    assert [name for name, ref in seen.items() if ref() is not None] == ["a", "b", "d", "e"]
+    with shelf.run("a") as g:
+        assert g is seen["a"](), "it was not read again"
+    del g, watcher
+    gc.collect()
+    assert [name for name, ref in seen.items() if ref() is not None] == ["a", "e"]

@@ -232,3 +232,32 @@ class TestPlace:
         out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
         assert out.startswith("StoreError")
         assert "pip install 'fitscope[objects]'" in out
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_what_a_link_leads_to_is_there_or_not(tmp_path: Path, links: bool) -> None:
+    outside = Files(tmp_path / "outside")
+    for key in ("one/deep/k", "file"):
+        outside.put(key, b"secret")
+    Files(tmp_path / "inside").put("run/own/k", b"ours")
+    (tmp_path / "inside/linked").symlink_to(tmp_path / "outside")
+    (tmp_path / "inside/run/deep").symlink_to(tmp_path / "outside/one/deep")
+    (tmp_path / "inside/run/file").symlink_to(tmp_path / "outside/file")
+    (tmp_path / "named").symlink_to(tmp_path / "inside")
+    inside = Files(tmp_path / "named", links=links)
+    assert inside.get("run/own/k") == b"ours", "the directory that was named may be a link"
+    assert inside.list("run/own/") == ["k"]
+    assert inside.list() == (["linked/", "run/"] if links else ["run/"])
+    assert inside.folder("run").list() == (["deep/", "file", "own/"] if links else ["own/"])
+    for folder, key in (("", "linked/one/deep/k"), ("linked", "file"), ("run", "deep/k"), ("run/deep", "k"),
+                        ("run", "file")):  # fmt: skip
+        there = inside.folder(folder) if folder else inside
+        if links:
+            assert there.get(key) == b"secret"
+            assert there.size(key) == 6
+        else:
+            for read in (there.get, there.size):
+                with pytest.raises(FileNotFoundError):
+                    read(key)
+    for store, folder in ((inside, "linked"), (inside.folder("linked"), ""), (inside.folder("run"), "deep/")):
+        assert bool(store.list(folder)) == links

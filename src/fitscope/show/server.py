@@ -1,7 +1,8 @@
 """The live page: reads runs, answers with `data.payload`, and tells what is new by server-sent events.
 
-It only ever reads. Runs are those that a listing of the directory names, never a path from the address. Each run
-is opened once and used by one thread at a time. A tick carries the columns that are new and the facts that
+It only ever reads. Runs are those that a listing of the directory names, by their folders (an id is what somebody
+wrote into a file, and a copy has the same), never a path from the address; links are not followed. Each run is used
+by one thread at a time, and a few of those last used are kept. A tick carries the columns that are new and the facts that
 changed, so its size does not grow with the run. Who may ask is `guard`'s business.
 """
 
@@ -15,9 +16,11 @@ import os
 import threading
 import time
 import warnings
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from importlib import resources
 from typing import Any
+from weakref import WeakValueDictionary
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -35,43 +38,61 @@ from fitscope.show.data.gather import Gathered
 from fitscope.show.data.pack import pack, plain_json, squeezed
 from fitscope.show.data.samples import worst_of_batch
 from fitscope.show.guard import Guard
-from fitscope.store import Objects
+from fitscope.store import Files, Objects
+from fitscope.store import place as find_place
 
+KEEP = 4  #: runs that are kept though nobody looks at them
 TICK = 1.0  #: seconds between two looks at a run that grows
 TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
 
 class Shelf:
-    """The runs of one place, each opened when first asked for."""
+    """The runs of one place, each opened when first asked for. The last used are kept, and those that somebody holds."""
 
     def __init__(self, place: str | os.PathLike[str] | Objects) -> None:
-        self.place = place
-        self._open: dict[str, Gathered] = {}
+        found = find_place(place, writing=False)
+        self.place = Files(found.root, links=False) if isinstance(found, Files) else found
+        self._known: WeakValueDictionary[str, Gathered] = WeakValueDictionary()
+        self._kept: OrderedDict[str, Gathered] = OrderedDict()  # the longest unused first
         self._lock = threading.RLock()  # one for all: a comparison needs two runs at once
 
-    def briefs(self) -> list[Brief]:
-        """The newest first."""
-        return list_runs(self.place)[::-1]
+    def briefs(self) -> dict[str, Brief]:
+        """By the name it is opened with: the runs there are, the newest first."""
+        found = list_runs(self.place)[::-1]
+        if [brief.path for brief in found] == [self.place.describe()]:  # the place is itself a run
+            return {found[0].id: found[0]}
+        return {brief.path.replace("\\", "/").rstrip("/").rpartition("/")[2]: brief for brief in found}
+
+    def name(self, wanted: str | None) -> str:
+        """The name of the run that is meant: the newest that can be read, if none is named."""
+        if wanted:
+            return wanted
+        return next((name for name, brief in self.briefs().items() if not brief.problem), "")
 
     @contextlib.contextmanager
-    def run(self, name: str | None) -> Iterator[Gathered]:
+    def run(self, wanted: str | None) -> Iterator[Gathered]:
         """One run, up to date, for one thread at a time."""
         with self._lock, warnings.catch_warnings():
             warnings.simplefilter("ignore", FitscopeWarning)  # what is damaged is said on the page
-            known = self._open.get(name or "")
+            name = self.name(wanted)
+            known = self._known.get(name)
             if known is None:
-                known = self._open[name or ""] = Gathered(self._find(name))
+                known = self._known[name] = Gathered(self._find(name))
+            self._kept[name] = known
+            self._kept.move_to_end(name)
+            while len(self._kept) > KEEP:
+                self._kept.popitem(last=False)
             known.update()
             yield known
 
-    def _find(self, name: str | None) -> Run:
-        ids = [brief.id for brief in self.briefs()]
+    def _find(self, name: str) -> Run:
+        names = self.briefs()
         if not name:
-            return open_run(self.place)
-        if name not in ids:
-            raise RunError("the id of a run that is served", repr(name), one_of(ids, name))
-        found = open_run(self.place)
-        return found if found.id == name else open_run(self.place, name)
+            return open_run(self.place)  # which says why there is none
+        if name not in names:
+            raise RunError("the name of a run that is served", repr(name), one_of(names, name))
+        itself = names[name].path == self.place.describe()
+        return open_run(self.place) if itself else open_run(self.place, name)
 
 
 class Asked:
@@ -144,9 +165,9 @@ class Pages:
             return _said(problem)
         return _json(
             [
-                {"id": b.id, "status": b.status, "step": b.step, "model": b.model, "problem": b.problem,
+                {"id": name, "status": b.status, "step": b.step, "model": b.model, "problem": b.problem,
                  "created": b.created.timestamp() if b.created else None}
-                for b in found
+                for name, b in found.items()
             ]
         )  # fmt: skip
 
@@ -232,6 +253,8 @@ class Watcher:
     def __init__(self, pages: Pages, asked: Asked) -> None:
         self._pages = pages
         self._asked = asked
+        asked.run = pages._shelf.name(asked.run)  # the newest of now, not one that begins later
+        self._held: tuple[Gathered | None, ...] = ()  # what is looked at stays open
         self._told: dict[str, Any] = {}
         self._counts: tuple[int, ...] = ()
 
@@ -239,6 +262,7 @@ class Watcher:
         """The next event, gzip and base64. Empty if nothing is new."""
         asked = self._asked
         with self._pages._shelf.run(asked.run) as g, self._pages._other(asked) as other:
+            self._held = g, other
             now = payload.now(g)
             changed = {key: value for key, value in now.items() if value != self._told.get(key)}
             if "lanes" in changed:

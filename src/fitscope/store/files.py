@@ -9,10 +9,13 @@ the default.
 Temporary files live in `.tmp/` at the top of the directory and not beside their target, because
 `pandas.read_parquet(directory)` lists a directory and then opens all it saw. A killed process may leave one
 there; it is swept away when the directory is next written to.
+
+Links are followed: who names a directory means what is in it, wherever that lies. Who shows a directory to others does
+not, and reads with `links=False`.
 """
 
 # Plain calls: one put is four of them, and pathlib would double its cost.
-# ruff: noqa: PTH102, PTH103, PTH105, PTH108, PTH112, PTH116, PTH120
+# ruff: noqa: PTH102, PTH103, PTH105, PTH108, PTH112, PTH114, PTH116, PTH120
 
 from __future__ import annotations
 
@@ -35,11 +38,16 @@ _serial = itertools.count()
 
 
 class Files(Objects):
-    """Objects as files under `root`, which is made when the first object is put."""
+    """Objects as files under `root`, which is made when the first object is put.
 
-    def __init__(self, root: str | os.PathLike[str], *, durable: bool = False) -> None:
+    With `links=False` what a symbolic link below `root` leads to is not there: not listed, not read.
+    """
+
+    def __init__(self, root: str | os.PathLike[str], *, durable: bool = False, links: bool = True) -> None:
         self.root = Path(root).expanduser().absolute()
         self.durable = durable
+        self.links = links
+        self._top = self.root  # what was named: a link on the way there was meant
         self._stage_folder = f"{self.root}{os.sep}{STAGE}"
         self._swept = False
 
@@ -68,23 +76,28 @@ class Files(Objects):
 
     def get(self, key: str) -> bytes:
         try:
-            with open(self._path(key), "rb", buffering=0) as file:
+            with open(self._readable(key), "rb", buffering=0) as file:
                 return file.read()
         except (NotADirectoryError, IsADirectoryError) as problem:  # to an object store all the same
             raise FileNotFoundError(*problem.args, problem.filename) from problem
 
     def size(self, key: str) -> int:
-        return os.stat(self._path(key)).st_size
+        return os.stat(self._readable(key)).st_size
 
     def list(self, folder: str = "") -> builtins.list[str]:
         try:
-            with os.scandir(self._path(folder) if folder else self.root) as entries:
-                return sorted(e.name + "/" * e.is_dir() for e in entries if e.name != STAGE)
+            with os.scandir(self._readable(folder)) as entries:
+                return sorted(
+                    e.name + "/" * e.is_dir()
+                    for e in entries
+                    if e.name != STAGE and (self.links or not e.is_symlink())
+                )
         except (FileNotFoundError, NotADirectoryError):
             return []
 
     def folder(self, name: str) -> Files:
-        inner = Files(self.root / name, durable=self.durable)
+        inner = Files(self.root / name, durable=self.durable, links=self.links)
+        inner._top = self._top
         inner._stage_folder = self._stage_folder  # never within a folder that somebody else lists
         return inner
 
@@ -93,6 +106,17 @@ class Files(Objects):
 
     def _path(self, key: str) -> str:
         return f"{self.root}{os.sep}{key}"
+
+    def _readable(self, key: str = "") -> str:
+        """The path of what is to be read."""
+        path = self._path(key) if key else str(self.root)
+        if not self.links:
+            way = str(self._top)
+            for name in Path(path).relative_to(self._top).parts:
+                way = f"{way}{os.sep}{name}"
+                if os.path.islink(way):
+                    raise FileNotFoundError(errno.ENOENT, "links are not followed here", way)
+        return path
 
     def _stage(self, data: Data) -> str:
         """Writes `data` to a temporary file of its own and returns the file's name."""
