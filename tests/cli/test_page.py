@@ -9,11 +9,16 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.parse
 import urllib.request
 from collections.abc import Callable
 from http.cookiejar import CookieJar
 from pathlib import Path
 from typing import Any
+
+import pytest
+
+from fitscope.show.serve import Server
 
 from .conftest import Write, records
 
@@ -51,6 +56,30 @@ def test_serve_says_what_is_wrong(call: Callable[..., Any]) -> None:
     result = call("serve", "runs", "--port", "99999999")
     assert result.exit_code == 2
     assert "Expected a free port" in result.output
+
+
+def test_the_browser_is_not_started_with_the_token(
+    write: Write, call: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everybody on a machine can see what a program was started with."""
+    opened: list[Path] = []
+
+    def look(address: str) -> None:
+        assert "token" not in address
+        path = Path(urllib.request.url2pathname(urllib.parse.urlsplit(address).path))
+        assert path.stat().st_mode & 0o077 == 0, "nobody else can read it"
+        assert re.search(r"url=http://127\.0\.0\.1:\d+/\?token=[^\"]{32}\"", path.read_text(encoding="utf-8"))
+        opened.append(path)
+
+    def run(self: Server) -> None:
+        assert opened[0].exists()
+        raise KeyboardInterrupt
+
+    write()
+    monkeypatch.setattr("webbrowser.open", look)
+    monkeypatch.setattr(Server, "run", run)
+    call("serve", "runs", "--open", "--port", "0")
+    assert not opened[0].exists()
 
 
 def test_report_writes_one_file(write: Write, call: Callable[..., Any], tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from fitscope.show.guard import COOKIE, HEADERS
+from fitscope.show.guard import HEADERS, Guard
 from fitscope.show.serve import Server
 from fitscope.show.server import app
 
@@ -32,8 +32,13 @@ def client(written: Callable[..., Written], tmp_path: Path) -> Iterator[TestClie
 
 @pytest.fixture
 def known(client: TestClient) -> TestClient:
-    client.cookies.set(COOKIE, TOKEN)
+    client.cookies.set(cookie_of(client), TOKEN)
     return client
+
+
+def cookie_of(client: TestClient) -> str:
+    assert isinstance(client.app, Guard)
+    return client.app.cookie
 
 
 def safe(answer: Any) -> None:
@@ -49,7 +54,7 @@ def test_without_the_token_there_is_nothing(client: TestClient, path: str) -> No
         assert answer.status_code == 403
         assert "right" not in answer.text
         safe(answer)
-    client.cookies.set(COOKIE, "wrong")
+    client.cookies.set(cookie_of(client), "wrong")
     assert client.get(path).status_code == 403
 
 
@@ -62,6 +67,38 @@ def test_the_token_is_changed_for_a_cookie_that_scripts_cannot_read(client: Test
     assert "samesite=strict" in cookie
     safe(answer)
     assert client.get("/").status_code == 200
+
+
+def test_two_servers_can_be_open_in_one_browser(client: TestClient, tmp_path: Path) -> None:
+    """Cookies know no ports: with one name for all, the second page would lock the first one out."""
+    client.get(f"/?token={TOKEN}")
+    with TestClient(app(tmp_path / "runs", token="another"), base_url="http://127.0.0.1:8761") as second:
+        second.cookies = client.cookies
+        assert second.get("/api/runs").status_code == 403
+        assert second.get("/?token=another").status_code == 200
+        assert second.get("/api/runs").status_code == 200
+        client.cookies = second.cookies
+        assert client.get("/api/runs").status_code == 200
+        assert all(TOKEN not in name and "another" not in name for name in client.cookies)
+
+
+def test_a_file_that_was_opened_for_a_person_leads_here(client: TestClient) -> None:
+    """To a browser that is another site: it would not send the cookie along when sent on, so it stops on the way."""
+    site = {"sec-fetch-site": "cross-site"}
+    link = {**site, "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+    answer = client.get(f"/?token={TOKEN}&a=%22%3E%3Cb", headers=link)
+    assert answer.status_code == 200
+    assert 'content="0;url=/?a=%22%3E%3Cb"' in answer.text
+    assert TOKEN not in answer.text
+    assert "samesite=strict" in answer.headers["set-cookie"].lower()
+    safe(answer)
+    assert client.get("/").status_code == 200
+    for headers, path in ((link, "/"), (link, "/?token=wrong"), (site, f"/?token={TOKEN}"),
+                          ({**link, "sec-fetch-dest": "iframe"}, f"/?token={TOKEN}"),
+                          ({**link, "origin": "null"}, f"/?token={TOKEN}")):  # fmt: skip
+        answer = client.get(path, headers=headers)
+        assert answer.status_code == 403, (headers, path)
+        safe(answer)
 
 
 def test_a_redirect_never_leads_elsewhere(client: TestClient) -> None:

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fitscope.errors import RunError
+from fitscope.errors import RunError, StoreError
+from fitscope.show.serve import Server
 from fitscope.show.server import Asked, Pages, Shelf, Watcher
 
 from .conftest import Written, steady
@@ -103,3 +104,8 @@ def test_few_runs_are_kept_and_none_that_is_looked_at_is_let_go(
     del g, watcher
     gc.collect()
     assert [name for name, ref in seen.items() if ref() is not None] == ["a", "e"]
+
+
+def test_a_port_is_taken_from_the_moment_its_address_is_known(tmp_path: Path) -> None:
+    with Server(tmp_path) as server, pytest.raises(StoreError, match="free port"):
+        Server(tmp_path, server.port)

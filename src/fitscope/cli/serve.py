@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -17,8 +22,6 @@ def serve(
     browser: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
 ) -> None:
     """Serve the page of runs on this machine, live while they train."""
-    import webbrowser
-
     from fitscope.read import runs as list_runs
     from fitscope.show.serve import Server
     from fitscope.show.text import clean
@@ -32,6 +35,23 @@ def serve(
         f"Over SSH forward the port:\n  ssh -L {server.port}:127.0.0.1:{server.port} …\nCtrl+C ends it."
     )
     console.print(Text(told, "dim"))
-    if browser:
-        webbrowser.open(server.url)
-    server.run()
+    with _in_browser(server.url) if browser else contextlib.nullcontext():
+        server.run()
+
+
+@contextlib.contextmanager
+def _in_browser(url: str) -> Iterator[None]:
+    """Opens an address that others must not see. What a browser is started with everybody on the machine can: that is
+    a file which only this user can read, and which leads there."""
+    import webbrowser
+
+    from fitscope.show.guard import onward
+
+    handle, name = tempfile.mkstemp(prefix="fitscope-", suffix=".html")  # readable for its owner alone
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(onward(url))
+        webbrowser.open(Path(name).as_uri())
+        yield
+    finally:
+        Path(name).unlink(missing_ok=True)

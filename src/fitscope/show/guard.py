@@ -3,24 +3,26 @@
 The server shows people's training samples, so it does as Jupyter does. It listens on this machine only; `Host` and
 `Origin` must name it (by name, not port: SSH forwards change the port), which stops DNS rebinding and other sites;
 a random token from the printed address is needed for everything, compared in constant time and exchanged for a
-cookie that scripts cannot read and other sites cannot send. Only GET and HEAD are answered. Refusals carry the same
+cookie that scripts cannot read and other sites cannot send. Browsers keep cookies by name of machine, not port: each
+server's has a name of its own, so that several can be open at once. Only GET and HEAD are answered. Refusals carry the same
 headers as pages do.
 """
 
 from __future__ import annotations
 
+import hashlib
 import hmac
+import html
 import secrets
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 HERE = ("127.0.0.1", "localhost", "::1", "[::1]")  #: names of this machine
-COOKIE = "fitscope"
 
 #: Nothing from elsewhere, nothing inline, nobody may frame us.
 POLICY = (
@@ -44,6 +46,7 @@ class Guard:
 
     def __init__(self, app: ASGIApp, token: str | None = None, names: tuple[str, ...] = HERE) -> None:
         self.token = token or secrets.token_urlsafe(24)
+        self.cookie = f"fitscope-{hashlib.sha256(self.token.encode()).hexdigest()[:12]}"
         self._app = app
         self._names = names
 
@@ -61,25 +64,33 @@ class Guard:
             return PlainTextResponse("Only GET and HEAD.", 405, {"allow": "GET, HEAD"})
         if len(headers.getlist("host")) != 1 or not self._is_us(f"http://{headers['host']}"):
             return PlainTextResponse("This server goes by localhost only.", 403)
-        origin = headers.get("origin")
-        if (origin is not None and not self._is_us(origin)) or headers.get("sec-fetch-site") == "cross-site":
-            return PlainTextResponse("Not for other sites.", 403)
-        return self._unknown(scope, headers)
-
-    def _unknown(self, scope: Scope, headers: Headers) -> Response | None:
-        """None if the request has the cookie. A token in the address is changed for one, and goes from there."""
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         given = next((value for name, value in query if name == "token"), "")
-        if self._right(_cookies(headers).get(COOKIE, "")) and not given:
+        origin = headers.get("origin")
+        foreign = headers.get("sec-fetch-site") == "cross-site"
+        if (origin is not None and not self._is_us(origin)) or (
+            foreign and not self._arrives(headers, given)
+        ):
+            return PlainTextResponse("Not for other sites.", 403)
+        if self._right(_cookies(headers).get(self.cookie, "")) and not given:
             return None
         if not self._right(given):
             return PlainTextResponse(
                 "Open the address that fitscope printed: the token in it is missing here.", 403
             )
+        # The token is changed for the cookie, and goes from the address.
         rest = urlencode([(name, value) for name, value in query if name != "token"])
-        answer = RedirectResponse("/" + (f"?{rest}" if rest else ""), 303)
-        answer.set_cookie(COOKIE, self.token, httponly=True, samesite="strict", path="/")
+        to = "/" + (f"?{rest}" if rest else "")
+        # Who is sent on by us while coming from elsewhere still comes from elsewhere, and brings no cookie. From a
+        # page of ours he comes from here.
+        answer = HTMLResponse(onward(to)) if foreign else RedirectResponse(to, 303)
+        answer.set_cookie(self.cookie, self.token, httponly=True, samesite="strict", path="/")
         return answer
+
+    def _arrives(self, headers: Headers, given: str) -> bool:
+        """Whether somebody follows a link to us, which has the token: from a file that was opened for him, say."""
+        whole = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+        return whole and self._right(given)
 
     def _right(self, token: str) -> bool:
         return hmac.compare_digest(token.encode("utf-8", "replace"), self.token.encode())
@@ -94,6 +105,16 @@ class Guard:
             )
         except ValueError:
             return False
+
+
+def onward(to: str) -> str:
+    """A page that does nothing but go on to another."""
+    address = html.escape(to, quote=True)
+    return (
+        '<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<meta name="referrer" content="no-referrer">\n'
+        f'<meta http-equiv="refresh" content="0;url={address}">\n<title>fitscope</title>\n'
+        f'<a href="{address}">fitscope</a>\n</html>\n'
+    )
 
 
 def _with_headers(send: Send) -> Send:

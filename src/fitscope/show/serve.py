@@ -92,6 +92,7 @@ def _listening(port: int | None) -> socket.socket:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listening.bind((HOST, number))
+            listening.listen()  # so that nobody else takes it, and who comes early waits
             return listening
         except (OSError, OverflowError) as problem:
             listening.close()
