@@ -7,6 +7,7 @@ import gc
 import gzip
 import json
 import shutil
+import signal
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -109,3 +110,16 @@ def test_few_runs_are_kept_and_none_that_is_looked_at_is_let_go(
 def test_a_port_is_taken_from_the_moment_its_address_is_known(tmp_path: Path) -> None:
     with Server(tmp_path) as server, pytest.raises(StoreError, match="free port"):
         Server(tmp_path, server.port)
+
+
+def test_serving_beside_a_program_leaves_its_signals_alone(tmp_path: Path) -> None:
+    ours = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.getsignal(number) for number in ours]
+    with Server(tmp_path).start() as server:
+        assert [signal.getsignal(number) for number in ours] == before
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        assert server._thread is not None
+        assert server._thread.is_alive(), "it ends with the program, or when told to"
+        assert not server._server.should_exit
+    assert [signal.getsignal(number) for number in ours] == before

@@ -52,8 +52,10 @@ class Server:
         self._server.run([self._socket])
 
     def start(self) -> Server:
-        """Serves on a thread of its own, which does not keep a program alive."""
-        self._server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
+        """Serves on a thread of its own, which does not keep a program alive.
+
+        Signals stay the program's: uvicorn listens to them on the main thread only.
+        """
         self._thread = threading.Thread(
             target=self._server.run, args=([self._socket],), name="fitscope-page", daemon=True
         )
