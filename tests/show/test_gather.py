@@ -244,6 +244,27 @@ def test_dead_layers_jumps_and_loss_spikes_are_found(written: Callable[..., Writ
     assert "error" not in [finding.severity for finding in g.findings]
 
 
+def test_each_time_a_layer_stays_zero_is_told_as_it_was(written: Callable[..., Written]) -> None:
+    """That it is so again makes the first time neither go on nor be worse or better than it was."""
+
+    def at(step: int) -> dict[str, Any]:
+        found = np.ones((10, 10))
+        if step <= 30:
+            found[:] = 0
+        elif step >= 50:
+            found[:, 1:] = found[1:, 0] = 0  # 99 of 100
+        return {"activations/a": found}
+
+    run = written(("a",))
+    for first in range(0, 80, 20):  # in parts: a streak goes on from one to the next
+        run.add(range(first, first + 20), at)
+    told = [finding.text for finding in gathered(run).findings if finding.lane == "stays zero"]
+    assert told == [
+        "all of its output is zero, steps 0 to 30",
+        "99 % or more of its output is zero, since step 50",
+    ]
+
+
 def test_a_run_in_which_nothing_happens_has_no_findings(written: Callable[..., Written]) -> None:
     assert gathered(written().add(range(80), steady(NAMES))).findings == []
 

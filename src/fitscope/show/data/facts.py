@@ -125,7 +125,7 @@ class Facts:
 
     def lanes(self) -> list[dict[str, Any]]:
         """When each thing was so: stretches of steps."""
-        zero = [(begin, end) for row, begin, end in self._zeros.long() if self._a_layer(row)]
+        zero = [(streak.begin, streak.end) for streak in self._zeros.long() if self._a_layer(streak.row)]
         return [
             {"name": "NaN / Inf", "severity": "error", "spans": _stretches(sorted(self.broken))},
             {"name": "stays zero", "severity": "warning", "spans": _united(zero)},
@@ -186,11 +186,11 @@ class Facts:
 
     def _stayed_zero(self) -> list[Finding]:
         found = []
-        for row, begin, end in self._zeros.long():
-            if self._a_layer(row):
-                name, share = self.rows[row].name, self._zeros.least(row)
-                since = f"since step {begin:,}" if self._zeros.still(row) else f"steps {begin:,} to {end:,}"
-                much = "all" if share >= 0.9999 else f"{100 * share:.3g} % or more"
+        for streak in self._zeros.long():
+            if self._a_layer(streak.row):
+                name, begin, end = self.rows[streak.row].name, streak.begin, streak.end
+                since = f"since step {begin:,}" if streak.open else f"steps {begin:,} to {end:,}"
+                much = "all" if streak.least >= 0.9999 else f"{100 * streak.least:.3g} % or more"
                 text = f"{much} of its output is zero, {since}"
                 found.append(
                     Finding("warning", f"Stays zero · {name}", text, "stays zero", begin, end, name,
@@ -221,15 +221,25 @@ class Facts:
         return [Finding("note", "Loss spike", text, "loss spikes", step, self.spikes[-1][0], None, "loss")]
 
 
+@dataclass(slots=True)
+class Streak:
+    """A row whose share of zeros stayed high."""
+
+    row: int
+    begin: int  #: the first step
+    end: int  #: the last
+    count: int = 0  #: recorded steps
+    least: float = 1.0  #: the lowest share
+    open: bool = True  #: whether it is still so
+
+
 class Streaks:
     """Rows whose share of zeros stays high."""
 
     def __init__(self) -> None:
         self._seen = 0
-        self._since: dict[
-            int, tuple[int, int, int, float]
-        ] = {}  # row: first step, last step, columns, lowest share
-        self._ended: list[tuple[int, int, int]] = []
+        self._since: dict[int, Streak] = {}  # by row
+        self._ended: list[Streak] = []
 
     def take(self, zeros: Matrix) -> None:
         for first, stop in zeros.blocks(self._seen):
@@ -244,26 +254,18 @@ class Streaks:
 
     def _follow(self, row: int, high: Array, dull: Array, steps: Array, share: Array) -> None:
         for at in np.flatnonzero(high | dull):
-            now = self._since.get(row)
+            step = int(steps[at])
             if high[at]:
-                step = int(steps[at])
-                begin, _, count, least = now or (step, step, 0, 1.0)
-                self._since[row] = (begin, step, count + 1, min(least, float(share[at])))
-            elif now is not None:
-                if now[2] >= STAYED:
-                    self._ended.append((row, now[0], now[1]))
-                del self._since[row]
+                now = self._since.get(row) or self._since.setdefault(row, Streak(row, step, step))
+                now.end, now.count, now.least = step, now.count + 1, min(now.least, float(share[at]))
+            elif (over := self._since.pop(row, None)) is not None and over.count >= STAYED:
+                over.open = False
+                self._ended.append(over)
 
-    def long(self) -> list[tuple[int, int, int]]:
-        """(row, first step, last step), of those that still are so first."""
-        now = [(row, begin, end) for row, (begin, end, count, _) in self._since.items() if count >= STAYED]
-        return sorted(now) + self._ended[-20:]
-
-    def still(self, row: int) -> bool:
-        return row in self._since
-
-    def least(self, row: int) -> float:
-        return self._since[row][3] if row in self._since else MANY_ZEROS
+    def long(self) -> list[Streak]:
+        """Those that are long enough, of rows that still are so first."""
+        now = [streak for streak in self._since.values() if streak.count >= STAYED]
+        return sorted(now, key=lambda streak: streak.row) + self._ended[-20:]
 
 
 class Jumps:
