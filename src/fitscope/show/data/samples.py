@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -67,16 +68,33 @@ def _sample(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def said(truth: list[float], predicted: list[float]) -> dict[str, Any]:
-    """Truth and prediction in words: the class, where the prediction has one number for each."""
-    if len(predicted) > 1 and len(truth) in (1, len(predicted)):
+    """Truth and prediction in words: the class, where the truth names one; else the numbers."""
+    finite = bool(np.isfinite(predicted).all())
+    right = _class(truth, len(predicted))
+    if right is not None:
         guess = int(np.argmax(predicted))
-        right = int(truth[0]) if len(truth) == 1 else int(np.argmax(truth))
         sure = predicted[guess] if min(predicted) >= 0 and max(predicted) <= 1 else None
-        return {"truth": str(right), "predicted": str(guess), "p": sure, "wrong": guess != right}
-    wrong = (
-        len(predicted) == len(truth) == 1 and truth[0] in (0, 1) and (predicted[0] > 0.5) != (truth[0] > 0.5)
-    )
+        told = str(guess) if finite else "NaN" if np.isnan(predicted).any() else "Inf"
+        return {
+            "truth": str(right),
+            "predicted": told,
+            "p": sure if finite else None,
+            "wrong": finite and guess != right,
+        }
+    yes_or_no = len(predicted) == len(truth) == 1 and truth[0] in (0, 1) and finite
+    wrong = yes_or_no and (predicted[0] > 0.5) != (truth[0] > 0.5)
     return {"truth": _short(truth), "predicted": _short(predicted), "p": None, "wrong": bool(wrong)}
+
+
+def _class(truth: list[float], classes: int) -> int | None:
+    """The class that is true: a whole number below that of the classes, or the one 1 among zeros. None for all else."""
+    if classes < 2:
+        return None
+    if len(truth) == 1:
+        return int(truth[0]) if truth[0].is_integer() and 0 <= truth[0] < classes else None
+    if len(truth) == classes and sorted(truth) == [0.0] * (classes - 1) + [1.0]:
+        return truth.index(1.0)
+    return None
 
 
 def _numbers(value: Any) -> list[float]:
@@ -86,5 +104,11 @@ def _numbers(value: Any) -> list[float]:
 
 
 def _short(numbers: list[float]) -> str:
-    shown = ", ".join(f"{number:.3g}" for number in numbers[:4])
+    shown = ", ".join(_word(number) for number in numbers[:4])
     return f"{shown}, …" if len(numbers) > 4 else shown or "–"
+
+
+def _word(number: float) -> str:
+    if math.isfinite(number):
+        return f"{number:.3g}"
+    return "NaN" if math.isnan(number) else "Inf" if number > 0 else "-Inf"
