@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import re
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -132,6 +134,26 @@ def test_what_cannot_be_shown_is_said(run: fs.Run, written: Callable[..., Writte
     bare = written(name="bare").add(range(3), steady("a"))
     with pytest.raises(fs.RunError, match="per_sample"):
         fs.worst_samples(bare.path)
+
+
+def test_nothing_is_kept_that_nobody_holds(run: fs.Run) -> None:
+    view = fs.spectrogram(run.path)
+    first = weakref.ref(view._gathered)
+    view.to_html()
+    del view
+    assert first() is None, "not even until somebody collects the garbage"
+    held = fs.spectrogram(run)
+    assert held.run is run
+    assert fs.batch_loss(run)._gathered is held._gathered, "a run that is held is read once"
+
+
+def test_the_numbers_of_a_run_go_with_it(run: fs.Run) -> None:
+    opened = fs.open(run.path)
+    numbers = weakref.ref(fs.spectrogram(opened)._gathered)
+    fs.compare(run, opened)
+    del opened
+    gc.collect()
+    assert numbers() is None
 
 
 def test_a_view_shows_itself_in_a_terminal(run: fs.Run, capsys: Any) -> None:

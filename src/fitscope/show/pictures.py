@@ -38,7 +38,7 @@ def spectrogram(
     matrix = g.matrix(key, mode, against)
     what = _what(g, key) + ("" if mode == "absolute" else f", {MODES[mode]}")
     return View(
-        "spectrogram", title_of(g, what), g.run,
+        "spectrogram", title_of(g, what), g,
         Wanted(("strip", "heat", "depth", "caption"), key, mode, against),
         lambda width, pen: figures.spectrogram_text(g, matrix, what, width, pen),
         lambda: figures.spectrogram_figure(g, matrix, what),
@@ -80,7 +80,7 @@ def depth_profile(run: RunLike, step: int | None = None, measure: str | None = N
     what, names = f"{_what(g, key)} at step {at:,}", [row.name for row in g.rows]
     values = 2.0**numbers if kind == "log2" else numbers
     return View(
-        "depth_profile", title_of(g, what), g.run, Wanted(("strip", "depth"), key, step=at),
+        "depth_profile", title_of(g, what), g, Wanted(("strip", "depth"), key, step=at),
         lambda width, pen: figures.bars_text(names, (numbers - low) / (high - low), said, width, pen),
         lambda: figures.bars_figure(names, values, what, log=kind == "log2"),
     )  # fmt: skip
@@ -117,7 +117,7 @@ def values(run: RunLike, layer: str, step: int | None = None, measure: str | Non
     names = [f"{bound:.3g}" for bound in edges()[buckets + ZERO_BUCKET]]
     what, said = f"values of {site} at step {at:,}", [f"{count:,.0f}" for count in counts]
     return View(
-        "values", title_of(g, what), g.run, Wanted(("inspector",), key, row=layer, step=at),
+        "values", title_of(g, what), g, Wanted(("inspector",), key, row=layer, step=at),
         lambda width, pen: figures.bars_text(names, counts / max(counts.max(), 1), said, width, pen),
         lambda: figures.bars_figure(names, counts, what, log=False), 640,
     )  # fmt: skip
@@ -159,7 +159,7 @@ def values_over_time(run: RunLike, layer: str, measure: str | None = None) -> Vi
     return View(
         "values_over_time",
         title_of(g, what),
-        g.run,
+        g,
         Wanted(("inspector",), key, row=layer, step=at),
         text,
         picture,
@@ -246,7 +246,7 @@ def summary(run: RunLike) -> View:
     """The whole picture: the verdict, the loss, the spectrogram, and the table of layers."""
     g = gathered(run)
     return View(
-        "summary", title_of(g, "summary"), g.run, Wanted(),
+        "summary", title_of(g, "summary"), g, Wanted(),
         lambda width, pen: summary_text(g, width, pen),
         lambda: figures.spectrogram_figure(g, g.matrix(_measure(g, None)), _what(g, _measure(g, None))), 900,
     )  # fmt: skip
@@ -298,7 +298,7 @@ def _curve(
     held.add(np.asarray(steps, np.int64), np.asarray(numbers, float))
     series = payload.columns_of(held, what)
     return View(
-        kind, title_of(g, what), g.run, Wanted(parts, series=series),
+        kind, title_of(g, what), g, Wanted(parts, series=series),
         lambda width, pen: figures.curve_text(held.steps, held.values, width, pen),
         lambda: figures.curve_figure(held.steps, held.values, what), 190,
     )  # fmt: skip
@@ -314,7 +314,7 @@ def _table(
 ) -> View:
     table = {"title": what, "columns": list(columns), "rows": [list(row) for row in rows]}
     return View(
-        kind, title_of(g, what), g.run, Wanted(parts, table=table),
+        kind, title_of(g, what), g, Wanted(parts, table=table),
         lambda width, pen: figures.table_text(columns, rows),  # noqa: ARG005
         lambda: figures.table_figure(columns, rows, what), min(80 + 26 * len(rows), 700),
     )  # fmt: skip

@@ -19,7 +19,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
@@ -33,7 +32,7 @@ from fitscope.show.text import Pen, clean
 
 RunLike = Run | str | os.PathLike[str]
 
-_gathered: WeakKeyDictionary[Run, Gathered] = WeakKeyDictionary()
+_HELD = "_gathered"  #: the attribute of a run that has its numbers
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,15 +41,20 @@ class View:
 
     kind: str
     title: str
-    run: Run
+    _gathered: Gathered
     _wanted: Wanted
     _text: Callable[[int, Pen], RenderableType]
     _figure: Callable[[], Any]
     _tall: int = field(default=420)  # pixels in a notebook
 
+    @property
+    def run(self) -> Run:
+        """What it is a picture of."""
+        return self._gathered.run
+
     def to_html(self) -> str:
         """The view as a whole HTML page that needs nothing else."""
-        return report(gathered(self.run), self._wanted)
+        return report(self._gathered, self._wanted)
 
     def to_text(self, width: int = 100, *, colour: bool = False) -> str:
         """The view in characters, without colour unless asked for."""
@@ -107,17 +111,16 @@ class View:
 
 
 def gathered(run: RunLike) -> Gathered:
-    """The numbers of a run, up to date; read once for each run that is held."""
-    if not isinstance(run, Run):
-        run = open_run(run)
-    found = _gathered.get(run)
-    if found is None:
-        found = _gathered[run] = Gathered(run)
+    """The numbers of a run, up to date. A run that is held has them with it, so that they are read once and go with it."""
+    if isinstance(run, Run):
+        found: Gathered = vars(run).get(_HELD) or vars(run).setdefault(_HELD, Gathered(run))
+    else:
+        found = Gathered(open_run(run))  # of no use to anybody but the view
     found.update()
     if not found.rows and not found.scalars:
         raise RunError(
             "a run in which something was recorded",
-            f"{run.id!r}, where there is nothing yet",
+            f"{found.run.id!r}, where there is nothing yet",
             "Wait for its first steps",
         )
     return found
