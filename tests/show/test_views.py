@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import gc
+import gzip
+import hashlib
+import json
 import re
 import weakref
 from collections.abc import Callable
@@ -154,6 +158,75 @@ def test_the_numbers_of_a_run_go_with_it(run: fs.Run) -> None:
     del opened
     gc.collect()
     assert numbers() is None
+
+
+def enclosed(text: str) -> tuple[dict[str, Any], set[str]]:
+    """The facts in a file, and the names of its arrays."""
+    found = re.search(r'id="data">([^<]*)<', text)
+    assert found is not None
+    data = gzip.decompress(base64.b64decode(found[1]))
+    header = json.loads(data[4 : 4 + int.from_bytes(data[:4], "little")])
+    return header["facts"], {name for name, *_ in header["arrays"]}
+
+
+@pytest.mark.parametrize(
+    ("measure", "site"),
+    [
+        ("weights.rms", "weights/b/kernel"),
+        ("updates.ratio", "updates/b/kernel"),
+        ("validation.rms", "validation/activations/b"),
+        ("gradients.max", "gradients/b"),
+    ],
+)
+def test_a_view_of_values_has_those_of_its_own_measure(
+    written: Callable[..., Written], measure: str, site: str
+) -> None:
+    def at(step: int) -> dict[str, Any]:
+        more = {f"{kind}/b/kernel": np.full(3, 2.0**step) for kind in ("weights", "updates")}
+        return {**steady("abc")(step), **more, "validation/activations/b": np.ones(4)}
+
+    run = fs.open(written().add(range(8), at).path)
+    facts, arrays = enclosed(fs.values_over_time(run, "b", measure).to_html())
+    assert facts["head"]["shown"][0] == measure
+    assert facts["distributions"][f"b {measure}"]["site"] == site
+    assert {f"distribution {site}.{part}" for part in ("start", "share")} <= arrays
+    for key, about in facts["distributions"].items():
+        kind = key.split()[1].split(".")[0]
+        assert about["site"].startswith(kind), "of anything else it has none"
+
+
+def test_a_file_says_what_it_shows(run: fs.Run, written: Callable[..., Written]) -> None:
+    other = fs.open(written(name="other").add(range(60), steady("abc")).path)
+    for view, words in ((fs.spectrogram(run, "activations.rms", "past"), ("activation RMS", "vs own past", "first")),
+                        (fs.compare(run, other, "gradients.rms"), ("gradient RMS", "vs other", "first")),
+                        (fs.batch_loss(run), ("loss per batch", "first"))):  # fmt: skip
+        text = view.to_html()
+        title, caption = (re.search(f"<{tag}[^>]*>([^<]*)</", text) for tag in ("title", "h1"))
+        assert title is not None
+        assert caption is not None
+        assert title[1] == caption[1] == view.title
+        assert all(word in view.title for word in words), view.title
+    assert "<h1" not in fs.summary(run).to_html(), "the whole page has a head"
+
+
+def test_a_title_is_only_text_and_the_policy_stays(written: Callable[..., Written]) -> None:
+    name = "</h1></title><script>alert(1)</script>\x1b\u202e"
+    run = fs.open(written((name,)).add(range(8), steady((name,))).path)
+    text = fs.layer_series(run, name).to_html()
+    assert "&lt;/h1&gt;&lt;/title&gt;&lt;script&gt;alert(1)" in text
+    assert not any(bad in text for bad in ("<script>alert", "</h1></title>", "\x1b", "\u202e"))
+    assert text.count("<script") == 2
+    policy = re.search('Policy" content="([^"]*)"', text)
+    style = re.search("<style>(.*?)</style>", text, re.DOTALL)
+    assert policy is not None
+    assert style is not None
+    digest = base64.b64encode(hashlib.sha256(style[1].encode()).digest()).decode()
+    script = r"script-src 'sha256-[^' ]+'"
+    assert re.fullmatch(
+        rf"default-src 'none'; {script}; style-src 'sha256-{re.escape(digest)}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'",
+        policy[1],
+    )
 
 
 def test_a_view_shows_itself_in_a_terminal(run: fs.Run, capsys: Any) -> None:

@@ -36,7 +36,8 @@ def spectrogram(
     g = gathered(run)
     key, against = _measure(g, measure), gathered(other) if other is not None else None
     matrix = g.matrix(key, mode, against)
-    what = _what(g, key) + ("" if mode == "absolute" else f", {MODES[mode]}")
+    related = f"vs {against.run.id}" if mode == "run" and against is not None else MODES[mode]
+    what = _what(g, key) + ("" if mode == "absolute" else f", {related}")
     return View(
         "spectrogram", title_of(g, what), g,
         Wanted(("strip", "heat", "depth", "caption"), key, mode, against),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import html
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from fitscope.show.data import payload
 from fitscope.show.data.gather import Gathered
 from fitscope.show.data.pack import pack, squeezed
 from fitscope.show.data.samples import worst_of_batch
+from fitscope.show.text import clean
 
 #: The modules, each after those it needs.
 MODULES = (
@@ -35,6 +37,12 @@ _ALSO = (
     "activations.zeros",
     "updates.ratio",
 )  #: if there is room, in this order
+TITLE_TALL = 28  #: pixels of a title
+_TITLE = f"""
+#title {{ margin: 0; padding: 8px 14px 0; height: {TITLE_TALL}px; font-size: 13px; line-height: 20px; }}
+#title {{ white-space: nowrap; overflow: hidden; text-overflow: ellipsis; }}
+body[data-parts] #spectrogram {{ height: clamp(200px, calc(100vh - {60 + TITLE_TALL}px), 640px); }}
+"""
 _MODES = ("absolute", "past", "change", "start")
 
 
@@ -50,6 +58,7 @@ class Wanted:
     step: int | None = None
     series: tuple[dict[str, Any], dict[str, Any]] | None = None  #: instead of the loss
     table: dict[str, Any] | None = None
+    title: str | None = None  #: above the picture; the whole page has a head of its own
 
 
 def report(g: Gathered, wanted: Wanted | None = None) -> str:
@@ -57,7 +66,7 @@ def report(g: Gathered, wanted: Wanted | None = None) -> str:
     wanted = wanted or Wanted()
     facts, arrays = enclosed(g, wanted)
     facts["parts"] = wanted.parts
-    return page(pack(facts, arrays))
+    return page(pack(facts, arrays), wanted.title)
 
 
 def enclosed(g: Gathered, wanted: Wanted) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -78,7 +87,7 @@ def enclosed(g: Gathered, wanted: Wanted) -> tuple[dict[str, Any], dict[str, Any
     elif wanted.step is not None:
         head["selected"] = {"layer": "", "step": wanted.step}
     if wanted.parts is None or "inspector" in wanted.parts:
-        _moments(g, cells, facts, arrays)
+        _moments(g, cells, [first, *(_ALSO if wanted.parts is None else ())], facts, arrays)
     if g.has_samples and wanted.parts is None:
         facts["samples"] = [worst_of_batch(g, step) for step in sorted({f.step for f in g.findings[:12]})]
     _matrices(g, wanted, [first, *found], facts, arrays)
@@ -117,9 +126,13 @@ def _matrices(
 
 
 def _moments(
-    g: Gathered, cells: Sequence[tuple[str, int, str | None]], facts: dict[str, Any], arrays: dict[str, Any]
+    g: Gathered,
+    cells: Sequence[tuple[str, int, str | None]],
+    measures: Sequence[str],
+    facts: dict[str, Any],
+    arrays: dict[str, Any],
 ) -> None:
-    """The exact numbers of these cells, and the distributions of their rows."""
+    """The exact numbers of these cells, and how the values were spread that they and these measures are about."""
     if not g.measures:
         return
     offered = [m.key for m in g.measures]
@@ -129,19 +142,23 @@ def _moments(
         later = later[later > step]
         moment = payload.moment(g, name, step, key)
         facts["moments"].append({**moment, "until": int(later[0]) if len(later) else step + 1})
-        row = g.rows[g.row(name)]
-        sites = {
-            of[0]: f"{name} {kind}" for kind, of in row.sites.items() if kind in ("activations", "gradients")
-        }
-        for site, (about, spread) in payload.distribution(g, list(sites), 96).items():
-            facts["distributions"][sites[site]] = about
-            arrays |= {f"distribution {sites[site]}.{part}": array for part, array in spread.items()}
+        about = {m: payload.main_site(g, name, m) for m in offered}
+        sites = dict.fromkeys(site for m in (key, *measures) if (site := about.get(m)) is not None)
+        spreads = payload.distribution(g, list(sites), 96)
+        for site, (_, spread) in spreads.items():
+            arrays |= {f"distribution {site}.{part}": array for part, array in spread.items()}
+        # By measure, so that the page never shows the values of something else in place of what is missing.
+        facts["distributions"] |= {f"{name} {m}": spreads[s][0] for m, s in about.items() if s in spreads}
 
 
-def page(data: bytes) -> str:
-    """The page with its style, script and data inside."""
+def page(data: bytes, title: str | None = None) -> str:
+    """The page with its style, script and data inside, and a title above it."""
     script, style = bundle(), _static("style.css")
     body = _static("index.html").partition("<body>")[2].partition("</body>")[0]
+    named = html.escape(clean(title or "fitscope"))
+    if title is not None:
+        body = f'\n<h1 id="title">{named}</h1>{body}'
+        style += _TITLE
     policy = (
         f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
@@ -150,8 +167,8 @@ def page(data: bytes) -> str:
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="referrer" content="no-referrer">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>fitscope</title>\n'
-        f'<link rel="icon" href="data:,">\n<style>{style}</style>\n</head>\n<body>{body}'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f'<title>{named}</title>\n<link rel="icon" href="data:,">\n<style>{style}</style>\n</head>\n<body>{body}'
         f'<script type="text/plain" id="data">{base64.b64encode(squeezed(data)).decode()}</script>\n'
         f'<script type="module">{script}</script>\n</body>\n</html>\n'
     )

@@ -16,7 +16,7 @@ import io
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from fitscope.errors import RunError, StoreError
 from fitscope.read import Run
 from fitscope.read import open as open_run
 from fitscope.show.data.gather import Gathered
-from fitscope.show.report import Wanted, report, save
+from fitscope.show.report import TITLE_TALL, Wanted, report, save
 from fitscope.show.text import Pen, clean
 
 RunLike = Run | str | os.PathLike[str]
@@ -54,7 +54,9 @@ class View:
 
     def to_html(self) -> str:
         """The view as a whole HTML page that needs nothing else."""
-        return report(self._gathered, self._wanted)
+        # The whole page has a head that says what is shown; one part of it has none.
+        title = self.title if self._wanted.parts is not None else None
+        return report(self._gathered, replace(self._wanted, title=title))
 
     def to_text(self, width: int = 100, *, colour: bool = False) -> str:
         """The view in characters, without colour unless asked for."""
@@ -103,7 +105,8 @@ class View:
         """For notebooks: a frame that can run its own script and reach nothing else, and text."""
         inside = html.escape(self.to_html(), quote=True)
         style = "width:100%;border:1px solid #8884;border-radius:4px"
-        frame = f'<iframe sandbox="allow-scripts" height="{self._tall}" style="{style}" srcdoc="{inside}"></iframe>'
+        tall = self._tall + (TITLE_TALL if self._wanted.parts is not None else 0)
+        frame = f'<iframe sandbox="allow-scripts" height="{tall}" style="{style}" srcdoc="{inside}"></iframe>'
         return {"text/html": frame, "text/plain": self.to_text()}
 
     def __str__(self) -> str:

@@ -111,7 +111,7 @@ export class Page {
       this.rows = head.rows;
       this.places = new Map(this.rows.map((row, i) => [row.name, i]));
       by("layers").replaceChildren(...this.rows.map((row) => new Option(clean(row.name), row.name)));
-      document.title = `${clean(head.model ?? head.id)} · fitscope`;
+      if (!document.getElementById("title")) document.title = `${clean(head.model ?? head.id)} · fitscope`;
     }
     tellRun(this);
   }

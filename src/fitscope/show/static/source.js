@@ -127,10 +127,8 @@ export class Enclosed {
 
   /** @param {Record<string, any>} question */
   async distribution({ row, measure }) {
-    const kind = measure.split(".")[0];
-    const name = [`${row} ${kind}`, `${row} activations`].find((key) => key in this.data.facts.distributions);
-    if (!name) return { facts: {}, arrays: {} };
-    return { facts: this.data.facts.distributions[name], arrays: this.#arrays(`distribution ${name}`) };
+    const facts = this.data.facts.distributions[`${row} ${measure}`];
+    return facts ? { facts, arrays: this.#arrays(`distribution ${facts.site}`) } : { facts: {}, arrays: {} };
   }
 
   follow() {
