@@ -29,6 +29,12 @@ SIZE = {"width": 1340, "height": 860}
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 
 
+def gathered(run: str) -> Gathered:
+    found = Gathered(fs.open(run))
+    found.update()
+    return found
+
+
 def terminal(run: str, title: str) -> str:
     """The overview of a run as an SVG of a terminal."""
     console = Console(
@@ -39,7 +45,7 @@ def terminal(run: str, title: str) -> str:
         color_system="truecolor",
         highlight=False,
     )
-    console.print(summary(fs.open(run), WIDTH, Pen.of(console)))
+    console.print(summary(gathered(run), WIDTH, Pen.of(console)))
     svg = console.export_svg(title=title, unique_id="fitscope")
     svg = re.sub(r"@font-face\s*{.*?}", "", svg, flags=re.DOTALL)  # nothing is fetched to show a picture
     return re.sub(r"[ \t]+\n", "\n", svg.replace("Fira Code", "ui-monospace, Menlo, Consolas"))
@@ -47,11 +53,10 @@ def terminal(run: str, title: str) -> str:
 
 def pages(run: str) -> None:
     """The page as a person sees it: the unscaled batch in light, the dead layer in dark."""
-    gathered = Gathered(fs.open(run))
-    gathered.update()
+    findings = gathered(run).findings
     chromium = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
-    jump = next(f for f in gathered.findings if f.lane == "jumps")
-    dead = next(f for f in gathered.findings if f.lane == "stays zero")
+    jump = next(f for f in findings if f.lane == "jumps")
+    dead = next(f for f in findings if f.lane == "stays zero")
     with sync_playwright() as playwright, fs.serve(run) as server:
         browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
         for name, finding, scheme in (("page", jump, "light"), ("page-dark", dead, "dark")):
