@@ -107,6 +107,14 @@ def test_few_runs_are_kept_and_none_that_is_looked_at_is_let_go(
     assert [name for name, ref in seen.items() if ref() is not None] == ["a", "e"]
 
 
+def test_a_place_that_cannot_be_is_said_before_it_is_served(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="is a file"):
+        Server(tmp_path / "file")
+    with Server(tmp_path / "file to be") as server:
+        assert server.port
+
+
 def test_a_port_is_taken_from_the_moment_its_address_is_known(tmp_path: Path) -> None:
     with Server(tmp_path) as server, pytest.raises(StoreError, match="free port"):
         Server(tmp_path, server.port)

@@ -28,8 +28,8 @@ class Server:
     """A page that is being served. `url` is the address to open; `close` ends it."""
 
     def __init__(self, place: Place, port: int | None = None, *, tick: float = TICK) -> None:
-        self._socket = _listening(port)
         self._guard: Guard = app(place, tick=tick, ending=lambda: self._server.should_exit)
+        self._socket = _listening(port)
         # No `log_config`: setting it up would close the handlers of everybody else's logging.
         config = uvicorn.Config(
             self._guard, log_config=None, log_level="error", access_log=False, lifespan="off", server_header=False,
