@@ -101,7 +101,7 @@ def small_cnn() -> keras.Model:
 
 TASKS = {
     "cnn": Task(cnn, 64, (32, 32, 3), "a CNN of 19 layers, batches of 64 pictures of 32 × 32"),
-    "mlp": Task(mlp, 32, (32,), "21 dense layers of width 16, batches of 32"),
+    "mlp": Task(mlp, 32, (32,), "21 dense layers of width 16, batches of 32", least=2000),
     "transformer": Task(transformer, 32, (48,), "2 blocks, width 64, batches of 32 texts of 48 words"),
     "resnet": Task(resnet, 32, (64, 64, 3), "ResNet-50, batches of 32 pictures of 64 × 64", least=5),
 }

@@ -141,8 +141,8 @@ class Budget:
         else:
             self._in_a_row = 0
             # Not long before a captured one, when the writer has nothing to do; the one just before may not be plain.
-            soon = any(self._count(step + k * steps, steps) for k in (1, 2))
-            timed = self._seen_plain and (step in self._left_out or (self._owed and soon))
+            soon = self._owed and self._count(step + steps, 2 * steps) > 0
+            timed = self._seen_plain and (soon or step in self._left_out)
             self._seen_plain = True
         self._timed = _Execution(step, steps, tapped) if timed else None
         return timed

@@ -11,7 +11,7 @@ import functools
 import operator
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from fitscope.anatomy import Anatomy
 from fitscope.selection import is_input, select, shown
@@ -96,6 +96,8 @@ class Due:
         return self.now | self.if_last | self.next
 
 
+NOTHING = Due(frozenset(), frozenset(), frozenset())  #: is due at most turns; always this one object
+
 #: Under loss scaling gradients are multiples of what they mean; the factor is recorded with them.
 LOSS_SCALE: Place = ("loss_scale", "")
 #: An update is a gradient times this, more or less; it is recorded with them.
@@ -114,7 +116,7 @@ class Plan:
     places: tuple[frozenset[Place], ...]  #: one set per watch
     on: tuple[tuple[str, ...], ...]  #: parts of fit, one per watch
     _wants: dict[tuple[Watches, str], Wants] = field(default_factory=dict, repr=False)
-    _phases: dict[str, list[tuple[int, Schedule]]] = field(default_factory=dict, repr=False)
+    _phases: dict[str, list[tuple[Schedule, Watches]]] = field(default_factory=dict, repr=False)
 
     def same(self, other: Plan) -> bool:
         """Whether both want the same of one model. When they want it does not matter."""
@@ -130,39 +132,48 @@ class Plan:
         return bool(self._in_phase("validation"))
 
     def due(self, turn: Turn) -> Due:
-        """The watches due at this turn."""
+        """The watches due at this turn; `NOTHING` itself if there are none."""
         now, if_last = self._due(turn)
-        after = turn.following() if self._compares else None
-        following = frozenset().union(*self._due(after)) if after is not None else frozenset()
-        return Due(now, if_last, following if following & self._compares else frozenset())
+        following = self._none
+        if self._compares:
+            after = turn.following()
+            soon = self._none.union(*self._due(after)) if after is not None else self._none
+            following = soon if soon & self._compares else self._none
+        return Due(now, if_last, following) if now or if_last or following else NOTHING
 
     def _due(self, turn: Turn) -> tuple[Watches, Watches]:
-        answers = [(i, schedule.due(turn)) for i, schedule in self._in_phase(turn.phase)]
-        return (
-            frozenset(i for i, answer in answers if answer is True),
-            frozenset(i for i, answer in answers if answer == "last"),
-        )
+        now = if_last = self._none
+        for schedule, watches in self._in_phase(turn.phase):
+            answer = schedule.due(turn)
+            if answer is True:
+                now |= watches
+            elif answer == "last":
+                if_last |= watches
+        return now, if_last
 
-    def _in_phase(self, phase: str) -> list[tuple[int, Schedule]]:
-        """The watches that a phase has something to show of, and when each is due in it."""
+    def _in_phase(self, phase: str) -> list[tuple[Schedule, Watches]]:
+        """When something is due in a phase, and which watches that has something to show of: each schedule once."""
         if phase not in self._phases:
             fit = phase in ("train", "validation")
-            self._phases[phase] = [
-                # A pass is shown whole unless the watch itself says when: the scope's `every` counts training steps.
-                (i, schedule if phase == "train" else watch.every or _ALWAYS)
-                for i, (watch, schedule, on) in enumerate(
-                    zip(self.watches, self.schedules, self.on, strict=True)
-                )
-                if (watch.of or watch.kind) in PHASES[phase] and (phase in on or not fit)
-            ]
+            found: dict[int, tuple[Schedule, Watches]] = {}
+            for i, (watch, schedule, on) in enumerate(
+                zip(self.watches, self.schedules, self.on, strict=True)
+            ):
+                if (watch.of or watch.kind) in PHASES[phase] and (phase in on or not fit):
+                    # A pass is shown whole unless the watch itself says when: the scope's `every` counts training steps.
+                    when = schedule if phase == "train" else watch.every or _ALWAYS
+                    known = found.get(id(when), (when, self._none))
+                    found[id(when)] = when, known[1] | {i}
+            self._phases[phase] = list(found.values())
         return self._phases[phase]
+
+    _none: ClassVar[Watches] = frozenset()
 
     def paced(self, due: Iterable[Due]) -> tuple[int, int]:
         """Of these turns, how many are captured by watches without a schedule of their own, and at how many those look at something."""
-        due = list(due)
-        return sum(bool(each.now & self._paced) for each in due), sum(
-            bool(each.all & self._paced) for each in due
-        )
+        some = [each for each in due if each is not NOTHING]
+        captured = sum(bool(each.now & self._paced) for each in some)
+        return captured, sum(bool(each.all & self._paced) for each in some)
 
     @functools.cached_property
     def _paced(self) -> Watches:

@@ -19,7 +19,7 @@ from fitscope.backends import Adapter, Harvest
 from fitscope.batch import Batch
 from fitscope.dispatch import Request, StandIn, TappedSteps, install, run
 from fitscope.errors import FitscopeWarning
-from fitscope.plan import BESIDE, Due, Plan, Watches
+from fitscope.plan import BESIDE, NOTHING, Due, Plan, Watches
 from fitscope.record import Moment
 from fitscope.recorder import Ending, Recorder
 from fitscope.reducing import Shown
@@ -175,10 +175,13 @@ class Recording:
 
     def _request(self, turns: list[Turn], function: object = None) -> Request | None:
         """What is wanted of these turns, and whether they are to be timed; None if it is neither."""
+        recorder = self.recorder
         due = [self.plan.due(turn) for turn in turns]
-        timing = self.recorder.weigh(turns, *self.plan.paced(due)) if turns[0].phase == "train" else None
-        wanted: Watches = frozenset().union(*(each.all for each in due))
-        if wanted and not self.recorder.ready(turns[0].step):
+        timing = None
+        if recorder.budget is not None and turns[0].phase == "train":
+            timing = recorder.weigh(turns, *self.plan.paced(due))
+        wanted: Watches = frozenset().union(*(each.all for each in due if each is not NOTHING))
+        if wanted and not recorder.ready(turns[0].step):
             wanted = frozenset()
         if not wanted and timing is None:
             return None
