@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -68,3 +69,26 @@ def sampled(to: Path) -> None:
         )
     writer.note(overhead={"cpu_share": 0.013, "budget": {"share": 0.02, "every": 20, "decisions": []}})
     writer.close()
+
+
+class Growing:
+    """A run that goes on: each layer's output at each step, and a loss."""
+
+    def __init__(self, to: Path, names: Sequence[str] = ("a", "b"), name: str = "run") -> None:
+        layers = [{"path": n, "name": n, "type": "Dense", "from": [], "weights": {}} for n in names]
+        self.names = names
+        self.writer = RunWriter.create(to, name, {"model": {"name": "net", "layers": layers}})
+
+    def add(self, steps: Iterable[int], value: Callable[[int, str], float] = lambda step, name: 1.0) -> None:
+        for step in steps:
+            at = Moment(step, step // 100, step % 100, 1_800_000_000.0 + step)
+            loss = reduce(np.float32(1.0 + step))
+            records = [Record("loss", at, (), "float32", loss, batched=False)]
+            for name in self.names:
+                tensor = np.full((2, 2), value(step, name), np.float32)
+                records.append(Record(f"activations/{name}", at, tensor.shape, "float32", reduce(tensor)))
+            self.writer.write(records)
+        self.writer.flush()
+
+    def close(self) -> None:
+        self.writer.close()

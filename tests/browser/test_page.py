@@ -347,4 +347,32 @@ def test_an_empty_run_and_an_empty_place_say_so(
         expect(page.locator(".finding.error")).to_contain_text("directory with runs")
         empty(tmp_path)
         page.wait_for_selector('body[data-ready="true"]')
+        expect(page.locator("#verdict")).to_contain_text("Nothing was recorded")
+
+
+def test_a_page_opened_before_the_first_rows_shows_them_when_they_come(tmp_path: Path, look: Look) -> None:
+    run = made.Growing(tmp_path)
+    with Server(tmp_path, 0, tick=0.1).start() as server:
+        page = look(server.url)
+        expect(page.locator("#status")).to_contain_text("live")
+        expect(page.locator("#verdict")).to_contain_text("Waiting for the first steps")
+        run.add(range(20))
+        page.wait_for_selector('body[data-shown="activations.rms absolute 0"]')
         expect(page.locator("#verdict")).to_contain_text("Nothing stands out")
+        assert pixel(page, 0, 10, rows=2) != (0, 0, 0), "drawn"
+        run.add(range(20, 40))
+        page.wait_for_selector('#facts[data-step="39"]')
+        page.wait_for_selector('body[data-span^="0 40"]')
+    run.close()
+
+
+def test_a_run_of_the_loss_alone_grows(tmp_path: Path, look: Look) -> None:
+    run = made.Growing(tmp_path, ())
+    run.add(range(20))
+    with Server(tmp_path, 0, tick=0.1).start() as server:
+        page = look(server.url)
+        page.wait_for_selector('#facts[data-step="19"]')
+        run.add(range(20, 60))
+        page.wait_for_selector('#facts[data-step="59"]')
+        page.wait_for_selector('body[data-span^="0 60"]')
+    run.close()

@@ -58,6 +58,8 @@ def now(g: Gathered) -> dict[str, Any]:
     last = g.last_step
     return {
         "generation": g.generation,
+        "layers": len(g.rows),
+        "empty": last is None,
         "status": run.status,
         "step": last if last is not None else run.step,
         "epoch": g.epoch_of(last) if last is not None else None,

@@ -86,14 +86,8 @@ export class Page {
   async open() {
     const { source } = this;
     if (source.live) fillRuns(this, await source.runs());
-    this.take(await source.head(this.selection.run || undefined));
+    await this.fetch();
     const first = this.head.findings[0];
-    if (this.head.shown && !this.selection.measure) [this.selection.measure, this.selection.mode] = this.head.shown;
-    if (!this.selection.measure || !this.measure()) this.selection.measure = first?.measure ?? this.head.measures[0]?.key ?? "";
-    if (!this.measure()) this.selection.measure = this.head.measures[0]?.key ?? "";
-    fillMenus(this);
-    const [series] = await Promise.all([source.series(this.selection.run || undefined), this.load()]);
-    this.curve = new Curve(series.facts, series.arrays);
     if (this.selection.step === null && this.head.selected) Object.assign(this.selection, this.head.selected);
     if (this.selection.step === null && first?.row) Object.assign(this.selection, { layer: first.row, step: first.step });
     toAddress(this.selection);
@@ -102,6 +96,19 @@ export class Page {
     document.body.dataset.ready = "true";
     this.inspect();
     this.follow();
+  }
+
+  /** All that the page shows, from the start. */
+  async fetch() {
+    const { source, selection } = this;
+    this.take(await source.head(selection.run || undefined));
+    const { shown, findings, measures } = this.head;
+    if (shown && !selection.measure) [selection.measure, selection.mode] = shown;
+    if (!this.measure()) selection.measure = findings[0]?.measure ?? "";
+    if (!this.measure()) selection.measure = measures[0]?.key ?? ""; // none: only a loss, or nothing yet
+    fillMenus(this);
+    const [series] = await Promise.all([source.series(selection.run || undefined), this.load()]);
+    this.curve = new Curve(series.facts, series.arrays);
   }
 
   /** @param {any} head */
@@ -143,12 +150,12 @@ export class Page {
 
   follow() {
     this.events?.close();
-    if (!this.source.live || !this.matrix) return;
+    if (!this.source.live) return;
     const { run, measure, mode, other } = this.selection;
-    const matrix = this.matrix;
+    const { matrix } = this; // none before the first rows, and where only the loss is watched
     this.events = /** @type {EventSource | null} */ (this.source.follow(
       {
-        run, measure, mode: mode || "absolute", other, level: matrix.level, first: Math.max(matrix.columns - 1, 0),
+        run, measure, mode: mode || "absolute", other, level: matrix?.level ?? 0, first: Math.max((matrix?.columns ?? 0) - 1, 0),
         loss_level: this.curve?.level ?? 0, loss_first: Math.max((this.curve?.start.length ?? 0) - 1, 0),
       },
       (tick, bytes) => this.tick(tick, bytes),
@@ -160,7 +167,7 @@ export class Page {
     const began = performance.now();
     const { matrix, loss, lanes, ...facts } = tick.facts;
     const of = (/** @type {string} */ name) => Object.fromEntries(Object.entries(tick.arrays).filter(([key]) => key.startsWith(`${name}.`)).map(([key, value]) => [key.slice(name.length + 1), value]));
-    if (matrix && this.matrix && !this.matrix.fits(matrix)) return void this.again();
+    if ((facts.layers ?? this.rows.length) !== this.rows.length || (matrix && this.matrix && !this.matrix.fits(matrix))) return void this.again();
     if (loss && this.curve && !this.curve.fits(loss)) return void this.again();
     if (lanes) {
       const new_ = new Map(lanes.map((/** @type {any} */ lane) => [lane.name, lane]));
@@ -176,13 +183,10 @@ export class Page {
     document.body.dataset.tickMs = (performance.now() - began).toFixed(1);
   }
 
-  /** Begins anew: a row turned up, an attempt took over, or the picture became too fine. */
+  /** Begins anew: the first rows or others turned up, an attempt took over, or the picture became too fine. */
   async again() {
     this.events?.close();
-    this.take(await this.source.head(this.selection.run || undefined));
-    fillMenus(this);
-    const [series] = await Promise.all([this.source.series(this.selection.run || undefined), this.load()]);
-    this.curve = new Curve(series.facts, series.arrays);
+    await this.fetch();
     this.follow();
     this.draw();
   }

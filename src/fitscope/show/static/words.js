@@ -11,6 +11,13 @@ import { ends } from "./inspector.js";
 const SIGNS = { error: "✖", warning: "▲", note: "●" };
 const STATUS = { running: "● live", complete: "✓ complete", interrupted: "▲ interrupted", failed: "✖ failed" };
 
+const NOTHING = /** @type {[string, string, string]} */ (["good", "✓ Nothing stands out", "no NaN or Inf, no layer stays zero or jumps, no loss spike"]);
+const WAITING = /** @type {[string, string, string]} */ (["", "● Waiting for the first steps", "the model may still be compiling; what is recorded appears here"]);
+const EMPTY = /** @type {[string, string, string]} */ (["warning", "▲ Nothing was recorded", "the run ended before its first step was captured"]);
+
+/** What nobody need click. @param {string} cls @param {string} title @param {string} text */
+const card = (cls, title, text) => element("div", `finding plain ${cls}`, element("b", "", title), element("span", "", text));
+
 /** The line on top, and the findings. @param {Page} page */
 export function tellRun(page) {
   const { head } = page;
@@ -27,7 +34,7 @@ export function tellRun(page) {
   by("facts").dataset.step = String(head.step ?? "");
   by("problems").hidden = !head.problems?.length;
   by("problems").textContent = (head.problems ?? []).map((/** @type {string} */ p) => `▲ ${clean(p)}`).join("   ");
-  const told = JSON.stringify(head.findings);
+  const told = JSON.stringify([head.findings, head.empty && head.status]);
   if (told === page.told) return;
   page.told = told;
   const cards = head.findings.map((/** @type {any} */ f) => {
@@ -37,7 +44,7 @@ export function tellRun(page) {
     card.addEventListener("click", () => page.show(f));
     return card;
   });
-  if (!cards.length) cards.push(element("div", "finding good", element("b", "", "✓ Nothing stands out"), element("span", "", "no NaN or Inf, no layer stays zero or jumps, no loss spike")));
+  if (!cards.length) cards.push(card(...(!head.empty ? NOTHING : head.status === "running" ? WAITING : EMPTY)));
   by("verdict").replaceChildren(...cards);
 }
 
