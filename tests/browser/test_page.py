@@ -113,6 +113,42 @@ def test_a_click_on_a_cell_selects_it_and_hovering_tells_its_value(server: Serve
     assert abs(float(state(page)["step"]) - 2500) <= 8
 
 
+def test_what_a_pixel_shows_is_what_is_told_selected_and_inspected(tmp_path: Path, look: Look) -> None:
+    """A pixel stands for several columns, and a column for several steps: all speak of the one that is seen."""
+    steps = made.odd_batches(tmp_path, spike=1235, dip=3211)
+    with Server(tmp_path, 0).start() as server:
+        page = look(server.url, "#measure=activations.rms&layer=c&step=0")
+        page.wait_for_selector('body[data-shown="activations.rms absolute 1"]')
+        for row, name, step, seen, exact in (
+            (0, "a", 1235, "1000", "1000"),
+            (1, "b", 3211, "1.0e-4", "1.0e-4"),
+        ):
+            box = heat(page)
+            x = box["x"] + box["width"] * step / steps
+            y = box["y"] + box["height"] * (row + 0.5) / 3
+            for near in (0, 1, -1):  # whichever pixel it lies in, by rounding
+                page.mouse.move(x + near, y)
+                page.wait_for_timeout(300)
+                if f"step {step:,}" in str(page.locator("#tip").text_content()):
+                    break
+            tip = page.locator("#tip")
+            expect(tip).to_contain_text(f"{name}  step {step:,}  {seen}")
+            page.mouse.click(x + near, y)
+            inspected(page, f"{name} {step} activations.rms")
+            expect(page.locator("#inspector table")).to_contain_text(exact)
+        page.mouse.move(5, 5)
+        # The depth profile is of the dip's step: the bar of b is short, and those beside it are not.
+        page.wait_for_timeout(300)
+        bars = page.evaluate(
+            """() => {
+                const canvas = document.getElementById("depth");
+                const g = canvas.getContext("2d");
+                return [0, 1, 2].map((row) => g.getImageData(canvas.width * 0.3, canvas.height * (row + 0.3) / 3, 1, 1).data[3] > 0);
+            }"""
+        )
+        assert bars == [True, False, True]
+
+
 def test_dragging_zooms_the_wheel_zooms_and_a_double_click_shows_all(server: Server, look: Look) -> None:
     page = look(server.url)
     page.mouse.move(*at(page, 50, 1000))
@@ -137,10 +173,10 @@ def test_keys_move_the_selection(server: Server, look: Look) -> None:
     for key, layer in (("j", "s1b1_bn1"), ("k", "s1b1_conv1")):
         page.keyboard.press(key)
         expect(page.locator("#inspector h2")).to_have_text(layer)
-    page.keyboard.press("l")
-    assert float(state(page)["step"]) > 1000
-    page.keyboard.press("h")
-    assert float(state(page)["step"]) <= 1000
+    for keys, step in (("l", 1001), ("ll", 1003), ("hhhh", 999)):
+        for key in keys:
+            page.keyboard.press(key)
+        inspected(page, f"s1b1_conv1 {step} gradients.rms")
     page.keyboard.press("n")
     expect(page.locator("#inspector h2")).to_have_text(CULPRIT)
     page.keyboard.press("n")

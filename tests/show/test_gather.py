@@ -282,6 +282,35 @@ def test_a_moment_has_the_exact_numbers_now_and_before(written: Callable[..., Wr
         payload.moment(gathered(run), "nobody", 20, "activations.rms")
 
 
+def test_the_step_that_a_cell_of_many_steps_shows_is_found(written: Callable[..., Written]) -> None:
+    def at(step: int) -> dict[str, object]:
+        value = {21: 64.0, 27: 2.0**-9, 29: float("nan")}.get(step, 1.0)
+        return {"activations/a": np.full((2, 3), value), "activations/b": np.full((2, 3), 4.0)}
+
+    g = gathered(written(("a", "b")).add(range(0, 200, 1), at))
+
+    def shown(mark: str, row: str = "a") -> int:
+        cell = payload.Cell(row, 4, 1, mark)  # steps 16 to 31
+        facts, arrays = payload.single(g, "activations.rms", "absolute", None, 0, cell=cell)
+        assert arrays["flags"].shape == (2, 1), "all rows, that step alone"
+        return int(facts["step"])
+
+    assert (shown("high"), shown("low"), shown("nan"), shown("high", "b")) == (21, 27, 29, 16)
+    assert payload.single(g, "activations.rms", "absolute", None, 21)[1]["low"][0, 0] == (6 + 128) * 64
+    with pytest.raises(RunError, match="a column of the picture"):
+        payload.single(g, "activations.rms", "absolute", None, 0, cell=payload.Cell("a", 4, 99, "low"))
+
+
+def test_steps_are_counted_as_recorded(written: Callable[..., Written]) -> None:
+    g = gathered(written(("a",)).add(range(0, 100, 10), steady(("a",))))
+    for measure in ("activations.rms", ""):
+        moved = [
+            payload.single(g, measure, "absolute", None, step, by)[0]["step"]
+            for step, by in ((50, 1), (50, -1), (50, 0), (55, 1), (55, -1), (90, 3), (0, -2))
+        ]
+        assert moved == [60, 40, 50, 60, 50, 90, 0]
+
+
 def test_distribution_keeps_a_value_that_came_up_once(written: Callable[..., Written]) -> None:
     def at(step: int) -> dict[str, Any]:
         found = np.ones((100, 10))

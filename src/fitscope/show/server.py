@@ -104,7 +104,8 @@ class Asked:
         self.measure = query.get("measure", "")
         self.mode = query.get("mode", "absolute")
         self.row = query.get("row", "")
-        self.step = int(query.get("step", 0))
+        self.step, self.by = int(query.get("step", 0)), int(query.get("by", 0))
+        self.column, self.mark = int(query.get("column", -1)), query.get("mark", "")
         self.columns = min(max(int(query.get("columns", payload.COLUMNS)), 16), payload.COLUMNS)
         self.level, self.first = int(query.get("level", 0)), int(query.get("first", 0))
         self.loss_level, self.loss_first = int(query.get("loss_level", 0)), int(query.get("loss_first", 0))
@@ -128,6 +129,7 @@ def app(
             Route("/api/runs", pages.runs),
             Route("/api/head", pages.answer(pages.head)),
             Route("/api/matrix", pages.answer(pages.matrix)),
+            Route("/api/step", pages.answer(pages.step)),
             Route("/api/series", pages.answer(pages.series)),
             Route("/api/moment", pages.answer(pages.moment)),
             Route("/api/samples", pages.answer(pages.samples)),
@@ -194,6 +196,13 @@ class Pages:
                 g, asked.measure, asked.mode, other, columns=asked.columns, span=asked.span
             )
             return _bytes(pack(*found))
+
+    def step(self, asked: Asked) -> Response:
+        cell = payload.Cell(asked.row, asked.level, asked.column, asked.mark) if asked.column >= 0 else None
+        with self._shelf.run(asked.run) as g, self._other(asked) as other:
+            return _bytes(
+                pack(*payload.single(g, asked.measure, asked.mode, other, asked.step, asked.by, cell))
+            )
 
     def series(self, asked: Asked) -> Response:
         with self._shelf.run(asked.run) as g:

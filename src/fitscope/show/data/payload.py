@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from fitscope.errors import RunError
 from fitscope.show.data.cost import cadence
 from fitscope.show.data.gather import Gathered
-from fitscope.show.data.matrix import VALUE, Array, Matrix
+from fitscope.show.data.matrix import INF, NAN, VALUE, Array, Matrix
 from fitscope.show.data.modes import MODES
 from fitscope.show.data.rows import split
 from fitscope.show.data.series import Series
@@ -25,6 +26,15 @@ MOVED = 12  #: rows named as those that moved most
 
 _STATS = ("epoch", "batch", "time", "shape", "dtype", "value", "count", "mean", "std", "min", "max", "rms",
           "zeros", "negatives", "nans", "infs")  # fmt: skip
+
+
+class Cell(NamedTuple):
+    """A cell of a picture, and what of it is seen."""
+
+    row: str
+    level: int
+    column: int
+    mark: str  #: low, high, inf or nan
 
 
 def head(g: Gathered) -> dict[str, Any]:
@@ -148,6 +158,50 @@ def tail(g: Gathered, measure: str, mode: str, other: Gathered | None, level: in
     """The columns of a level from number `first` on: what a picture lacks that has those before."""
     held = g.matrix(measure, mode, other)
     return _columns(held, g, measure, mode, level, first, held.columns(level))
+
+
+def single(
+    g: Gathered,
+    measure: str,
+    mode: str,
+    other: Gathered | None,
+    step: int,
+    by: int = 0,
+    cell: Cell | None = None,
+) -> Payload:
+    """All rows at one recorded step: the newest up to `step`, so many further on, or the one that a cell shows."""
+    if not measure:  # only a loss
+        return {"step": int(g.loss.steps[_moved_by(g.loss.steps, step, by)])}, {}
+    held = g.matrix(measure, mode, other)
+    place = _moved_by(held.steps, step, by) if cell is None else _shown(held, g.row(cell.row), cell)
+    facts, arrays = _columns(held, g, measure, mode, 0, place, place + 1)
+    return {**facts, "step": int(held.steps[place])}, arrays
+
+
+def _moved_by(steps: Array, step: int, by: int) -> int:
+    """The place of a recorded step, so many after the newest up to `step`."""
+    if not len(steps):
+        raise RunError("a step of a run with steps", str(step), "Wait for its first")
+    place = int(np.searchsorted(steps, step, side="right")) - 1
+    if by < 0 and place >= 0 and steps[place] < step:
+        by += 1  # between two of them, the one before is one step back
+    return min(max(place + by, 0), len(steps) - 1)
+
+
+def _shown(held: Matrix, row: int, cell: Cell) -> int:
+    """The place of the step whose number, or whose mark, a cell of many steps shows; the first of them."""
+    first = cell.column << cell.level
+    cells = held.cells(first, (cell.column + 1) << cell.level)
+    if first < 0 or not cells.flags.shape[1]:
+        raise RunError("a column of the picture", str(cell.column), "Load the page again")
+    low, high, flags = cells.low[row], cells.high[row], cells.flags[row]
+    there = {
+        "low": (low == low.min()) & (flags & VALUE > 0),
+        "high": (high == high.max()) & (flags & VALUE > 0),
+        "inf": flags & INF > 0,
+        "nan": flags & NAN > 0,
+    }
+    return first + int(np.argmax(there.get(cell.mark, flags > 0)))
 
 
 def _columns(

@@ -31,12 +31,10 @@ function usualOf(m) {
 /** @param {HTMLCanvasElement} canvas @param {Page} page */
 export function drawDepth(canvas, page) {
   const { g, w, h } = sheet(canvas);
-  const m = page.shown();
-  const step = page.hover ?? page.selection.step;
-  if (!m || !m.rows) return;
+  const shown = page.shown();
+  const { m, column } = page.rowsAt(page.hover ?? page.selection.step);
+  if (!m || !m.rows || !shown) return;
   const t = page.theme;
-  let column = step === null ? m.columns - 1 : m.at(step);
-  if (column < 0) column = m.columns - 1;
   const each = h / m.rows;
   const [kind, low, high] = m.scale;
   const zero = isRelative(kind) ? w / 2 : 0;
@@ -57,7 +55,7 @@ export function drawDepth(canvas, page) {
       g.fillRect(Math.min(zero, x(value)), top, Math.max(Math.abs(x(value) - zero), 1), tall);
     }
   }
-  const usual = usualOf(m);
+  const usual = usualOf(shown);
   g.strokeStyle = t.warning;
   g.lineWidth = 1.2;
   g.beginPath();

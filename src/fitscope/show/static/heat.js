@@ -71,7 +71,7 @@ function paint(m, span, image, dark, fresh) {
         line[x] = colours[codes[x]];
         continue;
       }
-      const rank = first[x] < 0 ? 0 : f & NAN ? 4 : f & INF ? 3 : f & VALUE ? 2 : 1;
+      const rank = rankOf(first[x], f);
       if (shared && rank <= worst[x]) continue;
       worst[x] = rank;
       line[x] = rank === 0 ? 0 : rank === 4 ? nan : rank === 3 ? inf : rank === 2 ? colours[codes[x]] : hatched(none, x, top, dark);
@@ -152,14 +152,52 @@ function flag(g, x, y, error) {
   g.stroke();
 }
 
-/** What lies under a place on the canvas. @param {HTMLCanvasElement} canvas @param {Page} page @param {number} px @param {number} py */
+/**
+ * @typedef {object} Spot what one pixel shows
+ * @property {import("./matrix.js").Matrix} matrix
+ * @property {number} row
+ * @property {number} column of what is seen; -1 where nothing was recorded at all
+ * @property {"nan" | "inf" | "low" | "high" | "none"} mark what of that column
+ * @property {number} code of the value
+ * @property {[number, number]} ends lowest and highest code of all that falls into the pixel
+ * @property {[number, number]} steps first and last
+ */
+
+const RANKS = /** @type {const} */ (["none", "none", "high", "inf", "nan"]);
+
+/** What lies under a place on the canvas, by the rules of the painting. @param {HTMLCanvasElement} canvas @param {Page} page @param {number} px @param {number} py @returns {Spot | null} */
 export function under(canvas, page, px, py) {
   const m = page.shown();
+  if (!m || !m.rows) return null;
   const { from, to } = page.span();
-  const row = Math.min(Math.max(Math.floor((py / canvas.clientHeight) * page.rows.length), 0), page.rows.length - 1);
-  const step = from + ((to - from) * (px + 0.5)) / canvas.clientWidth;
-  if (!m || !page.rows.length) return null;
-  const near = 0.5 * ((to - from) / canvas.clientWidth);
-  const column = Math.max(m.at(step), m.at(Math.max(step - near, m.start[0] ?? 0)));
-  return { row, column, step: column >= 0 ? m.start[column] : Math.round(step) };
+  const [wide, high] = [canvas.width, canvas.height];
+  const x = Math.min(Math.max(Math.floor((px / canvas.clientWidth) * wide), 0), wide - 1);
+  const y = Math.min(Math.max(Math.floor((py / canvas.clientHeight) * high), 0), high - 1);
+  const end = Math.min(x + 2, wide); // what a pixel shows depends on its neighbours
+  const { first, last } = pixels(m, from, to, wide, end);
+  const bottom = Math.ceil(((y + 1) * m.rows) / high) - 1;
+  const [codes, flags] = [new Uint16Array(end), new Uint8Array(end)];
+  let [row, worst, code] = [bottom, -1, 0];
+  for (let r = Math.min(Math.ceil((y * m.rows) / high), bottom); r <= bottom; r++) {
+    pick(m, r, first, last, codes, flags, Math.max(x - 1, 0));
+    const rank = rankOf(first[x], flags[x]);
+    if (rank > worst) [row, worst, code] = [r, rank, codes[x]];
+  }
+  return { matrix: m, row, code, ...inPixel(m, row, first[x], last[x], worst, code), steps: first[x] < 0 ? [Math.round(from + ((to - from) * x) / wide), 0] : [m.start[first[x]], m.stop(last[x]) - 1] };
 }
+
+/** Which of a pixel's columns is seen. @param {import("./matrix.js").Matrix} m @param {number} row @param {number} first @param {number} last @param {number} rank @param {number} code */
+function inPixel(m, row, first, last, rank, code) {
+  let [column, mark] = [first, /** @type {Spot["mark"]} */ (RANKS[rank])];
+  const ends = /** @type {[number, number]} */ ([65535, 0]);
+  for (let c = last; c >= first && first >= 0; c--) {
+    const i = row * m.room + c;
+    if (m.flags[i] & VALUE) [ends[0], ends[1]] = [Math.min(ends[0], m.low[i]), Math.max(ends[1], m.high[i])];
+    if (rank === 4 ? m.flags[i] & NAN : rank === 3 ? m.flags[i] & INF : m.flags[i] & VALUE && (m.low[i] === code || m.high[i] === code)) column = c;
+  }
+  if (mark === "high" && m.high[row * m.room + column] !== code) mark = "low";
+  return { column, mark, ends };
+}
+
+/** The worst of several is seen. @param {number} column -1: none @param {number} f flags */
+const rankOf = (column, f) => (column < 0 ? 0 : f & NAN ? 4 : f & INF ? 3 : f & VALUE ? 2 : 1);

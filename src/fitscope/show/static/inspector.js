@@ -250,7 +250,7 @@ function coarseTable(page) {
 }
 
 /** @param {import("./matrix.js").Matrix} m @param {number} row @param {number} column */
-export function ends(m, row, column) {
+function ends(m, row, column) {
   const i = row * m.room + column;
   const f = m.flags[i];
   if (f & NAN) return ["NaN", "NaN"];

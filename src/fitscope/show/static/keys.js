@@ -42,7 +42,7 @@ function menus(page) {
   find.addEventListener("change", () => {
     const wanted = find.value.toLowerCase();
     const row = page.rows.find((r) => r.name.toLowerCase() === wanted) ?? page.rows.find((r) => r.name.toLowerCase().includes(wanted));
-    if (wanted && row) page.select({ layer: row.name, step: page.selection.step ?? page.matrix?.start[(page.matrix?.columns ?? 1) - 1] ?? 0 });
+    if (wanted && row) page.select({ layer: row.name, step: page.selection.step ?? page.head.step ?? 0 });
     find.value = "";
     find.blur();
   });
@@ -79,7 +79,7 @@ function mouse(page) {
       return;
     }
     const found = under(heat, page, x, y);
-    if (found) page.select({ layer: page.rows[found.row].name, step: found.step });
+    if (found) page.choose(found);
   });
   heat.addEventListener("pointerleave", () => {
     by("tip").hidden = true;
@@ -95,7 +95,7 @@ function mouse(page) {
   by("strip").addEventListener("click", (event) => {
     const box = by("strip").getBoundingClientRect();
     const row = page.rows[Math.floor(((event.clientY - box.top) / box.height) * page.rows.length)];
-    if (row) page.select({ layer: row.name, step: page.selection.step ?? page.matrix?.start[(page.matrix?.columns ?? 1) - 1] ?? 0 });
+    if (row) page.select({ layer: row.name, step: page.selection.step ?? page.head.step ?? 0 });
   });
 }
 

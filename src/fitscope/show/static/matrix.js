@@ -164,13 +164,13 @@ export function pick(m, row, first, last, out, flags, begin = 0) {
 
 /**
  * The columns that each of `wide` pixels between two steps stands for.
- * @param {Matrix} m @param {number} from @param {number} to @param {number} wide
+ * @param {Matrix} m @param {number} from @param {number} to @param {number} wide @param {number} end before which pixel to stop
  */
-export function pixels(m, from, to, wide) {
-  const first = new Int32Array(wide).fill(-1);
-  const last = new Int32Array(wide).fill(-1);
+export function pixels(m, from, to, wide, end = wide) {
+  const first = new Int32Array(end).fill(-1);
+  const last = new Int32Array(end).fill(-1);
   let c = 0;
-  for (let x = 0; x < wide; x++) {
+  for (let x = 0; x < end; x++) {
     const a = from + ((to - from) * x) / wide;
     const b = from + ((to - from) * (x + 1)) / wide;
     while (c < m.columns && m.stop(c) <= a) c++;

@@ -38,6 +38,11 @@ export class Served {
     return unpack(await (await this.#get("matrix", question)).arrayBuffer());
   }
 
+  /** All rows at one recorded step. @param {Record<string, any>} question @returns {Promise<import("./pack.js").Packed | null>} */
+  async step(question) {
+    return unpack(await (await this.#get("step", question)).arrayBuffer());
+  }
+
   /** @param {string | undefined} run */
   async series(run) {
     return unpack(await (await this.#get("series", { run })).arrayBuffer());
@@ -108,6 +113,11 @@ export class Enclosed {
     const facts = this.data.facts.matrices[name];
     if (!facts) throw new Error(`This file has no ${mode} of ${measure}.`);
     return { facts: { ...facts }, arrays: this.#arrays(name) };
+  }
+
+  /** A file has nothing finer than its picture. @returns {Promise<import("./pack.js").Packed | null>} */
+  async step() {
+    return null;
   }
 
   async series() {

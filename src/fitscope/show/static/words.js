@@ -4,7 +4,6 @@ import { sheet } from "./canvas.js";
 import { MARKS, colourAt, css } from "./colour.js";
 import { by, clean, element, meaning, percent, whole } from "./format.js";
 import { under } from "./heat.js";
-import { ends } from "./inspector.js";
 
 /** @typedef {import("./main.js").Page} Page */
 
@@ -82,19 +81,29 @@ function legend(box, m, dark) {
   }
 }
 
+/** @param {[number, number]} steps */
+const between = ([a, b]) => (b > a ? `steps ${whole(a)}–${whole(b)}` : `step ${whole(a)}`);
+
 /** What lies under the mouse. @param {Page} page @param {MouseEvent} event */
 export function drawTip(page, event) {
   const heat = /** @type {HTMLCanvasElement} */ (by("heat"));
   const place = heat.getBoundingClientRect();
   const found = under(heat, page, event.clientX - place.left, event.clientY - place.top);
-  const m = page.shown();
   const tip = by("tip");
-  tip.hidden = !found || !m;
-  page.hover = found ? found.step : null;
-  if (!found || !m) return;
-  const [low, high] = found.column < 0 ? ["not recorded", "not recorded"] : ends(m, found.row, found.column);
-  const born = page.head.births?.[page.rows[found.row].name]?.[page.measure()?.kind];
-  tip.textContent = `${clean(page.rows[found.row].name)}  step ${whole(found.step)}  ${low === high ? low : `${low} … ${high}`}${/NaN|Inf/.test(low) && born !== undefined ? `  since step ${whole(born)}` : ""}`;
+  tip.hidden = !found;
+  page.hover = null;
+  if (!found) return;
+  const { matrix: m, row, steps } = found;
+  page.hover = found.column < 0 ? steps[0] : m.start[found.column];
+  const step = page.point(found, () => drawTip(page, event));
+  if (step !== null) page.hover = step;
+  const word = (/** @type {number} */ code) => meaning(m.scale[0], m.value(code));
+  const value = { nan: "NaN", inf: "Inf", low: word(found.code), high: word(found.code), none: "not recorded" }[found.mark];
+  const born = /NaN|Inf/.test(value) ? page.head.births?.[page.rows[row].name]?.[page.measure()?.kind] : undefined;
+  const said = [clean(page.rows[row].name), step === null ? between(steps) : `step ${whole(step)}`, value];
+  if (born !== undefined) said.push(`since step ${whole(born)}`);
+  else if (steps[1] > steps[0] && found.ends[0] < found.ends[1]) said.push(`(${between(steps)}: ${word(found.ends[0])} … ${word(found.ends[1])})`);
+  tip.textContent = said.join("  ");
   tip.style.left = `${Math.min(event.clientX + 12, window.innerWidth - tip.offsetWidth - 8)}px`;
   tip.style.top = `${event.clientY + 14}px`;
 }
