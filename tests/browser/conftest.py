@@ -66,12 +66,17 @@ class Watched:
     def __init__(self) -> None:
         self.errors: list[str] = []
         self.requests: list[str] = []
+        self.refused = False  #: whether it belongs to the test that questions are not answered
 
     def watch(self, page: Page) -> Page:
-        page.on("console", lambda m: self.errors.append(m.text) if m.type == "error" else None)
+        page.on("console", lambda m: self._said(m.text) if m.type == "error" else None)
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         page.on("request", lambda request: self.requests.append(request.url))
         return page
+
+    def _said(self, text: str) -> None:
+        if not (self.refused and text.startswith("Failed to load resource")):
+            self.errors.append(text)
 
 
 @pytest.fixture

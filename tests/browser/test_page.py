@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import BrowserContext, Page, expect
+from playwright.sync_api import BrowserContext, Page, Route, expect
 
 from fitscope.show.serve import Server
 
@@ -411,4 +412,135 @@ def test_a_run_of_the_loss_alone_grows(tmp_path: Path, look: Look) -> None:
         run.add(range(20, 60))
         page.wait_for_selector('#facts[data-step="59"]')
         page.wait_for_selector('body[data-span^="0 60"]')
+    run.close()
+
+
+def test_a_lost_connection_is_said_and_mended(
+    tmp_path: Path, context: BrowserContext, look: Look, watched: Watched
+) -> None:
+    watched.refused = True
+    run = made.Growing(tmp_path)
+    run.add(range(20))
+    with Server(tmp_path, 0, tick=0.1).start() as first:
+        port = first.port
+        page = look(first.url)
+        page.wait_for_selector("body[data-tick]")
+        expect(page.locator("#status")).to_contain_text("live")
+    expect(page.locator("#status")).to_have_text("✖ connection lost")
+    expect(page.locator("#problems")).to_contain_text("The server does not answer")
+    page.locator("#measure").select_option("activations.std")  # what somebody does meanwhile does no harm
+    run.add(range(20, 40))
+    second = Server(tmp_path, port, tick=0.1)
+    second._guard.token = first._guard.token
+    with second.start():
+        expect(page.locator("#status")).to_contain_text("live", timeout=20_000)
+        expect(page.locator("#problems")).to_be_hidden()
+        page.wait_for_selector('#facts[data-step="39"]')
+        page.wait_for_selector('body[data-shown="activations.std absolute 0"]')
+        run.add(range(40, 50))
+        page.wait_for_selector('#facts[data-step="49"]')
+    with Server(tmp_path, port, tick=0.1).start() as third:  # another token
+        expect(page.locator("#problems")).to_contain_text("open the address that it printed", timeout=20_000)
+        expect(page.locator("#status")).to_have_text("✖ connection lost")
+        context.new_page().goto(third.url)
+        expect(page.locator("#status")).to_contain_text("live", timeout=20_000)
+    run.close()
+
+
+def test_a_deleted_run_is_said_to_be_gone_and_stays_on_show(
+    tmp_path: Path, look: Look, watched: Watched
+) -> None:
+    watched.refused = True  # its exact numbers
+    old, new = made.Growing(tmp_path, ("a", "b"), "old"), made.Growing(tmp_path, ("x",), "new")
+    for run in (old, new):
+        run.add(range(20))
+        run.close()
+    with Server(tmp_path, 0).start() as server:
+        page = look(server.url, "#run=old&measure=activations.rms&layer=b&step=5")
+        inspected(page, "b 5 activations.rms")
+        shutil.rmtree(tmp_path / "old")
+        page.evaluate("() => document.dispatchEvent(new Event('visibilitychange'))")
+        expect(page.locator("#problems")).to_contain_text("The run old is gone")
+        expect(page.locator("#run")).to_have_value("old")
+        expect(page.locator("#run option")).to_have_text(["old · gone", "net · new"])
+        page.keyboard.press("k")
+        expect(page.locator("#inspector h2")).to_have_text("a")
+        assert state(page)["run"] == "old"
+        page.locator("#run").select_option("new")
+        expect(page.locator("#layers option")).to_have_count(1)
+        expect(page.locator("#problems")).to_be_hidden()
+        page = look(server.url, "#run=old&layer=b&step=5")
+        expect(page.locator("#problems")).to_contain_text(
+            "There is no run old to read here: this is the newest"
+        )
+        assert state(page)["run"] == "new"
+
+
+def test_nothing_of_a_run_is_left_when_another_is_chosen(tmp_path: Path, look: Look) -> None:
+    made.sampled(tmp_path)
+    other = made.Growing(tmp_path, ("a",), "other")
+    other.add(range(30))
+    other.close()
+    with Server(tmp_path, 0).start() as server:
+        page = look(server.url, "#run=run&measure=activations.rms&layer=a&step=5")
+        expect(page.locator("#samples")).to_be_visible()
+        expect(page.locator("#inspector .spread")).to_be_visible()
+        page.locator("#run").select_option("other")
+        expect(page.locator("#facts")).to_have_attribute("data-step", "29")
+        expect(page.locator("#samples")).to_be_hidden()
+        page.keyboard.press("j")
+        inspected(page, "a 29 activations.rms")
+        expect(page.locator("#samples")).to_be_hidden()
+        expect(page.locator("#inspector .spread")).to_be_visible()
+        page.locator("#run").select_option("run")
+        page.wait_for_selector('#facts[data-step="7"]')
+        page.keyboard.press("j")
+        expect(page.locator("#samples")).to_be_visible()
+
+
+def test_a_late_answer_about_another_run_is_let_go(tmp_path: Path, look: Look) -> None:
+    for name, layers in (("old", ("a", "b")), ("new", ("x",))):
+        run = made.Growing(tmp_path, layers, name)
+        run.add(range(20))
+        run.close()
+    with Server(tmp_path, 0).start() as server:
+        page = look(server.url, "#run=old")
+        held: list[Route] = []
+        page.route("**/api/head?run=new", lambda route: held.append(route))
+        page.locator("#run").select_option("new")
+        while not held:
+            page.wait_for_timeout(20)
+        page.locator("#run").select_option("old")
+        page.wait_for_selector('body[data-span="0 20"]')
+        held[0].continue_()
+        page.wait_for_timeout(500)
+        expect(page.locator("#layers option")).to_have_count(2)
+        expect(page.locator("#run")).to_have_value("old")
+
+
+def test_a_late_answer_about_another_statistic_is_let_go(server: Server, look: Look) -> None:
+    page = look(server.url, "#run=broken&measure=gradients.rms&layer=gap&step=1")
+    held: list[Route] = []
+    page.route("**/api/matrix?*from=*", lambda route: held.append(route))
+    page.keyboard.press("z")
+    while not held:
+        page.wait_for_timeout(20)
+    page.locator("#mode").select_option("past")
+    page.wait_for_selector('body[data-shown="gradients.rms past 2"]')
+    held[0].continue_()
+    page.wait_for_timeout(500)
+    assert page.locator("body").get_attribute("data-shown") == "gradients.rms past 2"
+
+
+def test_the_distribution_grows_with_the_run(tmp_path: Path, look: Look, watched: Watched) -> None:
+    run = made.Growing(tmp_path)
+    run.add(range(20))
+    with Server(tmp_path, 0, tick=0.1).start() as server:
+        page = look(server.url, "#measure=activations.rms&layer=a&step=5")
+        inspected(page, "a 5 activations.rms")
+        asked = sum("api/distribution" in url for url in watched.requests)
+        run.add(range(20, 60))
+        page.wait_for_selector('#facts[data-step="59"]')
+        page.wait_for_timeout(500)
+        assert sum("api/distribution" in url for url in watched.requests) == asked + 1
     run.close()

@@ -8,7 +8,7 @@ import { drawInspector } from "./inspector.js";
 import { listen } from "./keys.js";
 import { Curve, drawLanes, drawLoss } from "./lossplot.js";
 import { Matrix } from "./matrix.js";
-import { fillMenus, fillRuns } from "./menus.js";
+import { chooseRun, fillMenus, fillRuns } from "./menus.js";
 import { drawSamples, drawTable } from "./samples.js";
 import { Enclosed, Served } from "./source.js";
 import { fromAddress, toAddress } from "./state.js";
@@ -19,33 +19,54 @@ import { drawCaption, tellRun } from "./words.js";
 /** @typedef {import("./state.js").Selection} Selection */
 
 export class Page {
+  // Of the run on show.
+  /** @type {any} */ head = { findings: [], lanes: [], measures: [], modes: [] };
+  /** @type {Row[]} */ rows = [];
+  /** @type {Map<string, number>} */ places = new Map();
+  /** @type {Matrix | null} */ matrix = null;
+  /** @type {Matrix | null} */ detail = null;
+  /** @type {Curve | null} */ curve = null;
+  /** @type {any} */ moment = null;
+  /** @type {any} */ spread = null;
+  /** All rows at single steps, where a column of the picture has many. @type {Map<number, Matrix>} */ cuts = new Map();
+  spreadOf = "";
+  told = "";
+  stripped = "";
+  reach = 0;
+
   /** @param {Served | Enclosed} source */
   constructor(source) {
     this.source = source;
     this.selection = fromAddress();
     this.theme = theme();
-    /** @type {any} */ this.head = { findings: [], lanes: [], rows: [], measures: [], modes: [] };
-    /** @type {Row[]} */ this.rows = [];
-    /** @type {Map<string, number>} */ this.places = new Map();
-    /** @type {Matrix | null} */ this.matrix = null;
-    /** @type {Matrix | null} */ this.detail = null;
-    /** @type {Curve | null} */ this.curve = null;
     /** @type {number | null} */ this.hover = null;
     /** @type {{x0: number, x1: number} | null} */ this.drag = null;
-    /** @type {any} */ this.moment = null;
-    /** @type {any} */ this.spread = null;
     /** @type {EventSource | null} */ this.events = null;
-    /** All rows at single steps, where a column of the picture has many. @type {Map<number, Matrix>} */ this.cuts = new Map();
     /** The spot under the mouse, once it is known which step it shows. @type {{key: string, step: number | null}} */ this.pointed = { key: "", step: null };
     this.moves = 0;
     this.moving = false;
-    this.spreadOf = "";
-    this.told = "";
-    this.stripped = "";
+    this.missing = ""; // the run asked for that is not here (any more)
+    /** Why the page is not up to date. @type {{status: string, text: string} | null} */ this.trouble = null;
+    this.failures = 0;
     this.gutter = 168;
     this.waiting = false;
+    // Questions are numbered: what comes after a newer one was asked is let go.
+    this.turn = 0;
     this.asked = 0;
+    this.inspected = 0;
+  }
+
+  /** Nothing of the run is left on the page. */
+  forget() {
+    this.head = { findings: [], lanes: [], measures: [], modes: [] };
+    this.rows = [];
+    this.places.clear();
+    this.cuts.clear();
+    this.matrix = this.detail = this.curve = this.moment = this.spread = null;
+    this.inspected += 1;
+    this.spreadOf = this.told = this.stripped = "";
     this.reach = 0;
+    by("samples").hidden = true;
   }
 
   // ---- what is shown ----------------------------------------------------------------------------------
@@ -97,8 +118,8 @@ export class Page {
 
   async open() {
     const { source } = this;
-    if (source.live) fillRuns(this, await source.runs());
-    await this.fetch();
+    if (source.live) chooseRun(this, await source.runs());
+    if (!(await this.fetch())) return;
     const first = this.head.findings[0];
     if (this.selection.step === null && this.head.selected) Object.assign(this.selection, this.head.selected);
     if (this.selection.step === null && first?.row) Object.assign(this.selection, { layer: first.row, step: first.step });
@@ -110,17 +131,23 @@ export class Page {
     this.follow();
   }
 
-  /** All that the page shows, from the start. */
+  /** All that the page shows, from the start. Whether nobody asked for something else in the meantime. */
   async fetch() {
     const { source, selection } = this;
-    this.take(await source.head(selection.run || undefined));
+    const turn = ++this.turn;
+    const head = await source.head(selection.run || undefined);
+    if (turn !== this.turn) return false;
+    this.trouble = null;
+    this.take(head);
     const { shown, findings, measures } = this.head;
     if (shown && !selection.measure) [selection.measure, selection.mode] = shown;
     if (!this.measure()) selection.measure = findings[0]?.measure ?? "";
     if (!this.measure()) selection.measure = measures[0]?.key ?? ""; // none: only a loss, or nothing yet
     fillMenus(this);
     const [series] = await Promise.all([source.series(selection.run || undefined), this.load()]);
+    if (turn !== this.turn) return false;
     this.curve = new Curve(series.facts, series.arrays);
+    return true;
   }
 
   /** @param {any} head */
@@ -188,9 +215,12 @@ export class Page {
     const { run, measure, mode, other, from, to } = this.selection;
     clearTimeout(this.later);
     if (!this.source.live || from === null || to === null || !this.matrix || this.matrix.level === 0) return;
-    this.later = setTimeout(async () => {
+    const { asked } = this;
+    const later = this.later = setTimeout(async () => {
       const wide = to - from;
-      const { facts, arrays } = await this.source.matrix({ run, measure, mode: mode || "absolute", other, from: from - wide, to: to + wide });
+      const found = await this.source.matrix({ run, measure, mode: mode || "absolute", other, from: from - wide, to: to + wide }).catch(() => null);
+      if (!found || asked !== this.asked || later !== this.later) return;
+      const { facts, arrays } = found;
       facts.until = Math.min(to + wide, facts.end);
       this.detail = new Matrix(facts, /** @type {any} */ (arrays));
       this.draw();
@@ -207,13 +237,14 @@ export class Page {
         run, measure, mode: mode || "absolute", other, level: matrix?.level ?? 0, first: Math.max((matrix?.columns ?? 0) - 1, 0),
         loss_level: this.curve?.level ?? 0, loss_first: Math.max((this.curve?.start.length ?? 0) - 1, 0),
       },
-      (tick, bytes) => this.tick(tick, bytes),
+      (tick, bytes) => this.tick(tick, bytes), () => this.lost({}),
     ));
   }
 
   /** What is new. @param {import("./pack.js").Packed} tick @param {number} bytes */
   tick(tick, bytes) {
     const began = performance.now();
+    this.failures = 0;
     const { matrix, loss, lanes, ...facts } = tick.facts;
     const of = (/** @type {string} */ name) => Object.fromEntries(Object.entries(tick.arrays).filter(([key]) => key.startsWith(`${name}.`)).map(([key, value]) => [key.slice(name.length + 1), value]));
     if ((facts.layers ?? this.rows.length) !== this.rows.length || (matrix && this.matrix && !this.matrix.fits(matrix))) return void this.again();
@@ -227,6 +258,7 @@ export class Page {
     this.take(facts);
     if (this.matrix?.coarsen() || (this.curve && this.curve.start.length > 4096)) return void this.again();
     this.drawNow();
+    if (this.outgrown()) this.inspect();
     document.body.dataset.tick = String(Number(document.body.dataset.tick ?? 0) + 1);
     document.body.dataset.tickBytes = String(bytes);
     document.body.dataset.tickMs = (performance.now() - began).toFixed(1);
@@ -235,9 +267,23 @@ export class Page {
   /** Begins anew: the first rows or others turned up, an attempt took over, or the picture became too fine. */
   async again() {
     this.events?.close();
-    await this.fetch();
+    try {
+      if (!(await this.fetch())) return;
+    } catch (problem) {
+      return this.lost(problem);
+    }
     this.follow();
+    this.inspect();
     this.draw();
+  }
+
+  /** Says that the server does not answer, or what it answers, and asks again, ever more seldom. @param {any} problem */
+  lost({ status, message }) {
+    this.events?.close();
+    this.trouble = { status: status === 404 ? "✖ cannot be read" : "✖ connection lost", text: status === 403 ? "The server was started anew: open the address that it printed." : status ? message : "The server does not answer. What is shown may be out of date." };
+    tellRun(this);
+    clearTimeout(this.retry);
+    this.retry = setTimeout(() => this.again(), Math.min(500 * 2 ** this.failures++, 15_000));
   }
 
   // ---- choosing ---------------------------------------------------------------------------------------
@@ -250,13 +296,22 @@ export class Page {
     const { selection } = this;
     if (selection.run !== before.run) {
       this.events?.close();
+      clearTimeout(this.retry);
       Object.assign(selection, { layer: "", step: null, from: null, to: null });
-      this.matrix = this.detail = this.curve = this.moment = this.spread = null;
-      return this.open();
+      this.missing = "";
+      this.forget();
+      tellRun(this);
+      this.drawNow();
+      return this.open().catch((problem) => this.lost(problem));
     }
     if (selection.measure !== before.measure || selection.mode !== before.mode || selection.other !== before.other) {
       fillMenus(this);
-      await this.load();
+      try {
+        await this.load();
+      } catch (problem) {
+        if (this.source.live) return this.lost(problem);
+        throw problem;
+      }
       this.follow();
     } else if (selection.from !== before.from || selection.to !== before.to) this.zoomIn();
     this.inspect();
@@ -268,19 +323,26 @@ export class Page {
     const { run, layer, step, measure } = this.selection;
     if (step !== null && this.source.live && this.shown()?.level && !this.cuts.has(step)) this.cut({ step });
     if (!this.places.has(layer) || step === null) return this.draw();
-    const key = `${layer} ${step} ${measure}`;
-    this.wanted = key;
+    const number = ++this.inspected;
+    const key = `${layer} ${measure} ${this.head.generation}`;
+    const known = this.spreadOf === key && !this.outgrown();
     const [moment, spread] = await Promise.all([
       this.source.moment({ run, row: layer, step, measure }).catch(() => null),
-      this.spreadOf === `${layer} ${measure}` ? this.spread : this.source.distribution({ run, row: layer, measure }).catch(() => null),
+      known ? this.spread : this.source.distribution({ run, row: layer, measure }).catch(() => null),
     ]);
-    if (this.wanted !== key) return;
-    [this.moment, this.spread, this.spreadOf] = [moment, spread, `${layer} ${measure}`];
-    document.body.dataset.inspected = key;
+    if (this.inspected !== number) return;
+    [this.moment, this.spread, this.spreadOf] = [moment, spread, spread ? key : ""];
+    document.body.dataset.inspected = `${layer} ${step} ${measure}`;
     drawInspector(by("inspector"), this, this.moment, this.spread);
     if (!this.head.samples) return;
     const samples = await this.source.samples({ run, step }).catch(() => null); // the slowest question, and nobody waits for it
-    if (this.wanted === key) drawSamples(by("samples"), this, samples);
+    if (this.inspected === number) drawSamples(by("samples"), this, samples);
+  }
+
+  /** Whether a run has grown so far that its distribution over the training is to be drawn anew. */
+  outgrown() {
+    const { start } = this.spread?.arrays ?? {};
+    return this.source.live && start?.length && this.head.step - this.spread.facts.end > (this.spread.facts.end - start[0]) / 16;
   }
 
   /** @param {number} to which finding, from the current one */
@@ -413,7 +475,11 @@ async function start() {
       await new Promise((resolve) => setTimeout(resolve, 2000)); // a training may be about to begin
     }
   }
-  if (source.live) setInterval(async () => fillRuns(page, await source.runs()), 15_000);
+  if (!source.live) return;
+  const refresh = async () => fillRuns(page, await source.runs());
+  const quietly = () => void refresh().catch(() => {}); // that the server is gone is said already
+  setInterval(quietly, 15_000);
+  document.addEventListener("visibilitychange", quietly);
 }
 
 start();

@@ -2,21 +2,38 @@
 
 import { by, clean } from "./format.js";
 import { Enclosed } from "./source.js";
+import { tellRun } from "./words.js";
 
 /** @typedef {import("./main.js").Page} Page */
 
-/** The runs to choose from. @param {Page} page @param {any[]} runs */
+/** At the start: the run asked for, or else the newest that can be read. @param {Page} page @param {any[]} runs */
+export function chooseRun(page, runs) {
+  const { selection } = page;
+  const usable = runs.filter((r) => !r.problem);
+  if (!usable.some((r) => r.id === selection.run)) {
+    if (selection.run) Object.assign(selection, { layer: "", step: null, from: null, to: null });
+    page.missing = selection.run;
+    selection.run = usable[0]?.id ?? "";
+  }
+  fillRuns(page, runs);
+}
+
+/** The runs to choose from. Which one is on show stays, even if it is gone. @param {Page} page @param {any[]} runs */
 export function fillRuns(page, runs) {
+  const { selection } = page;
   const word = (/** @type {any} */ r) => clean([r.model, r.id, r.status === "running" ? "●" : ""].filter(Boolean).join(" · "));
   const usable = runs.filter((r) => !r.problem);
-  const chosen = usable.find((r) => r.id === page.selection.run) ?? usable[0];
-  page.selection.run = chosen?.id ?? "";
-  by("run").replaceChildren(...usable.map((r) => new Option(word(r), r.id, false, r === chosen)));
-  by("run").hidden = usable.length < 2;
-  by("compare-label").hidden = usable.length < 2;
-  const others = usable.filter((r) => r !== chosen);
-  if (!others.some((r) => r.id === page.selection.other)) page.selection.other = "";
-  by("other").replaceChildren(new Option("–", ""), ...others.map((r) => new Option(word(r), r.id, false, r.id === page.selection.other)));
+  const gone = selection.run && !usable.some((r) => r.id === selection.run);
+  if (gone || page.missing === selection.run) {
+    page.missing = gone ? selection.run : "";
+    tellRun(page);
+  }
+  const options = usable.map((r) => new Option(word(r), r.id, false, r.id === selection.run));
+  by("run").replaceChildren(...(gone ? [new Option(`${clean(selection.run)} · gone`, selection.run, false, true)] : []), ...options);
+  by("run").hidden = by("compare-label").hidden = by("run").childElementCount < 2;
+  const others = usable.filter((r) => r.id !== selection.run);
+  if (!others.some((r) => r.id === selection.other)) selection.other = "";
+  by("other").replaceChildren(new Option("–", ""), ...others.map((r) => new Option(word(r), r.id, false, r.id === selection.other)));
 }
 
 /** What can be shown, and how. @param {Page} page */

@@ -19,7 +19,7 @@ export class Served {
     const answer = await fetch(`/api/${path}?${asked(query)}`);
     if (!answer.ok) {
       const said = await answer.text();
-      throw new Error(said.startsWith("{") ? JSON.parse(said).problem : said);
+      throw Object.assign(new Error(said.startsWith("{") ? JSON.parse(said).problem : said), { status: answer.status });
     }
     return answer;
   }
@@ -63,13 +63,21 @@ export class Served {
     return unpack(await (await this.#get("distribution", question)).arrayBuffer());
   }
 
-  /** Calls back with what is new. @param {Record<string, any>} question @param {(tick: import("./pack.js").Packed, bytes: number) => void} tell */
-  follow(question, tell) {
+  /**
+   * Calls back with what is new, and once when no more comes: the browser's own way to try again knows neither what the
+   * page has by then nor why it was refused.
+   * @param {Record<string, any>} question @param {(tick: import("./pack.js").Packed, bytes: number) => void} tell @param {() => void} lost
+   */
+  follow(question, tell, lost) {
     const events = new EventSource(`/api/live?${asked(question)}`);
     let before = Promise.resolve(); // one after another, in their order
     const take = async (/** @type {string} */ data) => {
       const tick = unpack(await gunzip(fromBase64(data)));
       if (events.readyState !== EventSource.CLOSED) tell(tick, data.length);
+    };
+    events.onerror = () => {
+      events.close();
+      lost();
     };
     events.onmessage = ({ data }) => {
       before = before.then(() => take(data)).catch(reportError);

@@ -21,8 +21,8 @@ const card = (cls, title, text) => element("div", `finding plain ${cls}`, elemen
 export function tellRun(page) {
   const { head } = page;
   by("name").textContent = !head.id ? "reading …" : page.source.live && by("run").childElementCount > 1 ? "" : clean([head.model, head.id].filter(Boolean).join(" / "));
-  by("status").textContent = STATUS[/** @type {"running"} */ (head.status)] ?? clean(head.status ?? "");
-  by("status").dataset.status = head.status;
+  by("status").textContent = page.trouble?.status ?? STATUS[/** @type {"running"} */ (head.status)] ?? clean(head.status ?? "");
+  by("status").dataset.status = page.trouble ? "failed" : head.status;
   const facts = [head.step !== null && head.step !== undefined && `step ${whole(head.step)}`, head.epoch !== null && head.epoch !== undefined && `epoch ${head.epoch + 1}`];
   if (head.speed && head.status === "running") facts.push(`${head.speed.toPrecision(2)} steps/s`);
   if (head.cost) facts.push(`capture costs ${percent(head.cost)}`);
@@ -31,8 +31,11 @@ export function tellRun(page) {
   by("facts").textContent = facts.filter(Boolean).join(" · ");
   for (const id of ["name", "facts"]) by(id).title = by(id).textContent ?? ""; // where there is no room for all of it
   by("facts").dataset.step = String(head.step ?? "");
-  by("problems").hidden = !head.problems?.length;
-  by("problems").textContent = (head.problems ?? []).map((/** @type {string} */ p) => `▲ ${clean(p)}`).join("   ");
+  const problems = [...(head.problems ?? [])];
+  if (page.missing) problems.unshift(page.missing === page.selection.run ? `The run ${page.missing} is gone, or cannot be read any more: this is what was last seen of it.` : `There is no run ${page.missing} to read here: this is the newest.`);
+  if (page.trouble) problems.unshift(page.trouble.text);
+  by("problems").hidden = !problems.length;
+  by("problems").textContent = problems.map((/** @type {string} */ p) => `▲ ${clean(p)}`).join("   ");
   const told = JSON.stringify([head.findings, head.empty && head.status]);
   if (told === page.told) return;
   page.told = told;
@@ -43,7 +46,7 @@ export function tellRun(page) {
     card.addEventListener("click", () => page.show(f));
     return card;
   });
-  if (!cards.length) cards.push(card(...(!head.empty ? NOTHING : head.status === "running" ? WAITING : EMPTY)));
+  if (!cards.length && head.id) cards.push(card(...(!head.empty ? NOTHING : head.status === "running" ? WAITING : EMPTY)));
   by("verdict").replaceChildren(...cards);
 }
 
