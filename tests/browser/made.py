@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from fitscope.record import Moment, Record, Samples
 from fitscope.reduce.oracle import reduce
@@ -79,11 +80,15 @@ class Growing:
         self.names = names
         self.writer = RunWriter.create(to, name, {"model": {"name": "net", "layers": layers}})
 
-    def add(self, steps: Iterable[int], value: Callable[[int, str], float] = lambda step, name: 1.0) -> None:
+    def add(
+        self,
+        steps: Iterable[int],
+        value: Callable[[int, str], ArrayLike] = lambda step, name: 1.0,
+        loss: Callable[[int], float] = lambda step: 1.0 + step,
+    ) -> None:
         for step in steps:
             at = Moment(step, step // 100, step % 100, 1_800_000_000.0 + step)
-            loss = reduce(np.float32(1.0 + step))
-            records = [Record("loss", at, (), "float32", loss, batched=False)]
+            records = [Record("loss", at, (), "float32", reduce(np.float32(loss(step))), batched=False)]
             for name in self.names:
                 tensor = np.full((2, 2), value(step, name), np.float32)
                 records.append(Record(f"activations/{name}", at, tensor.shape, "float32", reduce(tensor)))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from playwright.sync_api import BrowserContext, Page, Route, expect
 
@@ -197,6 +199,34 @@ def test_keys_move_the_selection(server: Server, look: Look) -> None:
     expect(page.locator("#keys")).to_be_visible()
 
 
+def test_every_finding_is_reached_by_key_and_by_click(tmp_path: Path, look: Look) -> None:
+    """Two in one cell, and one that is about no layer while a layer is selected."""
+    run = made.Growing(tmp_path)
+    wild = np.array([[np.nan, np.inf], [1, 1]])
+    run.add(
+        range(90),
+        lambda step, name: wild if (step, name) == (80, "b") else 1.0,
+        lambda step: 500.0 if step == 60 else 1.0 + 0.01 * (step % 2),
+    )
+    run.close()
+    with Server(tmp_path, 0).start() as server:
+        page = look(server.url)
+        cards = page.locator(".finding")
+        titles = cards.all_inner_texts()
+        assert len(titles) == 3, titles
+        expect(cards.nth(0)).to_have_attribute("aria-current", "true")
+        for key, order in (("n", (1, 2, 0, 1)), ("p", (0, 2, 1, 0))):
+            for i in order:
+                page.keyboard.press(key)
+                expect(cards.nth(i)).to_have_attribute("aria-current", "true")
+                expect(page.locator('.finding[aria-current="true"]')).to_have_count(1)
+        for i in (2, 1, 0):
+            cards.nth(i).click()
+            expect(cards.nth(i)).to_have_attribute("aria-current", "true")
+        page.keyboard.press("k")
+        expect(page.locator('.finding[aria-current="true"]')).to_have_count(0)
+
+
 def test_the_address_restores_the_selection(server: Server, look: Look) -> None:
     page = look(server.url, "#measure=activations.zeros&mode=start&layer=s2b1_bn1&step=800&from=500&to=1500")
     inspected(page, "s2b1_bn1 800 activations.zeros")
@@ -217,6 +247,21 @@ def test_another_statistic_and_colour_can_be_chosen(server: Server, look: Look) 
     page.locator("#measure").select_option("activations.zeros")
     expect(page.locator("#legend")).to_contain_text("σ")
     assert state(page)["measure"] == "activations.zeros"
+
+
+def test_a_difference_of_shares_is_no_factor(tmp_path: Path, look: Look) -> None:
+    run = made.Growing(tmp_path, ("a",))
+    half = np.array([[0, 1], [0, 1]])
+    run.add(range(20), lambda step, name: half if step >= 10 else 1.0)
+    run.close()
+    with Server(tmp_path, 0).start() as server:
+        page = look(server.url, "#measure=activations.zeros&mode=start&layer=a&step=0")
+        expect(page.locator("#legend")).to_contain_text("-100 pp+100 pp")
+        box = heat(page)
+        page.mouse.move(box["x"] + 0.8 * box["width"], box["y"] + box["height"] / 2)
+        expect(page.locator("#tip")).to_have_text(re.compile("a  step 1[5-7]  \\+50 pp"))
+        page.locator("#measure").select_option("activations.rms")
+        expect(page.locator("#legend")).to_contain_text("÷64×64")
 
 
 def test_two_runs_can_be_compared_and_another_chosen(server: Server, look: Look) -> None:

@@ -218,7 +218,8 @@ def _columns(
         "generation": g.generation,
         "end": _end(held.steps),
         "code": [held.code.offset, held.code.step],
-        "scale": [held.scale.kind, held.scale.low, held.scale.high],
+        # And of what: a difference of logarithms is a factor, one of shares is not.
+        "scale": [held.scale.kind, held.scale.low, held.scale.high, g.matrix(measure).scale.kind],
     }
     arrays = {
         "start": held.starts(level, first, stop).astype(np.float64),

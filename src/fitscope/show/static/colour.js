@@ -42,7 +42,7 @@ export const colourAt = (kind, dark, share) => css(at(mapFor(kind, dark), share)
 
 /**
  * For every code its colour.
- * @param {[number, number]} code offset and step @param {[string, number, number]} scale kind, low, high @param {boolean} dark
+ * @param {[number, number]} code offset and step @param {[string, number, number, string]} scale kind, low, high, of what @param {boolean} dark
  */
 export function table([offset, step], [kind, low, high], dark) {
   const map = mapFor(kind, dark);

@@ -25,14 +25,18 @@ export function percent(share) {
   return `${(100 * share).toFixed(digits)} %`;
 }
 
-/** What a code of a matrix means, in words. @param {string} kind of scale @param {number} value */
-export function meaning(kind, value) {
+/** What a number of a matrix means, in words. @param {string} kind of scale @param {number} value @param {string} of the kind of what is compared */
+export function meaning(kind, value, of = kind) {
   if (kind === "share") return percent(value);
   if (kind === "cosine") return value.toFixed(3);
-  if (kind === "past") return `${value > 0 ? "+" : ""}${value.toFixed(1)}σ`;
+  if (kind === "past") return `${signed(value, 1)}σ`;
   if (kind === "log2") return value <= -128 ? "0" : number(2 ** value);
-  return times(value);
+  if (of === "share") return `${signed(100 * value, 0)} pp`; // percentage points
+  return of === "log2" ? times(value) : signed(value, 2);
 }
+
+/** @param {number} value @param {number} digits */
+const signed = (value, digits) => `${value > 0 ? "+" : ""}${value.toFixed(digits)}`;
 
 /** Doublings as a factor. @param {number} doublings */
 export function times(doublings) {

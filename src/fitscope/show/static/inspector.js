@@ -3,7 +3,7 @@
 
 import { sheet } from "./canvas.js";
 import { MARKS, colourAt, css } from "./colour.js";
-import { clean, element, meaning, number, percent, whole } from "./format.js";
+import { clean, element, number, percent, whole } from "./format.js";
 import { INF, NAN, VALUE } from "./matrix.js";
 
 /** @typedef {import("./main.js").Page} Page */
@@ -256,7 +256,7 @@ function ends(m, row, column) {
   if (f & NAN) return ["NaN", "NaN"];
   if (f & INF) return ["Inf", "Inf"];
   if (!(f & VALUE)) return ["not recorded", "not recorded"];
-  return [meaning(m.scale[0], m.value(m.low[i])), meaning(m.scale[0], m.value(m.high[i]))];
+  return [m.word(m.low[i]), m.word(m.high[i])];
 }
 
 /** @param {string} tag @param {string[]} cells */

@@ -43,6 +43,7 @@ export class Page {
     /** @type {{x0: number, x1: number} | null} */ this.drag = null;
     /** @type {EventSource | null} */ this.events = null;
     /** The spot under the mouse, once it is known which step it shows. @type {{key: string, step: number | null}} */ this.pointed = { key: "", step: null };
+    this.jumped = ""; // to which finding
     this.moves = 0;
     this.moving = false;
     this.missing = ""; // the run asked for that is not here (any more)
@@ -345,18 +346,31 @@ export class Page {
     return this.source.live && start?.length && this.head.step - this.spread.facts.end > (this.spread.facts.end - start[0]) / 16;
   }
 
+  /** Which finding is selected: the one jumped to, or the first in the selected cell; -1: none. Several may share a cell. */
+  current() {
+    const { layer, step } = this.selection;
+    const here = (/** @type {any} */ f) => f.step === step && (f.row ?? layer) === layer;
+    const jumped = this.head.findings.findIndex((/** @type {any} */ f) => here(f) && this.nameOf(f) === this.jumped);
+    return jumped >= 0 ? jumped : this.head.findings.findIndex((/** @type {any} */ f) => here(f) && f.row);
+  }
+
+  /** What stays the same of a finding while a run grows. @param {any} finding */
+  nameOf({ lane, title, step, row, site }) {
+    return [lane, title, step, row, site].join("\n");
+  }
+
   /** @param {number} to which finding, from the current one */
   finding(to) {
     const { findings } = this.head;
-    if (!findings.length) return;
-    const now = findings.findIndex((/** @type {any} */ f) => f.step === this.selection.step && (f.row ?? "") === this.selection.layer);
-    this.show(findings[now < 0 ? 0 : (now + to + findings.length) % findings.length]);
+    const now = this.current();
+    if (findings.length) this.show(findings[now < 0 ? 0 : (now + to + findings.length) % findings.length]);
   }
 
   /** Jumps to a finding. @param {any} finding */
   show(finding) {
     const { from, to } = this.span();
     const outside = finding.step < from || finding.step > to;
+    this.jumped = this.nameOf(finding);
     this.select({
       layer: finding.row ?? this.selection.layer, step: finding.step,
       ...(finding.measure && this.head.measures.some((/** @type {any} */ m) => m.key === finding.measure) ? { measure: finding.measure } : {}),
@@ -434,10 +448,8 @@ export class Page {
     drawDepth(by("depth"), this);
     drawCaption(this);
     if (!this.moment || !this.places.has(this.selection.layer)) drawInspector(by("inspector"), this, this.moment, this.spread);
-    for (const [i, card] of [...by("verdict").children].entries()) {
-      const f = this.head.findings[i];
-      card.setAttribute("aria-current", String(!!f && f.step === this.selection.step && (f.row ?? "") === this.selection.layer));
-    }
+    const current = this.current();
+    for (const [i, card] of [...by("verdict").children].entries()) card.setAttribute("aria-current", String(i === current));
   }
 
   /** The strip changes seldom: with the layers, the selection, the findings, the window. */

@@ -2,6 +2,8 @@
 // A cell has the lowest and highest value that fell into it, as codes, and flags. Two columns merge into one of the
 // next level, so a picture that has become too fine is made coarser here, without asking again.
 
+import { meaning } from "./format.js";
+
 export const VALUE = 1, INF = 2, NAN = 4;
 const MOST = 2048;
 
@@ -20,7 +22,7 @@ export class Matrix {
     this.facts = facts;
     /** @type {[number, number]} */
     this.code = facts.code;
-    /** @type {[string, number, number]} */
+    /** Kind, low, high, and the kind of what is compared. @type {[string, number, number, string]} */
     this.scale = facts.scale;
     this.level = facts.level;
     this.first = facts.first;
@@ -40,6 +42,11 @@ export class Matrix {
   /** @param {number} code */
   value(code) {
     return this.code[0] + code * this.code[1];
+  }
+
+  /** In words. @param {number} code */
+  word(code) {
+    return meaning(this.scale[0], this.value(code), this.scale[3]);
   }
 
   /** The column that a step lies in; -1 before the first. @param {number} step */

@@ -67,7 +67,7 @@ function legend(box, m, dark) {
   const key = `${m.scale} ${dark}`;
   if (box.dataset.key === key) return;
   box.dataset.key = key;
-  const [kind, low, high] = m.scale;
+  const [kind, low, high, of] = m.scale;
   const bar = /** @type {HTMLCanvasElement} */ (element("canvas"));
   const swatch = (/** @type {string} */ colour) => {
     const made = element("span", "swatch");
@@ -75,7 +75,7 @@ function legend(box, m, dark) {
     return made;
   };
   box.replaceChildren(
-    meaning(kind, low), bar, meaning(kind, high), swatch(css(MARKS.nan)), "NaN", swatch(css(MARKS.inf)), "Inf", swatch("var(--missing)"), "not recorded",
+    meaning(kind, low, of), bar, meaning(kind, high, of), swatch(css(MARKS.nan)), "NaN", swatch(css(MARKS.inf)), "Inf", swatch("var(--missing)"), "not recorded",
   );
   const { g, w, h } = sheet(bar);
   for (let x = 0; x < w; x++) {
@@ -100,12 +100,11 @@ export function drawTip(page, event) {
   page.hover = found.column < 0 ? steps[0] : m.start[found.column];
   const step = page.point(found, () => drawTip(page, event));
   if (step !== null) page.hover = step;
-  const word = (/** @type {number} */ code) => meaning(m.scale[0], m.value(code));
-  const value = { nan: "NaN", inf: "Inf", low: word(found.code), high: word(found.code), none: "not recorded" }[found.mark];
+  const value = { nan: "NaN", inf: "Inf", low: m.word(found.code), high: m.word(found.code), none: "not recorded" }[found.mark];
   const born = /NaN|Inf/.test(value) ? page.head.births?.[page.rows[row].name]?.[page.measure()?.kind] : undefined;
   const said = [clean(page.rows[row].name), step === null ? between(steps) : `step ${whole(step)}`, value];
   if (born !== undefined) said.push(`since step ${whole(born)}`);
-  else if (steps[1] > steps[0] && found.ends[0] < found.ends[1]) said.push(`(${between(steps)}: ${word(found.ends[0])} … ${word(found.ends[1])})`);
+  else if (steps[1] > steps[0] && found.ends[0] < found.ends[1]) said.push(`(${between(steps)}: ${m.word(found.ends[0])} … ${m.word(found.ends[1])})`);
   tip.textContent = said.join("  ");
   tip.style.left = `${Math.min(event.clientX + 12, window.innerWidth - tip.offsetWidth - 8)}px`;
   tip.style.top = `${event.clientY + 14}px`;
