@@ -75,7 +75,10 @@ def sampled(to: Path) -> None:
 class Growing:
     """A run that goes on: each layer's output at each step, and a loss."""
 
-    def __init__(self, to: Path, names: Sequence[str] = ("a", "b"), name: str = "run") -> None:
+    def __init__(
+        self, to: Path, names: Sequence[str] = ("a", "b"), name: str = "run", *, epoch: int = 100
+    ) -> None:
+        self.epoch = epoch
         layers = [{"path": n, "name": n, "type": "Dense", "from": [], "weights": {}} for n in names]
         self.names = names
         self.writer = RunWriter.create(to, name, {"model": {"name": "net", "layers": layers}})
@@ -85,13 +88,15 @@ class Growing:
         steps: Iterable[int],
         value: Callable[[int, str], ArrayLike] = lambda step, name: 1.0,
         loss: Callable[[int], float] = lambda step: 1.0 + step,
+        *,
+        kinds: Sequence[str] = ("activations/{}",),
     ) -> None:
         for step in steps:
-            at = Moment(step, step // 100, step % 100, 1_800_000_000.0 + step)
+            at = Moment(step, step // self.epoch, step % self.epoch, 1_800_000_000.0 + step)
             records = [Record("loss", at, (), "float32", reduce(np.float32(loss(step))), batched=False)]
-            for name in self.names:
-                tensor = np.full((2, 2), value(step, name), np.float32)
-                records.append(Record(f"activations/{name}", at, tensor.shape, "float32", reduce(tensor)))
+            for site in (kind.format(name) for name in self.names for kind in kinds):
+                tensor = np.full((2, 2), value(step, site.partition("/")[2]), np.float32)
+                records.append(Record(site, at, tensor.shape, "float32", reduce(tensor)))
             self.writer.write(records)
         self.writer.flush()
 

@@ -264,6 +264,53 @@ def test_a_difference_of_shares_is_no_factor(tmp_path: Path, look: Look) -> None
         expect(page.locator("#legend")).to_contain_text("÷64×64")
 
 
+def test_epochs_are_marked_in_the_plot_of_the_loss(tmp_path: Path, look: Look) -> None:
+    run = made.Growing(tmp_path, ("a",), epoch=70)
+    run.add(range(300))
+    run.close()
+    with Server(tmp_path, 0).start() as server:
+        page = look(server.url)
+        drawn = page.evaluate(
+            """(steps) => {
+                const canvas = document.getElementById("loss");
+                const left = document.getElementById("strip").clientWidth;
+                const g = canvas.getContext("2d");
+                return steps.map((step) => {
+                    const x = Math.floor(left + (step / 300) * (canvas.width - left));
+                    const { data } = g.getImageData(x - 1, 12, 3, canvas.height - 30);
+                    return data.filter((value, i) => i % 4 === 3 && value).length;
+                });
+            }""",
+            [70, 210, 65, 215],  # no other line of the plot is there
+        )
+        assert min(drawn[:2]) > max(drawn[2:]) + 20, drawn
+
+
+def test_the_inspector_tells_first_what_moved_and_how_far_the_weights_went(
+    tmp_path: Path, look: Look
+) -> None:
+    run = made.Growing(tmp_path)
+
+    def value(step: int, name: str) -> float:
+        return 3.0 if name.startswith("a/") else 100.0 if (step, name) == (30, "a") else 1.0
+
+    run.add(range(30), value)
+    run.add([30], value, kinds=("activations/{}", "weights/{}/kernel"))
+    run.add([30], lambda step, name: 0.006, kinds=("updates/{}/kernel",))
+    run.close()
+    with Server(tmp_path, 0).start() as server:
+        page = look(server.url, "#measure=activations.rms&layer=a&step=30")
+        expect(page.locator("#inspector tr", has_text="update / weight")).to_have_text(
+            "update / weight0.002––"
+        )
+        chip, table = (
+            page.locator(f"#inspector {part}").first.bounding_box() for part in (".chips", ".values")
+        )
+        assert chip
+        assert table
+        assert chip["y"] < table["y"]
+
+
 def test_two_runs_can_be_compared_and_another_chosen(server: Server, look: Look) -> None:
     page = look(server.url, "#measure=gradients.rms&layer=gap&step=1")
     page.locator("#other").select_option("healthy")

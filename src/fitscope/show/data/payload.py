@@ -73,7 +73,7 @@ def now(g: Gathered) -> dict[str, Any]:
         "status": run.status,
         "step": last if last is not None else run.step,
         "epoch": g.epoch_of(last) if last is not None else None,
-        "epochs": _thinned(sorted(g.epochs.values()), 64),
+        "epochs": _thinned(sorted(g.epochs.items()), 64),  # and their first steps
         "speed": g.speed,
         "cost": run.overhead.get("cpu_share"),
         "cadence": cadence(run.overhead),

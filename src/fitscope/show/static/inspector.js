@@ -1,5 +1,5 @@
-// One layer at one step: what its values were in this batch and in the one before, how they were spread over the
-// training, the statistics, and which layers moved most in that batch.
+// One layer at one step: which layers moved most in that batch, what the layer's values were in it and in the one before,
+// how they were spread over the training, and the statistics.
 
 import { sheet } from "./canvas.js";
 import { MARKS, colourAt, css } from "./colour.js";
@@ -18,11 +18,11 @@ export function drawInspector(box, page, moment, spread) {
     return;
   }
   const parts = [title(page, row, moment)];
+  if (moment?.moved?.length) parts.push(...moved(page, moment.moved));
   const site = mainSite(page, moment);
   if (site) parts.push(...values(page, site));
   if (spread?.arrays?.share) parts.push(element("h3", "", "distribution over training"), distribution(page, spread));
   parts.push(moment ? exactTable(moment) : coarseTable(page));
-  if (moment?.moved?.length) parts.push(...moved(page, moment.moved));
   box.replaceChildren(...parts);
 }
 
@@ -195,6 +195,8 @@ function distribution(page, spread) {
 function exactTable(moment) {
   const table = element("table");
   table.append(tableRow("th", ["", "this", "previous", "change"]));
+  const ratios = ["now", "before"].map((when) => ratio(moment.sites, when));
+  if (ratios[0] !== null) table.append(tableRow("td", ["update / weight", ...compared(ratios[0], ratios[1], number)]));
   for (const { kind, site, now, before } of moment.sites) {
     const label = short(kind, site);
     const rows = /** @type {[string, any, any][]} */ ([[`${label} RMS`, rms(now), before && rms(before)]]);
@@ -203,12 +205,28 @@ function exactTable(moment) {
       rows.push([`${label} zeros`, now.zeros / now.count, before && before.zeros / before.count]);
     }
     for (const [what, a, b] of rows) {
-      const share = what.endsWith(" zeros");
-      const shown = [a, b].map((v) => (v === null || v === undefined ? "–" : typeof v === "string" ? v : share ? percent(v) : number(v)));
-      table.append(tableRow("td", [what, shown[0], shown[1], typeof a === "number" && typeof b === "number" ? change(a, b) : "–"]));
+      table.append(tableRow("td", [what, ...compared(a, b, what.endsWith(" zeros") ? percent : number)]));
     }
   }
   return table;
+}
+
+/** Two numbers (or words) and the change between them. @param {any} a @param {any} b @param {(value: number) => string} form */
+function compared(a, b, form) {
+  const shown = [a, b].map((v) => (v === null || v === undefined ? "–" : typeof v === "string" ? v : form(v)));
+  return [...shown, typeof a === "number" && typeof b === "number" ? change(a, b) : "–"];
+}
+
+/** How long the update of a layer's weights is beside them. @param {any[]} sites @param {string} when @returns {number | string | null} */
+function ratio(sites, when) {
+  const lengths = ["updates", "weights"].map((kind) => {
+    const all = sites.filter((s) => s.kind === kind && s[when]).map((s) => s[when]);
+    const broken = all.map(rms).find((r) => typeof r === "string");
+    return broken ?? (all.length ? Math.sqrt(all.reduce((sum, s) => sum + s.rms ** 2 * s.count, 0)) : null);
+  });
+  const [update, weight] = lengths;
+  if (update === null || weight === null) return null;
+  return typeof update === "string" ? update : typeof weight === "string" ? weight : weight ? update / weight : null;
 }
 
 /** @param {any} stats */

@@ -75,6 +75,7 @@ export function drawLoss(canvas, page) {
     const room = g.measureText(text).width / 2;
     g.fillText(text, Math.min(Math.max(x(step), left + room), w - room), bottom + 9);
   }
+  epochs(g, page.head.epochs ?? [], x, left, w, bottom, t.faint);
   if (!inside.length) {
     g.fillText("no loss was recorded", (left + w) / 2, h / 2);
     return;
@@ -116,6 +117,29 @@ export function drawLoss(canvas, page) {
   g.fillStyle = t.faint;
   g.fillText(`${c.facts.title ?? "loss per batch"}${log ? " (log)" : ""}`, 0, 0);
   g.restore();
+}
+
+/**
+ * Where each epoch begins, with its number where there is room.
+ * @param {CanvasRenderingContext2D} g @param {[number, number][]} begun @param {(step: number) => number} x
+ * @param {number} left @param {number} right @param {number} bottom @param {string} colour
+ */
+function epochs(g, begun, x, left, right, bottom, colour) {
+  let [mark, label] = [-99, -99]; // where the last of each is
+  g.strokeStyle = g.fillStyle = colour;
+  g.textAlign = "left";
+  g.setLineDash([1, 3]);
+  for (const [epoch, step] of begun) {
+    const at = x(step);
+    if (at < left || at > right || at - mark < 4) continue;
+    mark = at;
+    stroke(g, [[at, 2], [at, bottom]]);
+    if (at - label < 60 || at > right - 50) continue;
+    label = at;
+    g.fillText(`epoch ${epoch + 1}`, at + 3, 7);
+  }
+  g.setLineDash([]);
+  g.textAlign = "center";
 }
 
 /** @param {CanvasRenderingContext2D} g @param {number[][]} points */
