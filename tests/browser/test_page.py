@@ -392,6 +392,20 @@ def test_the_page_grows_with_the_run_in_small_ticks(tmp_path: Path, look: Look) 
     writer.close()
 
 
+def test_a_picture_that_becomes_too_fine_is_made_coarser(tmp_path: Path, look: Look) -> None:
+    run = made.Growing(tmp_path, ("a",))
+    run.add(range(2040))
+    with Server(tmp_path, 0, tick=0.1).start() as server:
+        page = look(server.url, "#measure=activations.rms&layer=a&step=0")
+        page.wait_for_selector('body[data-shown="activations.rms absolute 0"]')
+        run.add(range(2040, 2100), lambda step, name: 1e3 if step == 2071 else 1.0)
+        page.wait_for_selector('body[data-shown="activations.rms absolute 1"]')
+        run.add(range(2100, 2150))
+        page.wait_for_selector('#facts[data-step="2149"]')
+        assert sum(pixel(page, 0, 2071, rows=1)) > sum(pixel(page, 0, 2000, rows=1)) + 60
+    run.close()
+
+
 def test_what_ticks_painted_is_what_a_page_opened_now_paints(tmp_path: Path, look: Look) -> None:
     """Ticks paint only the pixels that changed, where the stretch on show stays the same."""
     writer = synthetic.write(tmp_path, LAYERS, 1800, nan=False)

@@ -4,7 +4,7 @@ A cell keeps the lowest and the highest of what falls into it (batches of one st
 whether a value, an Inf or a NaN was among it: a spike of one batch, a dip of one batch and a single NaN survive
 every reduction. Columns are powers of two of recorded steps, counted from the first; so a column that is full
 never changes, what a growing run adds is columns at the end, and two neighbours make one of the next level by
-merging, here or in the page.
+merging.
 
 Numbers are kept as 16-bit codes (`Code`), which is what leaves for the page: at 300 rows × 100,000 steps that
 is 150 MB here, and a window of it is reduced in milliseconds.

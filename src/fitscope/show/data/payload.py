@@ -16,7 +16,6 @@ from fitscope.show.data.cost import cadence
 from fitscope.show.data.gather import Gathered
 from fitscope.show.data.matrix import INF, NAN, VALUE, Array, Matrix
 from fitscope.show.data.modes import MODES
-from fitscope.show.data.rows import split
 from fitscope.show.data.series import Series
 
 Payload = tuple[dict[str, Any], dict[str, Array]]
@@ -24,8 +23,20 @@ Payload = tuple[dict[str, Any], dict[str, Array]]
 COLUMNS = 2048  #: the most columns of a picture: what a wide screen has
 MOVED = 12  #: rows named as those that moved most
 
-_STATS = ("epoch", "batch", "time", "shape", "dtype", "value", "count", "mean", "std", "min", "max", "rms",
-          "zeros", "negatives", "nans", "infs")  # fmt: skip
+_STATS = (
+    "epoch",
+    "batch",
+    "shape",
+    "count",
+    "mean",
+    "min",
+    "max",
+    "rms",
+    "zeros",
+    "negatives",
+    "nans",
+    "infs",
+)
 
 
 class Cell(NamedTuple):
@@ -44,22 +55,16 @@ def head(g: Gathered) -> dict[str, Any]:
     return {
         "id": run.id,
         "model": model.get("name"),
-        "parameters": model.get("parameters"),
         "backend": run.info.get("backend"),
-        "created": run.created.timestamp(),
         "rows": [
-            {"name": r.name, "type": r.type, "block": r.block, "shape": r.shape, "after": list(r.after),
-             "kinds": sorted(r.sites)}
+            {"name": r.name, "type": r.type, "block": r.block, "shape": r.shape, "after": list(r.after)}
             for r in g.rows
         ],
-        "measures": [
-            {"key": m.key, "title": m.title, "kind": m.kinds[0], "scale": m.scale.kind} for m in g.measures
-        ],
+        "measures": [{"key": m.key, "title": m.title, "kind": m.kinds[0]} for m in g.measures],
         "modes": [[key, title] for key, title in MODES.items()],
-        "scalars": sorted(g.scalars),
         "samples": g.has_samples,
         **now(g),
-    }  # fmt: skip
+    }
 
 
 def now(g: Gathered) -> dict[str, Any]:
@@ -260,15 +265,12 @@ def columns_of(held: Series, title: str, level: int | None = None, first: int = 
 
 def moment(g: Gathered, row: str, step: int, measure: str) -> dict[str, Any]:
     """One row at one step, exactly: every site of it, now and the time before, and what moved most there."""
-    place = g.row(row)
-    about = g.rows[place]
+    about = g.rows[g.row(row)]
     sites = [(kind, site) for kind, of in about.sites.items() for site in of]
     found = g.rows_at([site for _, site in sites], step, [*_STATS, "buckets", "counts"])
     return {
         "row": row,
         "step": step,
-        "number": place + 1,
-        "epoch": g.epoch_of(step),
         "sites": [
             {"kind": kind, "site": site, "now": found[site][0], "before": next(iter(found[site][1:]), None)}
             for kind, site in sites
@@ -319,7 +321,7 @@ def distribution(g: Gathered, sites: Sequence[str], columns: int = 120) -> dict[
         share = summed[:, low:high] / np.maximum(summed.sum(axis=1, keepdims=True), 1)
         # The square root, so that rare values are seen beside the common ones; nothing there is 0 only if it is.
         level = np.where(share > 0, np.maximum(np.rint(np.sqrt(share) * 255), 1), 0)
-        facts = {"site": site, "kind": split(site)[1], "low": low - 256, "end": _end(steps)}
+        facts = {"low": low - 256, "end": _end(steps)}
         found[site] = (facts, {"start": steps[starts].astype(np.float64), "share": level.astype(np.uint8)})
     return found
 

@@ -15,7 +15,7 @@ import { fromAddress, toAddress } from "./state.js";
 import { drawStrip } from "./strip.js";
 import { drawCaption, tellRun } from "./words.js";
 
-/** @typedef {{name: string, type: string, block: string, shape: string, after: string[], kinds: string[]}} Row */
+/** @typedef {{name: string, type: string, block: string, shape: string, after: string[]}} Row */
 /** @typedef {import("./state.js").Selection} Selection */
 
 export class Page {
@@ -257,7 +257,7 @@ export class Page {
     if (matrix) this.matrix?.append(matrix, /** @type {any} */ (of("matrix")));
     if (loss) this.curve?.append(loss, of("loss"));
     this.take(facts);
-    if (this.matrix?.coarsen() || (this.curve && this.curve.start.length > 4096)) return void this.again();
+    if (this.matrix?.tooFine || (this.curve && this.curve.start.length > 4096)) return void this.again();
     this.drawNow();
     if (this.outgrown()) this.inspect();
     document.body.dataset.tick = String(Number(document.body.dataset.tick ?? 0) + 1);

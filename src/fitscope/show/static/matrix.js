@@ -1,6 +1,5 @@
 // A measure over rows and steps as the page holds it: columns of 2^level recorded steps, which can grow at the end.
-// A cell has the lowest and highest value that fell into it, as codes, and flags. Two columns merge into one of the
-// next level, so a picture that has become too fine is made coarser here, without asking again.
+// A cell has the lowest and highest value that fell into it, as codes, and flags.
 
 import { meaning } from "./format.js";
 
@@ -34,8 +33,6 @@ export class Matrix {
     this.flags = arrays.flags;
     this.start = arrays.start;
     this.end = facts.end;
-    this.count = facts.count;
-    this.version = 0; // grows whenever columns are added or merged
     this.fresh = 0; // the first column that changed since somebody set this to Infinity
   }
 
@@ -87,33 +84,14 @@ export class Matrix {
     }
     this.start.set(new_.start, from);
     this.columns = from + wide;
-    this.version += 1;
     this.fresh = Math.min(this.fresh, from);
     this.end = facts.end;
-    this.count = facts.count;
     this.facts = { ...this.facts, ...facts };
   }
 
-  /** Makes two columns one where there are too many. Whether it did. */
-  coarsen() {
-    if (this.columns <= MOST || this.first) return false;
-    const half = Math.ceil(this.columns / 2);
-    for (let row = 0; row < this.rows; row++) {
-      for (let c = 0; c < half; c++) {
-        const [to, a] = [row * this.room + c, row * this.room + 2 * c];
-        const b = 2 * c + 1 < this.columns ? a + 1 : a;
-        this.low[to] = Math.min(this.low[a], this.low[b]);
-        this.high[to] = Math.max(this.high[a], this.high[b]);
-        this.flags[to] = this.flags[a] | this.flags[b];
-      }
-    }
-    for (let c = 0; c < half; c++) this.start[c] = this.start[2 * c];
-    this.columns = half;
-    this.version += 1;
-    this.fresh = 0;
-    this.level += 1;
-    this.facts.level = this.level;
-    return true;
+  /** Whether there are more columns than a screen has pixels: then the server gives fewer. */
+  get tooFine() {
+    return this.columns > MOST;
   }
 
   /** @param {number} room */
