@@ -10,32 +10,75 @@ from playwright.sync_api import Page
 
 import fitscope as fs
 
-from .conftest import CULPRIT, Watched
+from . import made
+from .conftest import BORN, CULPRIT, Watched
 
 Look = Callable[..., Page]
 
-VIEWS: dict[str, tuple[Callable[[fs.Run], fs.View], str]] = {
-    "spectrogram": (fs.spectrogram, "#heat"),
-    "depth_profile": (lambda run: fs.depth_profile(run, 3000), "#depth"),
-    "layer_series": (lambda run: fs.layer_series(run, CULPRIT), "#loss"),
-    "values": (lambda run: fs.values(run, CULPRIT, 4000), "#inspector .values"),
-    "batch_loss": (fs.batch_loss, "#loss"),
-    "health_table": (fs.health_table, "#samples td"),
-    "model_strip": (fs.model_strip, "#strip"),
+#: Each view, the run it is of, and where in the page it is drawn.
+VIEWS: dict[str, tuple[Callable[[fs.Run], fs.View], str, str]] = {
+    "spectrogram": (fs.spectrogram, "broken", "#heat"),
+    "depth_profile": (lambda run: fs.depth_profile(run, 3000), "broken", "#depth"),
+    "layer_series": (lambda run: fs.layer_series(run, CULPRIT), "broken", "#loss"),
+    "values": (lambda run: fs.values(run, CULPRIT, 4000), "broken", "#inspector .values"),
+    "values_over_time": (lambda run: fs.values_over_time(run, CULPRIT), "broken", "#inspector .spread"),
+    "batch_loss": (fs.batch_loss, "broken", "#loss"),
+    "batch_change": (lambda run: fs.batch_change(run, BORN), "broken", "#samples td"),
+    "health_table": (fs.health_table, "broken", "#samples td"),
+    "worst_samples": (fs.worst_samples, "sampled", "#samples td"),
+    "sample_history": (lambda run: fs.sample_history(run, "x"), "sampled", "#loss"),
+    "predictions_view": (fs.predictions_view, "sampled", "#samples td"),
+    "compare": (lambda run: fs.compare(run, run), "broken", "#heat"),
+    "model_strip": (fs.model_strip, "broken", "#strip"),
+    "overhead": (fs.overhead, "sampled", "#samples td"),
+    "summary": (fs.summary, "broken", "#heat"),
 }
 
 
+@pytest.fixture(scope="module")
+def sampled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("sampled")
+    made.sampled(place)
+    return place
+
+
+def drawn(page: Page, canvas: str) -> int:
+    """How many pixels of a canvas are painted."""
+    count = """id => {
+        const canvas = document.querySelector(id);
+        return canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.filter((v, i) => i % 4 === 3 && v).length;
+    }"""
+    return int(page.evaluate(count, canvas))
+
+
 @pytest.mark.parametrize("name", VIEWS)
-def test_a_saved_view_draws_itself(name: str, runs: Path, tmp_path: Path, look: Look) -> None:
-    make, part = VIEWS[name]
-    page = look(make(fs.open(runs, "broken")).save(tmp_path / "view.html").as_uri())
+def test_a_saved_view_draws_itself(name: str, runs: Path, sampled: Path, tmp_path: Path, look: Look) -> None:
+    make, of, part = VIEWS[name]
+    run = fs.open(sampled) if of == "sampled" else fs.open(runs, of)
+    page = look(make(run).save(tmp_path / "view.html").as_uri())
     shown = page.locator(part).first
     shown.wait_for(state="visible")
-    assert page.locator("header").is_hidden()
-    if part in ("#heat", "#depth", "#loss", "#strip"):
-        painted = "id => document.querySelector(id).getContext('2d').getImageData(0, 0, 400, 100).data.join().length"
-        blank = 2 * 4 * 400 * 100 - 1
-        assert page.evaluate(painted, part) > blank + 500
+    assert page.locator("header").is_hidden() == (name != "summary")
+    if part.endswith("td"):
+        assert any(text.strip() for text in page.locator(part).all_inner_texts())
+    else:
+        page.wait_for_timeout(100)
+        assert drawn(page, part) > 300
+
+
+def test_a_saved_depth_profile_is_of_its_very_step(tmp_path: Path, look: Look) -> None:
+    made.odd_batches(tmp_path / "runs", spike=1235, dip=3211)
+    view = fs.depth_profile(fs.open(tmp_path / "runs"), 3211, "activations.rms")
+    page = look(view.save(tmp_path / "view.html").as_uri())
+    page.wait_for_timeout(200)
+    bars = page.evaluate(
+        """() => {
+            const canvas = document.getElementById("depth");
+            const g = canvas.getContext("2d");
+            return [0, 1, 2].map((row) => g.getImageData(canvas.width * 0.3, canvas.height * (row + 0.3) / 3, 1, 1).data[3] > 0);
+        }"""
+    )
+    assert bars == [True, False, True], "the dip, which the steps beside it do not have"
 
 
 def test_a_view_in_a_notebook_runs_in_its_sandbox(

@@ -90,6 +90,7 @@ def enclosed(g: Gathered, wanted: Wanted) -> tuple[dict[str, Any], dict[str, Any
         _moments(g, cells, [first, *(_ALSO if wanted.parts is None else ())], facts, arrays)
     if g.has_samples and wanted.parts is None:
         facts["samples"] = [worst_of_batch(g, step) for step in sorted({f.step for f in g.findings[:12]})]
+    _steps(g, wanted, first, cells, facts, arrays)
     _matrices(g, wanted, [first, *found], facts, arrays)
     there = {name.partition(" ")[0] for name in facts["matrices"]}
     head["measures"] = [m for m in head["measures"] if m["key"] in there]
@@ -123,6 +124,22 @@ def _matrices(
                 columns //= 2
                 continue
             break
+
+
+def _steps(
+    g: Gathered, wanted: Wanted, first: str, cells: Sequence[tuple[str, int, str | None]], facts: dict[str, Any],
+    arrays: dict[str, Any],
+) -> None:  # fmt: skip
+    """All rows at the steps that can be selected: a column of a picture has many."""
+    offered = [m.key for m in g.measures]
+    questions = {(str(measure), "absolute", step): None for _, step, measure in cells if measure in offered}
+    if wanted.step is not None and first in offered:
+        questions[first, wanted.mode, wanted.step] = wanted.other
+    facts["steps"] = {}
+    for (key, mode, step), other in questions.items():
+        name = f"{key} {mode} {step}"
+        facts["steps"][name], single = payload.single(g, key, mode, other, step)
+        arrays |= {f"{name}.{part}": array for part, array in single.items()}
 
 
 def _moments(

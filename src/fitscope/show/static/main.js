@@ -322,7 +322,7 @@ export class Page {
   /** The exact numbers of the selected cell; the newest question wins. */
   async inspect() {
     const { run, layer, step, measure } = this.selection;
-    if (step !== null && this.source.live && this.shown()?.level && !this.cuts.has(step)) this.cut({ step });
+    if (step !== null && this.shown()?.level && !this.cuts.has(step)) this.cut({ step });
     if (!this.places.has(layer) || step === null) return this.draw();
     const number = ++this.inspected;
     const key = `${layer} ${measure} ${this.head.generation}`;
@@ -414,7 +414,9 @@ export class Page {
   /** Selects what a pixel shows. @param {import("./heat.js").Spot} spot */
   async choose(spot) {
     const layer = this.rows[spot.row].name;
-    this.select({ layer, step: (await this.stepOf(spot)) ?? spot.matrix.start[spot.column] });
+    // A file does not have every step: of those in the pixel, the one that something is known about.
+    const near = this.head.findings.find((/** @type {any} */ f) => f.row === layer && f.step >= spot.steps[0] && f.step <= spot.steps[1]);
+    this.select({ layer, step: (await this.stepOf(spot)) ?? near?.step ?? spot.matrix.start[spot.column] });
   }
 
   /** @param {number} step in the middle @param {number} factor */

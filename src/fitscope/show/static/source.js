@@ -123,9 +123,11 @@ export class Enclosed {
     return { facts: { ...facts }, arrays: this.#arrays(name) };
   }
 
-  /** A file has nothing finer than its picture. @returns {Promise<import("./pack.js").Packed | null>} */
-  async step() {
-    return null;
+  /** A file has little that is finer than its picture. @param {Record<string, any>} question @returns {Promise<import("./pack.js").Packed | null>} */
+  async step({ measure, mode, step }) {
+    const name = `${measure} ${mode} ${step}`;
+    const facts = this.data.facts.steps[name];
+    return facts ? { facts, arrays: this.#arrays(name) } : null;
   }
 
   async series() {
