@@ -152,6 +152,24 @@ def test_what_a_pixel_shows_is_what_is_told_selected_and_inspected(tmp_path: Pat
         assert bars == [True, False, True]
 
 
+def test_a_click_on_the_strip_selects_a_layer(server: Server, look: Look) -> None:
+    page = look(server.url, "#measure=gradients.rms&layer=gap&step=700")
+    strip = page.locator("#strip").bounding_box()
+    assert strip
+    page.mouse.click(strip["x"] + 100, strip["y"] + strip["height"] * 30.5 / LAYERS)
+    inspected(page, f"{synthetic.names(LAYERS)[30][0]} 700 gradients.rms")
+
+
+def test_a_click_on_what_moved_selects_that_layer_at_the_same_step(server: Server, look: Look) -> None:
+    page = look(server.url, f"#measure=activations.rms&layer=gap&step={BORN}")
+    inspected(page, f"gap {BORN} activations.rms")
+    chip = page.locator("#inspector .chips button", has_text=CULPRIT)
+    expect(chip).to_have_text(f"{CULPRIT} → NaN")
+    chip.click()
+    inspected(page, f"{CULPRIT} {BORN} activations.rms")
+    expect(page.locator("#inspector h2")).to_have_text(CULPRIT)
+
+
 def test_dragging_zooms_the_wheel_zooms_and_a_double_click_shows_all(server: Server, look: Look) -> None:
     page = look(server.url)
     page.mouse.move(*at(page, 50, 1000))

@@ -132,13 +132,13 @@ def _steps(
 ) -> None:  # fmt: skip
     """All rows at the steps that can be selected: a column of a picture has many."""
     offered = [m.key for m in g.measures]
-    questions = {(str(measure), "absolute", step): None for _, step, measure in cells if measure in offered}
+    questions = {(str(measure), "absolute", step) for _, step, measure in cells if measure in offered}
     if wanted.step is not None and first in offered:
-        questions[first, wanted.mode, wanted.step] = wanted.other
+        questions.add((first, wanted.mode, wanted.step))
     facts["steps"] = {}
-    for (key, mode, step), other in questions.items():
+    for key, mode, step in sorted(questions):
         name = f"{key} {mode} {step}"
-        facts["steps"][name], single = payload.single(g, key, mode, other, step)
+        facts["steps"][name], single = payload.single(g, key, mode, wanted.other, step)
         arrays |= {f"{name}.{part}": array for part, array in single.items()}
 
 
