@@ -49,6 +49,7 @@ export class Page {
     this.missing = ""; // the run asked for that is not here (any more)
     /** Why the page is not up to date. @type {{status: string, text: string} | null} */ this.trouble = null;
     this.failures = 0;
+    this.spreading = false; // whether a distribution that has grown is being asked for
     this.gutter = 168;
     this.waiting = false;
     // Questions are numbered: what comes after a newer one was asked is let go.
@@ -184,7 +185,7 @@ export class Page {
     if (!found || asked !== this.asked) return null;
     if (this.cuts.size > 64) this.cuts.clear();
     if (measure) for (const step of [found.facts.step, question.by ? found.facts.step : question.step]) this.cuts.set(step, new Matrix(found.facts, /** @type {any} */ (found.arrays)));
-    this.draw();
+    drawDepth(by("depth"), this); // nothing else shows it
     return found.facts.step;
   }
 
@@ -206,7 +207,9 @@ export class Page {
       const step = await this.stepOf(spot);
       if (this.pointed.key !== key || step === null) return;
       this.pointed.step = step;
-      if (this.hover !== null) tell();
+      if (this.hover === null) return;
+      tell();
+      this.draw();
     }, 40);
     return null;
   }
@@ -259,7 +262,10 @@ export class Page {
     this.take(facts);
     if (this.matrix?.tooFine || (this.curve && this.curve.start.length > 4096)) return void this.again();
     this.drawNow();
-    if (this.outgrown()) this.inspect();
+    if (this.outgrown() && !this.spreading) {
+      this.spreading = true;
+      this.inspect().finally(() => (this.spreading = false));
+    }
     document.body.dataset.tick = String(Number(document.body.dataset.tick ?? 0) + 1);
     document.body.dataset.tickBytes = String(bytes);
     document.body.dataset.tickMs = (performance.now() - began).toFixed(1);
