@@ -321,7 +321,7 @@ def distribution(g: Gathered, sites: Sequence[str], columns: int = 120) -> dict[
         share = summed[:, low:high] / np.maximum(summed.sum(axis=1, keepdims=True), 1)
         # The square root, so that rare values are seen beside the common ones; nothing there is 0 only if it is.
         level = np.where(share > 0, np.maximum(np.rint(np.sqrt(share) * 255), 1), 0)
-        facts = {"low": low - 256, "end": _end(steps)}
+        facts = {"site": site, "low": low - 256, "end": _end(steps)}
         found[site] = (facts, {"start": steps[starts].astype(np.float64), "share": level.astype(np.uint8)})
     return found
 
