@@ -14,7 +14,7 @@ const WORDS = { activations: "activations", gradients: "gradients", weights: "we
 export function drawInspector(box, page, moment, spread) {
   const row = page.rows[page.rowIndex(page.selection.layer)];
   if (!row || page.selection.step === null) {
-    box.replaceChildren(element("p", "hint", "Click a finding above, or a cell of the spectrogram."));
+    box.replaceChildren(element("p", "hint", page.head.empty ? "" : "Click a finding above, or a cell of the spectrogram."));
     return;
   }
   const parts = [title(page, row, moment)];

@@ -63,13 +63,13 @@ export function drawLoss(canvas, page) {
   const { from, to } = page.span();
   const t = page.theme;
   const bottom = h - 16;
-  if (!c) return;
+  if (!c || page.head.empty) return;
   const x = (/** @type {number} */ step) => left + ((step - from) / (to - from)) * (w - left);
   const inside = c.start.flatMap((s, i) => (s <= to && (c.start[i + 1] ?? c.end) >= from ? [i] : []));
   g.strokeStyle = t.line;
   g.fillStyle = t.faint;
   g.textAlign = "center";
-  for (const step of ticks(from, to, (w - left) / 90)) {
+  for (const step of ticks(from, to, (w - left) / 90).filter(Number.isInteger)) {
     stroke(g, [[x(step), 4], [x(step), bottom]]);
     const text = whole(step);
     const room = g.measureText(text).width / 2;

@@ -11,7 +11,7 @@ const SIGNS = { error: "✖", warning: "▲", note: "●" };
 const STATUS = { running: "● live", complete: "✓ complete", interrupted: "▲ interrupted", failed: "✖ failed" };
 
 const NOTHING = /** @type {[string, string, string]} */ (["good", "✓ Nothing stands out", "no NaN or Inf, no layer stays zero or jumps, no loss spike"]);
-const WAITING = /** @type {[string, string, string]} */ (["", "● Waiting for the first steps", "the model may still be compiling; what is recorded appears here"]);
+const WAITING = /** @type {[string, string, string]} */ (["", "● Waiting for the first steps", "they appear here as soon as they are recorded"]);
 const EMPTY = /** @type {[string, string, string]} */ (["warning", "▲ Nothing was recorded", "the run ended before its first step was captured"]);
 
 /** What nobody need click. @param {string} cls @param {string} title @param {string} text */
