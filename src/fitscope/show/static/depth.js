@@ -32,7 +32,7 @@ function usualOf(m) {
 export function drawDepth(canvas, page) {
   const { g, w, h } = sheet(canvas);
   const shown = page.shown();
-  const { m, column } = page.rowsAt(page.hover ?? page.selection.step);
+  const { m, column } = page.steps.rowsAt(page.hover ?? page.selection.step);
   if (!m || !m.rows || !shown) return;
   const t = page.theme;
   const each = h / m.rows;

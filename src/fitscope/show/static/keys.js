@@ -79,7 +79,7 @@ function mouse(page) {
       return;
     }
     const found = under(heat, page, x, y);
-    if (found) page.choose(found);
+    if (found) page.steps.choose(found);
   });
   heat.addEventListener("pointerleave", () => {
     by("tip").hidden = true;
@@ -108,7 +108,7 @@ function key(page, event) {
   }
   /** @type {Record<string, () => void>} */
   const actions = {
-    j: () => page.moveLayer(1), k: () => page.moveLayer(-1), h: () => page.moveStep(-1), l: () => page.moveStep(1),
+    j: () => page.moveLayer(1), k: () => page.moveLayer(-1), h: () => void page.steps.move(-1), l: () => void page.steps.move(1),
     n: () => page.finding(1), p: () => page.finding(-1), "0": () => void page.select({ from: null, to: null }),
     "/": () => by("find").focus(), z: () => void page.zoom(page.selection.step ?? page.all().to, 0.2),
     "?": () => /** @type {HTMLDialogElement} */ (by("keys")).showModal(),

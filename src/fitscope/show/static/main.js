@@ -12,6 +12,7 @@ import { chooseRun, fillMenus, fillRuns } from "./menus.js";
 import { drawSamples, drawTable } from "./samples.js";
 import { Enclosed, Served } from "./source.js";
 import { fromAddress, toAddress } from "./state.js";
+import { Steps } from "./steps.js";
 import { drawStrip } from "./strip.js";
 import { drawCaption, tellRun } from "./words.js";
 
@@ -28,7 +29,6 @@ export class Page {
   /** @type {Curve | null} */ curve = null;
   /** @type {any} */ moment = null;
   /** @type {any} */ spread = null;
-  /** All rows at single steps, where a column of the picture has many. @type {Map<number, Matrix>} */ cuts = new Map();
   spreadOf = "";
   told = "";
   stripped = "";
@@ -42,10 +42,8 @@ export class Page {
     /** @type {number | null} */ this.hover = null;
     /** @type {{x0: number, x1: number} | null} */ this.drag = null;
     /** @type {EventSource | null} */ this.events = null;
-    /** The spot under the mouse, once it is known which step it shows. @type {{key: string, step: number | null}} */ this.pointed = { key: "", step: null };
+    this.steps = new Steps(this);
     this.jumped = ""; // to which finding
-    this.moves = 0;
-    this.moving = false;
     this.missing = ""; // the run asked for that is not here (any more)
     /** Why the page is not up to date. @type {{status: string, text: string} | null} */ this.trouble = null;
     this.failures = 0;
@@ -63,9 +61,10 @@ export class Page {
     this.head = { findings: [], lanes: [], measures: [], modes: [] };
     this.rows = [];
     this.places.clear();
-    this.cuts.clear();
+    this.steps.clear();
     this.matrix = this.detail = this.curve = this.moment = this.spread = null;
     this.inspected += 1;
+    this.asked += 1;
     this.spreadOf = this.told = this.stripped = "";
     this.reach = 0;
     by("samples").hidden = true;
@@ -97,14 +96,6 @@ export class Page {
     const { from, to } = this.span();
     if (d && d.columns && this.selection.from !== null && d.start[0] <= Math.max(from, this.matrix?.start[0] ?? 0) && d.facts.until >= Math.min(to, this.matrix?.end ?? to)) return d;
     return this.matrix;
-  }
-
-  /** Where all rows at a step are: in the picture, or, where a column of it has many steps, what was asked for. @param {number | null} step */
-  rowsAt(step) {
-    const m = this.shown();
-    const cut = m?.level && step !== null ? this.cuts.get(step) : null;
-    const column = step === null || !m ? -1 : m.at(step);
-    return cut ? { m: cut, column: 0 } : { m, column: column < 0 ? (m?.columns ?? 0) - 1 : column };
   }
 
   /** @param {string | null} name */
@@ -172,46 +163,8 @@ export class Page {
     const { facts, arrays } = await this.source.matrix({ run, measure, mode: mode || "absolute", other });
     if (asked !== this.asked) return;
     this.matrix = new Matrix(facts, /** @type {any} */ (arrays));
-    this.cuts.clear();
-    this.pointed.key = "";
+    this.steps.clear();
     this.zoomIn();
-  }
-
-  /** Which step it is that a question is about, and all rows there. @param {Record<string, any>} question @returns {Promise<number | null>} */
-  async cut(question) {
-    const { run, measure, mode, other } = this.selection;
-    const { asked } = this;
-    const found = await this.source.step({ run, measure, mode: mode || "absolute", other, ...question }).catch(() => null);
-    if (!found || asked !== this.asked) return null;
-    if (this.cuts.size > 64) this.cuts.clear();
-    if (measure) for (const step of [found.facts.step, question.by ? found.facts.step : question.step]) this.cuts.set(step, new Matrix(found.facts, /** @type {any} */ (found.arrays)));
-    drawDepth(by("depth"), this); // nothing else shows it
-    return found.facts.step;
-  }
-
-  /** The step that a spot shows. @param {import("./heat.js").Spot} spot @returns {Promise<number | null>} null: not known more closely */
-  async stepOf({ matrix: m, row, column, mark, steps }) {
-    if (column < 0) return steps[0];
-    return m.level ? this.cut({ row: this.rows[row].name, level: m.level, column: m.first + column, mark }) : m.start[column];
-  }
-
-  /** The same at once if it is known, else null, and tells later. @param {import("./heat.js").Spot} spot @param {() => void} tell */
-  point(spot, tell) {
-    const { matrix: m, row, column, mark } = spot;
-    if (column < 0 || !m.level) return column < 0 ? spot.steps[0] : m.start[column];
-    const key = `${m.level} ${m.first + column} ${row} ${mark}`;
-    if (this.pointed.key === key) return this.pointed.step;
-    this.pointed = { key, step: null };
-    clearTimeout(this.resting);
-    this.resting = setTimeout(async () => {
-      const step = await this.stepOf(spot);
-      if (this.pointed.key !== key || step === null) return;
-      this.pointed.step = step;
-      if (this.hover === null) return;
-      tell();
-      this.draw();
-    }, 40);
-    return null;
   }
 
   /** Asks for more columns where the stretch on show is coarser than the screen. */
@@ -328,7 +281,7 @@ export class Page {
   /** The exact numbers of the selected cell; the newest question wins. */
   async inspect() {
     const { run, layer, step, measure } = this.selection;
-    if (step !== null && this.shown()?.level && !this.cuts.has(step)) this.cut({ step });
+    this.steps.want();
     if (!this.places.has(layer) || step === null) return this.draw();
     const number = ++this.inspected;
     const key = `${layer} ${measure} ${this.head.generation}`;
@@ -389,40 +342,6 @@ export class Page {
     const at = this.rowIndex(this.selection.layer);
     const next = this.rows[Math.min(Math.max(at + rows, 0), this.rows.length - 1)];
     if (next) this.select({ layer: next.name, step: this.selection.step ?? this.head.step });
-  }
-
-  /** Moves by recorded steps; what is pressed while the server is asked counts. @param {number} by */
-  async moveStep(by) {
-    this.moves += by;
-    if (this.moving) return;
-    this.moving = true;
-    while (this.moves) {
-      const now = this.moves;
-      this.moves = 0;
-      const step = await this.stepBy(now);
-      if (step !== null) this.select({ step });
-    }
-    this.moving = false;
-  }
-
-  /** @param {number} by @returns {Promise<number | null>} */
-  async stepBy(by) {
-    const m = this.shown();
-    const { step } = this.selection;
-    if (step === null && this.source.live) return this.head.step;
-    const at = m && step !== null ? m.at(step) : -1;
-    const to = at + by + (m && by < 0 && at >= 0 && step !== null && m.start[at] < step ? 1 : 0);
-    if (m && m.level === 0 && at >= 0 && to >= 0 && to < m.columns) return m.start[to];
-    if (this.source.live) return this.cut({ step, by });
-    return m ? m.start[Math.min(Math.max(at < 0 ? m.columns - 1 : to, 0), m.columns - 1)] : null;
-  }
-
-  /** Selects what a pixel shows. @param {import("./heat.js").Spot} spot */
-  async choose(spot) {
-    const layer = this.rows[spot.row].name;
-    // A file does not have every step: of those in the pixel, the one that something is known about.
-    const near = this.head.findings.find((/** @type {any} */ f) => f.row === layer && f.step >= spot.steps[0] && f.step <= spot.steps[1]);
-    this.select({ layer, step: (await this.stepOf(spot)) ?? near?.step ?? spot.matrix.start[spot.column] });
   }
 
   /** @param {number} step in the middle @param {number} factor */

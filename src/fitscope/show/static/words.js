@@ -98,7 +98,7 @@ export function drawTip(page, event) {
   if (!found) return;
   const { matrix: m, row, steps } = found;
   page.hover = found.column < 0 ? steps[0] : m.start[found.column];
-  const step = page.point(found, () => drawTip(page, event));
+  const step = page.steps.point(found, () => drawTip(page, event));
   if (step !== null) page.hover = step;
   const value = { nan: "NaN", inf: "Inf", low: m.word(found.code), high: m.word(found.code), none: "not recorded" }[found.mark];
   const born = /NaN|Inf/.test(value) ? page.head.births?.[page.rows[row].name]?.[page.measure()?.kind] : undefined;
