@@ -9,6 +9,8 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,7 @@ from fitscope.plan import SAMPLE_LOSS, Want
 from fitscope.record import Block, Head, Moment, Record, Samples, pass_of
 from fitscope.reduce import host
 from fitscope.reduce.average import Average
-from fitscope.reducing import Border, Seen, Shown
+from fitscope.reducing import Border, Part, Seen, Shown
 from fitscope.samples import PREFIX, SampleLosses
 
 Array = np.ndarray[Any, Any]
@@ -30,15 +32,20 @@ class Layout:
 
     def __init__(self, layout: Array, dtype: str, shown: Shown) -> None:
         self.wants = shown.wants
-        self.heads: list[Head] = []
+        self.heads: list[Head] = []  #: of those that stats are wanted of
+        self.more: list[tuple[Site, Want, Part]] = []  #: those of which more is wanted, and what
         chosen: list[tuple[int, int]] = []
         all_parts = reducing.parts(layout)
         for part in all_parts:
             found = shown.wanted(part.name)
-            if found is not None:
-                site, _ = found
+            if found is None:
+                continue
+            site, want = found
+            if want.stats:
                 self.heads.append(Head(site.name, part.shape, dtype, site.batched and len(part.shape) > 0))
                 chosen.append((part.start, part.end))
+            if not want.stats_only:
+                self.more.append((site, replace(want, stats=False), part))
         self.chosen = None if len(chosen) == len(all_parts) else chosen  #: None: all of it
         self.starts = np.array([start for start, _ in chosen] + [chosen[-1][1] if chosen else 0])
         self.scalars = np.array([i for i, head in enumerate(self.heads) if head.shape == ()], np.int64)
@@ -77,7 +84,11 @@ class Digest:
         rows: list[Seen] = []
         of_samples: dict[str, Any] = {}
         prefix = ""
-        for site, want, value in shown.single():
+        joined = [self._layout(vector, layout, shown) for vector, layout in shown.joined]
+        more = (
+            (site, want, part.of(vector)) for layout, vector in joined for site, want, part in layout.more
+        )
+        for site, want, value in chain(shown.single(), more):
             try:
                 if site.place == SAMPLE_LOSS:
                     prefix, _, name = site.name.rpartition(PREFIX)
@@ -98,16 +109,15 @@ class Digest:
                     records.extend(self._compare(site, want, self._border.to_numpy(value), at))
             except Exception as error:  # one odd tensor must not cost the others
                 self._failed(f"{site.name}: {type(error).__name__}: {error}")
-        blocks = self._counted(at, rows, shown)
+        blocks = self._counted(at, rows, joined)
         samples = self._taken_apart(at, prefix, of_samples) if of_samples else []
         records.extend(
             _record(f"{prefix}sample_loss", at, some.loss) for some in samples if some.loss is not None
         )
         return blocks, records, samples
 
-    def _counted(self, at: Moment, rows: list[Seen], shown: Shown) -> list[Block]:
+    def _counted(self, at: Moment, rows: list[Seen], joined: list[tuple[Layout, Array]]) -> list[Block]:
         """The stats of tensors handed out by themselves, and of those that were joined."""
-        joined = [self._layout(vector, layout, shown) for vector, layout in shown.joined]
         heads = tuple([row.head for row in rows] + [head for layout, _ in joined for head in layout.heads])
         if not heads:
             return []
