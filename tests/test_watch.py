@@ -6,6 +6,7 @@ import pytest
 
 import fitscope as fs
 from fitscope import sizes
+from fitscope.budget import Budget
 from fitscope.watch import KINDS, Turn, defaults, schedule
 
 
@@ -101,3 +102,15 @@ def test_misuse(make, message, tmp_path, monkeypatch):
 )
 def test_sizes(text, size):
     assert sizes.parse(text, "limit") == size
+
+
+@pytest.mark.parametrize(
+    "every", [1, 2, 7, fs.steps(0, 3, 4, 20), fs.steps(5), fs.epochs(), lambda step: step % 3 == 0, Budget(0.02).schedule]
+)  # fmt: skip
+def test_at_steps_that_need_not_be_asked_about_nothing_is_due(every):
+    read = schedule(every)
+    for step in range(30):
+        for after in range(step + 1, step + 1 + min(read.rest(step), 40)):
+            assert not read.due(Turn(after, 0, after, 50))
+    if isinstance(every, int):
+        assert max(read.rest(step) for step in range(30)) == every - 1

@@ -89,7 +89,7 @@ class Budget:
         self.decisions: list[dict[str, int]] = []  #: {"step", "every"}, for the run
         self.cost: float | None = None  #: of one captured step, in plain steps
         self.trouble: str | None = None  #: why it cannot be kept, once that is so
-        self.schedule = Schedule(self._due, f"within {100 * self.share:g} % of the time")
+        self.schedule = Schedule(self._due, f"within {100 * self.share:g} % of the time", self._rest)
         self._plain: deque[Time] = deque(maxlen=NEWEST)  # one plain step
         self._extra: deque[Time] = deque(maxlen=NEWEST)  # by how much a tapped step was longer
         self._captured = self._tapped = 0  # steps
@@ -98,6 +98,7 @@ class Budget:
         self._seen_plain = False  # one without, in this training: the first compiles the user's own program
         self._owed = True  # a plain step to compare with
         self._left_out = range(0)  # steps
+        self._together = 1  # steps in an execution
         self._writer, self._waited = _Growing(), _Growing()
         # What both took, and after how many captured steps.
         self._beside: deque[tuple[float, float, int]] = deque([(0.0, 0.0, 0)], maxlen=NEWEST)
@@ -106,6 +107,10 @@ class Budget:
 
     def _due(self, turn: Turn) -> bool:
         return turn.step % self.every == 0 and turn.step not in self._left_out
+
+    def _rest(self, step: int) -> int:
+        # We want to hear of the last ones before a captured one: one of them may have to be timed.
+        return self.every - 1 - step % self.every - 2 * self._together
 
     def describe(self) -> dict[str, Any]:
         """For the run: what was allowed, and what was decided."""
@@ -129,6 +134,7 @@ class Budget:
         """
         if not self.decisions:
             self.decisions.append({"step": step, "every": self.every})
+        self._together = steps
         self._captured += captured
         self._tapped += tapped
         if tapped:

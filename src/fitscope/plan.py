@@ -9,6 +9,7 @@ from __future__ import annotations
 import fnmatch
 import functools
 import operator
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -140,6 +141,11 @@ class Plan:
             soon = self._none.union(*self._due(after)) if after is not None else self._none
             following = soon if soon & self._compares else self._none
         return Due(now, if_last, following) if now or if_last or following else NOTHING
+
+    def rest(self, step: int) -> int:
+        """For how many steps after this one, of a training, nothing is due, at least."""
+        ahead = 1 if self._compares else 0  # the batch before is looked at too
+        return min((s.rest(step) for s, _ in self._in_phase("train")), default=sys.maxsize) - ahead
 
     def _due(self, turn: Turn) -> tuple[Watches, Watches]:
         now = if_last = self._none

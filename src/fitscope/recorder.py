@@ -126,6 +126,11 @@ class Recorder:
         self.stopped = self.stopped or (self.writer is not None and self.writer.full)
         return not self.stopped
 
+    @property
+    def disturbed(self) -> bool:
+        """Whether there is something to tell, or the newest captured step raised."""
+        return bool(self._errors) or self.raised is not None
+
     def put(self, at: Moment, shown: Shown) -> None:
         """Hands over what a step showed."""
         assert self._transport is not None

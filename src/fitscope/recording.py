@@ -77,6 +77,7 @@ class Recording:
         self._undo = ExitStack()
         self._stand_in: StandIn | None = None
         self._epoch, self._epoch_start = 0, 0
+        self._quiet = range(0)  # batches of the epoch of which it is known that nothing is due
         self._batches: int | None = None
         self._pass, self._pass_step = "", 0
         self._pass_batches: int | None = None
@@ -99,12 +100,17 @@ class Recording:
     @_kept
     def epoch(self, epoch: int, batches: int | None) -> None:
         """An epoch begins."""
-        self._epoch, self._batches = epoch, batches
+        self._epoch, self._batches, self._quiet = epoch, batches, range(0)
 
     @_kept
     def before_step(self, batch: int, together: int | None = None) -> None:
         """A step (or several together in one execution) is about to run, beginning with this batch of the epoch."""
-        turns = self._turns(batch, self.model.steps_per_execution if together is None else together)
+        together = self.model.steps_per_execution if together is None else together
+        if batch in self._quiet and batch + together <= self._quiet.stop and not self.recorder.disturbed:
+            self.next_step = self._epoch_start + batch + together
+            self.recorder.steps += together
+            return
+        turns = self._turns(batch, together)
         if turns:
             self._ask("train", turns)
 
@@ -172,6 +178,9 @@ class Recording:
         request = self._request(turns)
         if request is not None:
             self._stand_in = install(self._steps, function, request)
+        elif turns[-1].phase == "train":
+            last = turns[-1]
+            self._quiet = range(last.batch + 1, last.batch + 1 + max(self.plan.rest(last.step), 0))
 
     def _request(self, turns: list[Turn], function: object = None) -> Request | None:
         """What is wanted of these turns, and whether they are to be timed; None if it is neither."""

@@ -6,6 +6,8 @@ model; `plan.resolve` reads it against one. The functions here are the public wa
 
 from __future__ import annotations
 
+import bisect
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -87,6 +89,8 @@ class Schedule:
 
     due: Callable[[Turn], bool | Literal["last"]]
     text: str  #: how it reads in the plan
+    #: Of a step of the training: for how many steps after it nothing is due, at least. They need not be asked about.
+    rest: Callable[[int], int] = lambda step: 0  # noqa: ARG005
 
     def __repr__(self) -> str:
         return self.text
@@ -119,6 +123,7 @@ def schedule(every: Any) -> Schedule:
         return Schedule(
             lambda turn: (turn.step if turn.phase == "train" else turn.batch) % every == 0,
             f"every {every}" if every > 1 else "every step",
+            lambda step: every - 1 - step % every,
         )
     if callable(every):
         return Schedule(lambda turn: bool(every(turn.step)), getattr(every, "__name__", repr(every)))
@@ -134,8 +139,14 @@ def steps(*at: int | Iterable[int]) -> Schedule:
     wanted = frozenset(int(s) for item in at for s in ([item] if isinstance(item, int) else item))
     if not wanted or min(wanted) < 0:
         raise WatchError("steps to name one or more steps from 0 up", repr(at), "Write fs.steps(0, 100, 200)")
-    shown = ", ".join(str(s) for s in sorted(wanted)[:6]) + (", …" if len(wanted) > 6 else "")
-    return Schedule(lambda turn: turn.step in wanted, f"steps {shown}")
+    ordered = sorted(wanted)
+    shown = ", ".join(str(s) for s in ordered[:6]) + (", …" if len(ordered) > 6 else "")
+
+    def rest(step: int) -> int:
+        after = bisect.bisect_right(ordered, step)
+        return ordered[after] - step - 1 if after < len(ordered) else sys.maxsize
+
+    return Schedule(lambda turn: turn.step in wanted, f"steps {shown}", rest)
 
 
 def epochs(*at: int | Iterable[int], batch: int | Literal["first", "last", "all"] = "last") -> Schedule:
