@@ -39,6 +39,7 @@ class Dictated(keras.callbacks.Callback):
         self.step += 1
         if self.step in self.at:
             self.scope._recording.recorder.budget._set(self.at[self.step], self.step)
+            self.scope._recording._quiet = range(0)  # it decides only after captured steps, when this is over
 
 
 def ready(scope):
