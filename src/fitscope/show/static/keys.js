@@ -109,7 +109,7 @@ function key(page, event) {
   /** @type {Record<string, () => void>} */
   const actions = {
     j: () => page.moveLayer(1), k: () => page.moveLayer(-1), h: () => void page.steps.move(-1), l: () => void page.steps.move(1),
-    n: () => page.finding(1), p: () => page.finding(-1), "0": () => void page.select({ from: null, to: null }),
+    n: () => page.findings.move(1), p: () => page.findings.move(-1), "0": () => void page.select({ from: null, to: null }),
     "/": () => by("find").focus(), z: () => void page.zoom(page.selection.step ?? page.all().to, 0.2),
     "?": () => /** @type {HTMLDialogElement} */ (by("keys")).showModal(),
   };

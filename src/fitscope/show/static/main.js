@@ -2,10 +2,12 @@
 
 import { theme } from "./canvas.js";
 import { drawDepth } from "./depth.js";
+import { Findings } from "./findings.js";
 import { by, clean, element } from "./format.js";
 import { drawHeat } from "./heat.js";
 import { drawInspector } from "./inspector.js";
 import { listen } from "./keys.js";
+import { Live } from "./live.js";
 import { Curve, drawLanes, drawLoss } from "./lossplot.js";
 import { Matrix } from "./matrix.js";
 import { chooseRun, fillMenus, fillRuns } from "./menus.js";
@@ -41,13 +43,11 @@ export class Page {
     this.theme = theme();
     /** @type {number | null} */ this.hover = null;
     /** @type {{x0: number, x1: number} | null} */ this.drag = null;
-    /** @type {EventSource | null} */ this.events = null;
+    this.live = new Live(this);
+    this.findings = new Findings(this);
     this.steps = new Steps(this);
-    this.jumped = ""; // to which finding
     this.missing = ""; // the run asked for that is not here (any more)
     /** Why the page is not up to date. @type {{status: string, text: string} | null} */ this.trouble = null;
-    this.failures = 0;
-    this.spreading = false; // whether a distribution that has grown is being asked for
     this.gutter = 168;
     this.waiting = false;
     // Questions are numbered: what comes after a newer one was asked is let go.
@@ -121,7 +121,7 @@ export class Page {
     this.drawNow();
     document.body.dataset.ready = "true";
     this.inspect();
-    this.follow();
+    this.live.follow();
   }
 
   /** All that the page shows, from the start. Whether nobody asked for something else in the meantime. */
@@ -184,68 +184,6 @@ export class Page {
     }, 80);
   }
 
-  follow() {
-    this.events?.close();
-    if (!this.source.live) return;
-    const { run, measure, mode, other } = this.selection;
-    const { matrix } = this; // none before the first rows, and where only the loss is watched
-    this.events = /** @type {EventSource | null} */ (this.source.follow(
-      {
-        run, measure, mode: mode || "absolute", other, level: matrix?.level ?? 0, first: Math.max((matrix?.columns ?? 0) - 1, 0),
-        loss_level: this.curve?.level ?? 0, loss_first: Math.max((this.curve?.start.length ?? 0) - 1, 0),
-      },
-      (tick, bytes) => this.tick(tick, bytes), () => this.lost({}),
-    ));
-  }
-
-  /** What is new. @param {import("./pack.js").Packed} tick @param {number} bytes */
-  tick(tick, bytes) {
-    const began = performance.now();
-    this.failures = 0;
-    const { matrix, loss, lanes, ...facts } = tick.facts;
-    const of = (/** @type {string} */ name) => Object.fromEntries(Object.entries(tick.arrays).filter(([key]) => key.startsWith(`${name}.`)).map(([key, value]) => [key.slice(name.length + 1), value]));
-    if ((facts.layers ?? this.rows.length) !== this.rows.length || (matrix && this.matrix && !this.matrix.fits(matrix))) return void this.again();
-    if (loss && this.curve && !this.curve.fits(loss)) return void this.again();
-    if (lanes) {
-      const new_ = new Map(lanes.map((/** @type {any} */ lane) => [lane.name, lane]));
-      facts.lanes = this.head.lanes.map((/** @type {any} */ lane) => new_.get(lane.name) ?? lane);
-    }
-    if (matrix) this.matrix?.append(matrix, /** @type {any} */ (of("matrix")));
-    if (loss) this.curve?.append(loss, of("loss"));
-    this.take(facts);
-    if (this.matrix?.tooFine || (this.curve && this.curve.start.length > 4096)) return void this.again();
-    this.drawNow();
-    if (this.outgrown() && !this.spreading) {
-      this.spreading = true;
-      this.inspect().finally(() => (this.spreading = false));
-    }
-    document.body.dataset.tick = String(Number(document.body.dataset.tick ?? 0) + 1);
-    document.body.dataset.tickBytes = String(bytes);
-    document.body.dataset.tickMs = (performance.now() - began).toFixed(1);
-  }
-
-  /** Begins anew: the first rows or others turned up, an attempt took over, or the picture became too fine. */
-  async again() {
-    this.events?.close();
-    try {
-      if (!(await this.fetch())) return;
-    } catch (problem) {
-      return this.lost(problem);
-    }
-    this.follow();
-    this.inspect();
-    this.draw();
-  }
-
-  /** Says that the server does not answer, or what it answers, and asks again, ever more seldom. @param {any} problem */
-  lost({ status, message }) {
-    this.events?.close();
-    this.trouble = { status: status === 404 ? "✖ cannot be read" : "✖ connection lost", text: status === 403 ? "The server was started anew: open the address that it printed." : status ? message : "The server does not answer. What is shown may be out of date." };
-    tellRun(this);
-    clearTimeout(this.retry);
-    this.retry = setTimeout(() => this.again(), Math.min(500 * 2 ** this.failures++, 15_000));
-  }
-
   // ---- choosing ---------------------------------------------------------------------------------------
 
   /** @param {Partial<Selection>} change */
@@ -255,24 +193,23 @@ export class Page {
     toAddress(this.selection);
     const { selection } = this;
     if (selection.run !== before.run) {
-      this.events?.close();
-      clearTimeout(this.retry);
+      this.live.stop();
       Object.assign(selection, { layer: "", step: null, from: null, to: null });
       this.missing = "";
       this.forget();
       tellRun(this);
       this.drawNow();
-      return this.open().catch((problem) => this.lost(problem));
+      return this.open().catch((problem) => this.live.lost(problem));
     }
     if (selection.measure !== before.measure || selection.mode !== before.mode || selection.other !== before.other) {
       fillMenus(this);
       try {
         await this.load();
       } catch (problem) {
-        if (this.source.live) return this.lost(problem);
+        if (this.source.live) return this.live.lost(problem);
         throw problem;
       }
-      this.follow();
+      this.live.follow();
     } else if (selection.from !== before.from || selection.to !== before.to) this.zoomIn();
     this.inspect();
     this.draw();
@@ -303,38 +240,6 @@ export class Page {
   outgrown() {
     const { start } = this.spread?.arrays ?? {};
     return this.source.live && start?.length && this.head.step - this.spread.facts.end > (this.spread.facts.end - start[0]) / 16;
-  }
-
-  /** Which finding is selected: the one jumped to, or the first in the selected cell; -1: none. Several may share a cell. */
-  current() {
-    const { layer, step } = this.selection;
-    const here = (/** @type {any} */ f) => f.step === step && (f.row ?? layer) === layer;
-    const jumped = this.head.findings.findIndex((/** @type {any} */ f) => here(f) && this.nameOf(f) === this.jumped);
-    return jumped >= 0 ? jumped : this.head.findings.findIndex((/** @type {any} */ f) => here(f) && f.row);
-  }
-
-  /** What stays the same of a finding while a run grows. @param {any} finding */
-  nameOf({ lane, title, step, row, site }) {
-    return [lane, title, step, row, site].join("\n");
-  }
-
-  /** @param {number} to which finding, from the current one */
-  finding(to) {
-    const { findings } = this.head;
-    const now = this.current();
-    if (findings.length) this.show(findings[now < 0 ? 0 : (now + to + findings.length) % findings.length]);
-  }
-
-  /** Jumps to a finding. @param {any} finding */
-  show(finding) {
-    const { from, to } = this.span();
-    const outside = finding.step < from || finding.step > to;
-    this.jumped = this.nameOf(finding);
-    this.select({
-      layer: finding.row ?? this.selection.layer, step: finding.step,
-      ...(finding.measure && this.head.measures.some((/** @type {any} */ m) => m.key === finding.measure) ? { measure: finding.measure } : {}),
-      ...(outside ? { from: null, to: null } : {}),
-    });
   }
 
   /** @param {number} rows */
@@ -375,7 +280,7 @@ export class Page {
     drawDepth(by("depth"), this);
     drawCaption(this);
     if (!this.moment || !this.places.has(this.selection.layer)) drawInspector(by("inspector"), this, this.moment, this.spread);
-    const current = this.current();
+    const current = this.findings.current();
     for (const [i, card] of [...by("verdict").children].entries()) card.setAttribute("aria-current", String(i === current));
   }
 

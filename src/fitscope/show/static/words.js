@@ -43,7 +43,7 @@ export function tellRun(page) {
     const card = element("button", `finding ${f.severity}`);
     card.append(element("b", "", `${SIGNS[/** @type {"error"} */ (f.severity)]} ${f.title} · step ${whole(f.step)}`), element("span", "", f.text));
     card.title = clean(`${f.title}, step ${whole(f.step)}: ${f.text}`);
-    card.addEventListener("click", () => page.show(f));
+    card.addEventListener("click", () => page.findings.show(f));
     return card;
   });
   if (!cards.length && head.id) cards.push(card(...(!head.empty ? NOTHING : head.status === "running" ? WAITING : EMPTY)));
