@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,11 @@ from names import EXACT, SAMPLED, UNCAPTURED
 from train import measure
 
 SIZES = {"layers": (10, 30, 100, 300, 1_000), "batch": (8, 32, 128, 512)}
+
+
+sys.setrecursionlimit(
+    20_000
+)  # Keras walks from layer to layer by calling itself, and cannot build a thousand otherwise
 
 
 def task(of: str, size: int) -> Task:
