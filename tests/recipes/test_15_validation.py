@@ -72,9 +72,10 @@ def test_validation_freq(watch_fit, tools):
     check(seen, by, xv, yv, [1, 3], 3, tools.close)
 
 
-def test_a_generator_that_never_ends(watch_fit, tools):
+def test_a_generator_that_never_ends(tools, tmp_path):
     """Keras (3.15) begins each pass with the batch that it peeked at, and goes on where the generator is: which rows a pass had is seen
-    from its inputs, and that these are the true ones from the loss that Keras reports."""
+    from its inputs, and that these are the true ones from the loss that Keras reports. Where it is depends on how far TensorFlow has
+    read ahead in the meantime, so that no two trainings need agree in it."""
     x, y = by_hand.data()
     xv, yv = by_hand.data(N, seed=5)
 
@@ -83,20 +84,21 @@ def test_a_generator_that_never_ends(watch_fit, tools):
             for i in range(0, N, 8):
                 yield xv[i : i + 8], yv[i : i + 8]
 
-    seen = watch_fit(
-        tools.make, x, y, watch=WATCH, scope={"on": "validation"}, epochs=EPOCHS, validation_data=forever, validation_steps=3
-    )  # fmt: skip
+    history = tools.make().fit(
+        x, y, batch_size=8, shuffle=False, verbose=0, epochs=EPOCHS, validation_data=forever(), validation_steps=3,
+        callbacks=[fs.Scope(tmp_path, WATCH, 1, on="validation")],
+    ).history  # fmt: skip
+    run = fs.open(tmp_path)
+    assert run.errors == []
     by = by_hand.train(by_hand.weights(), x, y, epochs=EPOCHS)
     for epoch, step in enumerate((3, 6, 9)):
-        rows = [
-            np.flatnonzero((xv == given).all(1)).item() for given in seen.run.array("validation/inputs", step)
-        ]
+        rows = [np.flatnonzero((xv == given).all(1)).item() for given in run.array("validation/inputs", step)]
         assert epoch > 0 or rows == list(range(N))
         out = by_hand.forward(by.after(step), xv[rows])["head"]
-        np.testing.assert_array_equal(np.ravel(seen.run.array("validation/targets", step)), yv[rows])
-        tools.close(seen.run.array("validation/predictions", step), out)
+        np.testing.assert_array_equal(np.ravel(run.array("validation/targets", step)), yv[rows])
+        tools.close(run.array("validation/predictions", step), out)
         losses = by_hand.crossentropy(out, yv[rows])[0]
-        tools.close(losses.mean(), seen.model.history.history["val_loss"][epoch])
+        tools.close(losses.mean(), history["val_loss"][epoch])
 
 
 def check(seen, by, x, y, epochs, batches, close) -> None:
