@@ -32,7 +32,7 @@ LEAST = LADDER[-1]
 ENOUGH = 3  #: captured steps and plain ones timed before it is done more often
 NEWEST = 15  #: measurements that count
 OFTEN = 8  #: the first so many executions with a captured step are all timed, later each so many-th
-LOOK = 64  #: executions in a row that all have one, after which one is left plain
+LOOK = 64  #: executions in a row that all have one, after which two are left plain
 MOST_TOLD = 200  #: decisions that the run keeps
 
 

@@ -152,13 +152,19 @@ class Recorder:
         return Timing(self._start_timed, self._stop_timed) if ready else None
 
     def _start_timed(self) -> None:
-        assert self.budget is not None
-        self.budget.start(self._spent())
+        self._timed(lambda budget: budget.start(self._spent()))
 
     def _stop_timed(self) -> None:
+        self._timed(lambda budget: budget.stop(self._spent()))
+
+    def _timed(self, act: Callable[[Budget], None]) -> None:
+        """This runs around the user's own step: an error of ours ends our timing, not the training."""
         assert self.budget is not None
         trouble = self.budget.trouble
-        self.budget.stop(self._spent())
+        try:
+            act(self.budget)
+        except Exception as error:
+            self.failed(error)
         if self.budget.trouble is not trouble:
             _warn(f"fitscope cannot keep its budget: {self.budget.trouble}")
 

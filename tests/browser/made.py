@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike
+from playwright.sync_api import Page
 
 from fitscope.record import Moment, Record, Samples
 from fitscope.reduce.oracle import reduce
@@ -102,3 +103,15 @@ class Growing:
 
     def close(self) -> None:
         self.writer.close()
+
+
+def long_bars(page: Page) -> list[bool]:
+    """Of three layers in the depth profile, whose bar reaches a third of the way."""
+    found: list[bool] = page.evaluate(
+        """() => {
+            const canvas = document.getElementById("depth");
+            const g = canvas.getContext("2d");
+            return [0, 1, 2].map((row) => g.getImageData(canvas.width * 0.3, canvas.height * (row + 0.3) / 3, 1, 1).data[3] > 0);
+        }"""
+    )
+    return found

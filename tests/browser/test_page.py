@@ -142,14 +142,7 @@ def test_what_a_pixel_shows_is_what_is_told_selected_and_inspected(tmp_path: Pat
         page.mouse.move(5, 5)
         # The depth profile is of the dip's step: the bar of b is short, and those beside it are not.
         page.wait_for_timeout(300)
-        bars = page.evaluate(
-            """() => {
-                const canvas = document.getElementById("depth");
-                const g = canvas.getContext("2d");
-                return [0, 1, 2].map((row) => g.getImageData(canvas.width * 0.3, canvas.height * (row + 0.3) / 3, 1, 1).data[3] > 0);
-            }"""
-        )
-        assert bars == [True, False, True]
+        assert made.long_bars(page) == [True, False, True]
 
 
 def test_a_click_on_the_strip_selects_a_layer(server: Server, look: Look) -> None:

@@ -71,14 +71,7 @@ def test_a_saved_depth_profile_is_of_its_very_step(tmp_path: Path, look: Look) -
     view = fs.depth_profile(fs.open(tmp_path / "runs"), 3211, "activations.rms")
     page = look(view.save(tmp_path / "view.html").as_uri())
     page.wait_for_timeout(200)
-    bars = page.evaluate(
-        """() => {
-            const canvas = document.getElementById("depth");
-            const g = canvas.getContext("2d");
-            return [0, 1, 2].map((row) => g.getImageData(canvas.width * 0.3, canvas.height * (row + 0.3) / 3, 1, 1).data[3] > 0);
-        }"""
-    )
-    assert bars == [True, False, True], "the dip, which the steps beside it do not have"
+    assert made.long_bars(page) == [True, False, True], "the dip, which the steps beside it do not have"
 
 
 def test_a_view_in_a_notebook_runs_in_its_sandbox(

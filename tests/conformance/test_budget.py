@@ -173,3 +173,19 @@ def test_a_batch_of_another_size_is_compiled_anew_and_said(tmp_path):
     # TensorFlow traces once, for batches of any size.
     compiled = 2 if keras.backend.backend() == "jax" else 1
     assert len(fs.open(tmp_path).overhead["first_call_seconds"]) == compiled
+
+
+@pytest.mark.parametrize("broken", ["start", "stop"])
+def test_an_error_while_timing_is_told_and_the_training_goes_on(tmp_path, monkeypatch, broken):
+    def fail(self, now):
+        raise ZeroDivisionError("of ours")
+
+    monkeypatch.setattr(Budget, broken, fail)
+    scope, made = fs.Scope(tmp_path), model()
+    wait = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: ready(scope))
+    with pytest.warns(fs.FitscopeWarning, match="of ours"):
+        fit(made, scope, callbacks=[wait])
+    assert int(made.optimizer.iterations) == 160
+    run = fs.open(tmp_path)
+    assert run.status == "complete"
+    assert any("of ours" in error for error in run.errors)
