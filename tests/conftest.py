@@ -16,6 +16,11 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import hypothesis
 import pytest
 
+import amx
+
+# Also before: processes that tests start inherit what it sets.
+BFLOAT16 = amx.settle(os.environ, amx.features(), amx.probe)
+
 # The same examples at every run, so that a change is judged by what it changes. FITSCOPE_SEARCH=1 looks for new ones.
 hypothesis.settings.register_profile("same", derandomize="FITSCOPE_SEARCH" not in os.environ)
 hypothesis.settings.load_profile("same")
@@ -54,6 +59,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow_compile: waits for torch.compile, in a process of its own")
+    config.addinivalue_line("markers", "bfloat16: computes in bfloat16, as do tests whose parameters name it")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -67,6 +73,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         listed = any(place.is_relative_to(name) for name in ONCE)
         if listed and item.get_closest_marker("per_backend") is None:
             item.add_marker(pytest.mark.once)
+        if amx.FINE != BFLOAT16 and _computes_in_bfloat16(item):
+            item.add_marker(pytest.mark.skip(reason=BFLOAT16))
     alone = [
         item for item in items for marker in ALONE.values()
         if item.get_closest_marker(marker) and marker not in config.option.markexpr.split()
@@ -78,3 +86,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         gone = [item for item in items if item.get_closest_marker("once")]
         config.hook.pytest_deselected(items=gone)
         items[:] = [item for item in items if not item.get_closest_marker("once")]
+
+
+def _computes_in_bfloat16(item: pytest.Item) -> bool:
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    return item.get_closest_marker("bfloat16") is not None or "bfloat16" in str(list(parameters.values()))
