@@ -9,6 +9,7 @@ TESTS    ?= tests
 JOBS     ?= 2
 BENCH    ?=
 TO       ?= runs
+PROGRAMS ?=
 
 ENV      := .venv
 PY       := $(ENV)/bin/python
@@ -25,7 +26,7 @@ TRAINSCOPE := 1.8.1
 PIP := -m pip --disable-pip-version-check install $(if $(MAKE_TERMOUT),,--quiet)
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: help demo test check format bench bench-ui docs clean chromium
+.PHONY: help demo test check format bench bench-ui docs clean chromium programs
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -65,6 +66,9 @@ bench: $(ENV)/.ready ## Measure what watching costs, in about an hour (BACKEND=j
 	$(PY) bench/growth.py $(findstring --quick,$(BENCH))
 	$(PY) bench/run.py $(if $(BACKEND),--backend $(BACKEND)) $(BENCH)
 	$(PY) bench/memory.py $(if $(BACKEND),--backend $(BACKEND)) $(findstring --quick,$(BENCH))
+
+programs: $(ENV)/.ready ## Train programs written after the Keras examples, with and without a scope (BACKEND=jax: there; PROGRAMS="gan vae": those)
+	@cd tests && $(abspath $(PY)) -m programs $(if $(BACKEND),--backend $(BACKEND)) $(PROGRAMS)
 
 docs: $(ENV)/.ready chromium ## Draw the pictures in docs/ anew and run every example and block of code in the docs
 	KERAS_BACKEND=jax $(PY) docs/make_pictures.py

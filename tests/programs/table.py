@@ -1,0 +1,78 @@
+"""The table of `make programs`: a line for each program and backend, and below it what needs more words."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+COLUMNS = (
+    ("program", 30), ("backend", 10), ("steps", 5), ("sites", 5), ("unseen", 6), ("identical", 9), ("identity", 12),
+    ("without", 7), ("with", 6), ("", 6),
+)  # fmt: skip
+
+
+@dataclass
+class Row:
+    """One program on one backend."""
+
+    program: str
+    backend: str
+    captured: int = 0
+    sites: int = 0
+    unseen: dict[str, int] = field(default_factory=dict)
+    identical: bool | None = None
+    identity: str = ""
+    problems: list[str] = field(default_factory=list)
+    seconds: tuple[float, float] = (0.0, 0.0)
+    known: str | None = None
+
+    @classmethod
+    def of(cls, told: dict[str, Any], known: Mapping[tuple[str, str], str]) -> Row:
+        return cls(**told, known=known.get((told["program"], told["backend"])))
+
+    @property
+    def verdict(self) -> str:
+        if self.problems:
+            return "known" if self.known else "FAILS"
+        return "passes" if self.known else "ok"
+
+
+def titles() -> str:
+    names = "  ".join(name.ljust(width) for name, width in COLUMNS)
+    return f"{names.rstrip()}\n{'  '.join('-' * width for _, width in COLUMNS)}"
+
+
+def line(row: Row) -> str:
+    same = {None: "?", True: "yes", False: "NO"}[row.identical]
+    cells: list[Any] = [
+        row.program, row.backend, row.captured, row.sites, sum(row.unseen.values()), same, row.identity,
+        f"{row.seconds[0]:.1f} s", f"{row.seconds[1]:.1f} s", row.verdict,
+    ]  # fmt: skip
+    return "  ".join(str(cell).ljust(width) for cell, (_, width) in zip(cells, COLUMNS, strict=True)).rstrip()
+
+
+def footnotes(rows: list[Row]) -> str:
+    """Why sites were not seen, what failed and how, and the sum."""
+    lines = [""]
+    reasons: Counter[str] = Counter()
+    for row in rows:
+        reasons.update(row.unseen)
+    if reasons:
+        lines.append("Sites that could not be seen, by reason:")
+        lines += [f"  {count:5}  {why}" for why, count in reasons.most_common()]
+    for row in rows:
+        if row.verdict == "passes":
+            lines.append(f"{row.program} on {row.backend} passes: take it out of KNOWN ({row.known})")
+        for problem in row.problems:
+            lines.append(f"{row.program} on {row.backend} [{row.verdict}]: {problem}")
+    verdicts = Counter(row.verdict for row in rows)
+    total = sum(sum(row.seconds) for row in rows)
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items()))
+    same = sum(row.identical is True for row in rows)
+    lines.append(
+        f"{len(rows)} trainings of {len({row.program for row in rows})} programs in {total:.0f} s: {counts}; "
+        f"{same} bit-identical."
+    )
+    return "\n".join(lines)
