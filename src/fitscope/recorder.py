@@ -14,7 +14,7 @@ import time
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -90,6 +90,7 @@ class Recorder:
         self._texts: dict[str, str] = {}  # by kind
         self._early: list[str] = []  # from before there was a run
         self._unseen: dict[str, str] = {}
+        self._seen: set[str] = set()  # that are not unseen, whatever another kind of step says
         self._dropped: Counter[str] = Counter()
         self._checkpoints: list[dict[str, Any]] = []
         self._began = time.perf_counter(), time.process_time()
@@ -207,7 +208,14 @@ class Recorder:
 
     def unseen(self, site: str, why: str) -> None:
         """Something that was asked for and could not be seen in the step."""
-        self._unseen.setdefault(site, why)
+        if site not in self._seen:
+            self._unseen.setdefault(site, why)
+
+    def seen(self, sites: Iterable[str]) -> None:
+        """Sites that one step showed, although another could not."""
+        for site in sites:
+            self._seen.add(site)
+            self._unseen.pop(site, None)
 
     def failed(self, error: BaseException | str) -> None:
         """Keeps what went wrong; `tell` says it."""

@@ -123,11 +123,12 @@ def update(optimizer: str, g: np.ndarray, s: dict, t: int) -> np.ndarray:
     return -0.01 * np.sqrt(1 - 0.999**t) / (1 - 0.9**t) * s["m"] / (np.sqrt(s["v"]) + 1e-8)
 
 
+@pytest.mark.parametrize("resource", [True, False], ids=["resource", "reference"])
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adagrad", "adam"])
-def test_gradients_of_an_embedding_are_whole(record, tools, optimizer):
-    """They come in slices; what is recorded is zero elsewhere. Adam has no kernel for them: there the user names them."""
+def test_gradients_of_an_embedding_are_whole(record, tools, optimizer, resource):
+    """They come in slices; what is recorded is zero elsewhere. Adam has no kernel for them: there they go into its averages."""
     x, y = tf1.placeholder(tf.int64, [None, 3], name="x"), tf1.placeholder(tf.float32, [None, 2], name="y")
-    with tf1.variable_scope("table", use_resource=True):
+    with tf1.variable_scope("table", use_resource=resource):
         bag = tf.reduce_sum(tf.nn.embedding_lookup(tf1.get_variable("rows", [10, 4]), x), 1)
     loss = tf.reduce_mean(tf.square(tools.dense(bag, 2, "out") - y))
     made = tools.optimizers[optimizer]()
@@ -135,8 +136,7 @@ def test_gradients_of_an_embedding_are_whole(record, tools, optimizer):
     net = SimpleNamespace(x=x, y=y, loss=loss, train=made.apply_gradients(pairs))
     rng = np.random.default_rng(0)
     data = [(rng.integers(0, 10, (4, 3)), rng.normal(size=(4, 2))) for _ in range(3)]
-    said = {"grads_and_vars": pairs} if optimizer == "adam" else {}
-    done = record(net, data, watch=[fs.weight_gradients(keep="both"), fs.weights(keep="both")], said=said)
+    done = record(net, data, watch=[fs.weight_gradients(keep="both"), fs.weights(keep="both")])
     for step, (ids, labels) in enumerate(data):
         table, w, b = (done.at(f"weights/{name}", step).astype("float64") for name in done.names)
         d_out = (table[ids].sum(1) @ w + b - labels) * 2 / labels.size
@@ -147,14 +147,50 @@ def test_gradients_of_an_embedding_are_whole(record, tools, optimizer):
         )
 
 
-def test_a_gradient_that_no_kernel_gets_is_named(record, tools):
-    ids, y = tf1.placeholder(tf.int64, [None], name="x"), tf1.placeholder(tf.float32, [None, 4], name="y")
-    with tf1.variable_scope("table", use_resource=True):
-        rows = tf.nn.embedding_lookup(tf1.get_variable("rows", [10, 4]), ids)
-    loss = tf.reduce_mean(tf.square(rows - y))
-    net = SimpleNamespace(x=ids, y=y, loss=loss, train=tf1.train.AdamOptimizer().minimize(loss))
-    done = record(net, [(np.arange(4), np.zeros((4, 4)))], watch=[fs.weight_gradients(), fs.loss()])
-    assert "grads_and_vars" in done.run.unseen["weight_gradients/table/rows"]
+def test_a_gradient_that_cannot_be_read_from_the_update_is_named(record, tools):
+    x, y = tf1.placeholder(tf.float32, [None, 5], name="x"), tf1.placeholder(tf.float32, [None, 1], name="y")
+    loss = tf.reduce_mean(tf.square(tools.dense(x, 1, "out") - y))
+    variables = tf1.trainable_variables()
+    gradients = tf1.gradients(loss, variables)
+    moved = [v.assign(v * tf.exp(-g)) for v, g in zip(variables, gradients, strict=True)]
+    net = SimpleNamespace(x=x, y=y, loss=loss, train=tf.group(moved))
+    done = record(net, [(np.ones((4, 5)), np.zeros((4, 1)))], watch=[fs.weight_gradients(), fs.loss()])
+    assert "grads_and_vars" in done.run.unseen["weight_gradients/out/kernel"]
+
+
+def test_the_gradient_of_a_variable_that_the_step_leaves_alone_is_said_to_be_none(record, tools):
+    x, y = tf1.placeholder(tf.float32, [None, 5], name="x"), tf1.placeholder(tf.float32, [None, 1], name="y")
+    loss = tf.reduce_mean(tf.square(tools.dense(tools.dense(x, 4, "frozen"), 1, "out") - y))
+    made = tf1.train.AdamOptimizer()
+    train = made.minimize(loss, var_list=[v for v in tf1.trainable_variables() if "out" in v.name])
+    net = SimpleNamespace(x=x, y=y, loss=loss, train=train)
+    done = record(net, [(np.ones((4, 5)), np.zeros((4, 1)))], watch=[fs.weight_gradients(), fs.loss()])
+    assert "does not change it" in done.run.unseen["weight_gradients/frozen/kernel"]
+    assert "weight_gradients/out/kernel" in done.run.sites
+
+
+@pytest.mark.parametrize("resource", [True, False], ids=["resource", "reference"])
+def test_gradients_of_a_cell_that_is_unrolled(record, tools, resource):
+    """The gradient of its kernel is the sum of as many products as there are steps in time."""
+    x, y = (
+        tf1.placeholder(tf.float32, [None, 30, 2], name="x"),
+        tf1.placeholder(tf.float32, [None, 4], name="y"),
+    )
+    state = tf.zeros([tf.shape(x)[0], 4])
+    with tf1.variable_scope("cell", use_resource=resource):
+        kernel, bias = tf1.get_variable("kernel", [6, 4]), tf1.get_variable("bias", [4])
+        for t in range(30):
+            state = tf.tanh(tf.nn.bias_add(tf.matmul(tf.concat([x[:, t], state], 1), kernel), bias))
+    loss = tf.reduce_mean(tf.square(state - y))
+    train = tf1.train.GradientDescentOptimizer(0.5).minimize(loss)
+    net = SimpleNamespace(x=x, y=y, loss=loss, train=train)
+    rng = np.random.default_rng(0)
+    data = [(rng.normal(size=(4, 30, 2)), rng.normal(size=(4, 4))) for _ in range(3)]
+    done = record(net, data, watch=[fs.weight_gradients(keep="both"), fs.updates(keep="both")])
+    assert dict(done.run.unseen) == {}
+    for name in ("cell/kernel", "cell/bias"):
+        gradient, moved = done.at(f"weight_gradients/{name}", 1), done.at(f"updates/{name}", 1)
+        np.testing.assert_allclose(moved, -0.5 * gradient, rtol=1e-3, atol=1e-6)
 
 
 def test_data_that_a_pipeline_brings_is_that_of_the_step(record, tools, tmp_path):

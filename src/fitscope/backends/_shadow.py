@@ -11,7 +11,8 @@ away, and is handed out as it is: most outputs of layers, because the backward p
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -45,36 +46,94 @@ _BY_NUMBER = {*_SUMS, "BiasAdd", "LeakyRelu", "Mul", "Relu", "Relu6", "ReluGrad"
 #: Operations that look at a tensor's shape only. They do not count as a use: TensorFlow finds another way for them.
 _SHAPE_ONLY = {"Rank", "Shape", "ShapeN", "Size"}
 
+#: Operations whose results a sum of more than two takes as they are: nothing is fused into such a sum but sums and multiples.
+_SUMMED_AS_THEY_ARE = {
+    *_GRADIENTS, *_PRODUCTS, "BiasAddGrad", "Conv2DBackpropFilter", "Conv3DBackpropFilterV2",
+    "DepthwiseConv2dNativeBackpropFilter", "Sum",
+}  # fmt: skip
+
+#: The borders of a TF1 loop or branch. Nothing is fused across them, and they must not be there twice.
+_BORDERS = {"Enter", "Exit", "Merge", "NextIteration", "Switch"}
+
+#: Operations that may hand on the very buffer they are given.
+_SAME_BUFFER = {
+    "Enter", "ExpandDims", "Identity", "IdentityN", "PreventGradient", "RefIdentity", "Reshape", "Snapshot", "Squeeze",
+    "StopGradient",
+}  # fmt: skip
+
 _MOST = 24  #: operations in one shadow
 _MARK = "_fitscope_shadow"  #: an attribute
 
 
-def handed_out(
-    tensor: Any, done: dict[Any, Any], *, forward: bool, among: Collection[Any] | None = None
-) -> Any:
+class NoShadow(Exception):  # noqa: N818 - a message: why a value cannot be computed beside the graph
+    """Why a tensor has no shadow."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Part:
+    """What is run of a graph: a use by anything else does not count."""
+
+    ops: Collection[Any] | None = None  #: None: all of it
+    fed: Collection[str] = ()  #: names of tensors that are given from outside
+    written: Collection[str] | None = None  #: reference variables that it may write to; None: it may be any
+
+    def runs(self, op: Any) -> bool:
+        return self.ops is None or op in self.ops
+
+    def users(self, tensor: Any) -> list[Any]:
+        return [op for op in tensor.consumers() if op.type not in _SHAPE_ONLY and self.runs(op)]
+
+
+WHOLE = Part()
+
+
+def handed_out(tensor: Any, done: dict[Any, Any], *, forward: bool) -> Any:
     """The tensor, or its shadow where handing it out would change how the graph is rewritten.
 
     `done` holds the shadows made so far in this graph. Gradients are made by operations that are never fused with what
-    follows, except for sums. In a graph of which only a part is run, `among` are the operations of that part: a use by any
-    other does not count.
+    follows, except for sums.
     """
-    if as_it_is(tensor, forward=forward, among=among):
+    if as_it_is(tensor, forward=forward):
         return tensor
-    shadow = shadow_of(tensor, done, among)
-    return tensor if shadow is None else shadow
-
-
-def shadow_of(tensor: Any, done: dict[Any, Any], among: Collection[Any] | None = None) -> Any | None:
-    """The same value, computed beside the graph; None where that would be too much, or unsafe."""
     try:
-        return _shadow(tensor, done, [_MOST], among)
-    except _NoShadow:
-        return None
+        return shadow_of(tensor, done)
+    except NoShadow:
+        return tensor
 
 
-def as_it_is(tensor: Any, *, forward: bool, among: Collection[Any] | None = None) -> bool:
+def shadow_of(tensor: Any, done: dict[Any, Any], part: Part = WHOLE) -> Any:
+    """The same value, computed beside the graph. Raises `NoShadow` where that would be too much, or unsafe."""
+    return _shadow(tensor, done, [_MOST], part)
+
+
+def as_it_is(tensor: Any, *, forward: bool, part: Part = WHOLE) -> bool:
     """Whether the tensor can be handed out itself."""
-    return _settled(tensor, among) or not (forward or tensor.op.type in _SUMS)
+    return _settled(tensor, part) or not (forward or tensor.op.type in _SUMS)
+
+
+def fits(shadow: Any, originals: Mapping[Any, Any], part: Part) -> bool:
+    """Whether an operation that is a shadow, made for another part, serves this one: it reads what this part computes anyway, and
+    would not be made otherwise for it.
+    """
+    return all(_fits(x, shadow, originals, part) for x in shadow.inputs)
+
+
+def _fits(x: Any, shadow: Any, originals: Mapping[Any, Any], part: Part) -> bool:
+    if x.op in originals:
+        return fits(x.op, originals, part)
+    if x.name in part.fed:
+        return True
+    settled = _is_source(x, part) or _stays(x, originals[shadow], part)
+    return settled and part.runs(x.op) and not changes(x, part)
+
+
+def changes(x: Any, part: Part) -> bool:
+    """Whether this is the buffer of a TF1 reference variable, which the run may write to before somebody reads it."""
+    while not x.dtype._is_ref_dtype:
+        if x.op.type not in _SAME_BUFFER or x.name in part.fed:
+            return False
+        x = x.op.inputs[x.value_index]
+    return part.written is None or x.op.type not in ("Variable", "VariableV2") or x.op.name in part.written
 
 
 def rows_of(tensor: Any, numbers: Any) -> Any:
@@ -93,15 +152,11 @@ def rows_of(tensor: Any, numbers: Any) -> Any:
     return _again(op, inputs, "rows").outputs[tensor.value_index]
 
 
-class _NoShadow(Exception):  # noqa: N818 - a message within this file
-    pass
-
-
-def _settled(tensor: Any, among: Collection[Any] | None) -> bool:
+def _settled(tensor: Any, part: Part) -> bool:
     """Whether one more use of the tensor changes nothing."""
-    if tensor.op.type in _ACTIVATIONS and _normalized(tensor.op.inputs[0], among):
+    if tensor.op.type in _ACTIVATIONS and _normalized(tensor.op.inputs[0], part):
         return False
-    users = _users(tensor, among)
+    users = part.users(tensor)
     if len(users) != 1 or users[0].type in _HARMLESS:
         return True
     return users[0].type in _ACTIVATIONS and not _made_to_be_fused(tensor)
@@ -114,30 +169,35 @@ def _made_to_be_fused(tensor: Any) -> bool:
     return any(maker.type in _PRODUCTS or maker.type in _NORMS for maker in makers)
 
 
-def _normalized(tensor: Any, among: Collection[Any] | None) -> bool:
+def _normalized(tensor: Any, part: Part) -> bool:
     """Whether the tensor is a batch norm, or one to which something was added, that goes on as one operation with its
     activation. TensorFlow does not do that for an activation that is an output of the graph, however often it is used.
     """
     makers = [tensor.op, *(x.op for x in tensor.op.inputs if tensor.op.type in _SUMS)]
-    return len(_users(tensor, among)) == 1 and any(maker.type in _NORMS for maker in makers)
+    return len(part.users(tensor)) == 1 and any(maker.type in _NORMS for maker in makers)
 
 
-def _users(tensor: Any, among: Collection[Any] | None) -> list[Any]:
-    return [op for op in tensor.consumers() if op.type not in _SHAPE_ONLY and (among is None or op in among)]
-
-
-def _shadow(tensor: Any, done: dict[Any, Any], budget: list[int], among: Collection[Any] | None) -> Any:
+def _shadow(tensor: Any, done: dict[Any, Any], budget: list[int], part: Part) -> Any:
     op = tensor.op
     if op not in done:
-        if not op.inputs or op.op_def.is_stateful or op.control_inputs:
-            return tensor  # a source: nothing is fused into it
+        if _is_source(tensor, part):
+            return tensor
         budget[0] -= 1
-        if budget[0] < 0 or any(_changes(x) for x in op.inputs):
-            raise _NoShadow
+        if budget[0] < 0:
+            raise NoShadow(f"computing it beside the step would take more than {_MOST} operations")
+        if any(changes(x, part) for x in op.inputs):
+            raise NoShadow("a copy of it would read weights while the step changes them")
         # An input with several uses is itself never fused away. One with a single use, this operation, may be.
-        inputs = [x if _stays(x, op, among) else _shadow(x, done, budget, among) for x in op.inputs]
+        inputs = [x if _stays(x, op, part) else _shadow(x, done, budget, part) for x in op.inputs]
         done[op] = _again(op, inputs, "shadow")
     return done[op].outputs[tensor.value_index]
+
+
+def _is_source(tensor: Any, part: Part) -> bool:
+    """Whether nothing is ever fused into the tensor."""
+    op = tensor.op
+    alone = not op.inputs or op.op_def.is_stateful or op.control_inputs or op.type in _BORDERS
+    return tensor.name in part.fed or bool(alone)
 
 
 def _again(op: Any, inputs: list[Any], name: str) -> Any:
@@ -153,13 +213,11 @@ def _is_shadow(op: Any) -> bool:
     return _MARK in op.node_def.attr
 
 
-def _changes(x: Any) -> bool:
-    """Whether this is the buffer of a TF1 reference variable, which the step may write to before a shadow reads it."""
-    maker = x.op
-    return bool(x.dtype._is_ref_dtype or (maker.type == "Identity" and maker.inputs[0].dtype._is_ref_dtype))
-
-
-def _stays(x: Any, op: Any, among: Collection[Any] | None) -> bool:
+def _stays(x: Any, op: Any, part: Part) -> bool:
     """Whether the shadow of an operation may use this input as it is."""
-    users = _users(x, among)
-    return len(users) != 1 or x.op.type in _GRADIENTS or (users[0] is not op and _settled(x, among))
+    if not part.runs(x.op):
+        return False
+    if op.type == "AddN" and len(op.inputs) > 2 and x.op.type in _SUMMED_AS_THEY_ARE:
+        return True
+    users = part.users(x)
+    return len(users) != 1 or x.op.type in _GRADIENTS or (users[0] is not op and _settled(x, part))

@@ -1,13 +1,16 @@
 """A TF1 graph taken apart: layers, although a graph has none, and weights.
 
-A layer is a scope of names: the scope of a trained variable, or else the first part of a name. Its output is what operations outside of
-it use. `conv1/Conv2D`, `conv1/BiasAdd` and `conv1/Relu` so become the layer `conv1` with the output `conv1/Relu:0`. What the user named by
+A layer is a scope of names: the innermost scope that holds a trained variable, or else the first part of a name. Its output is what
+operations outside of it use. `conv1/Conv2D`, `conv1/BiasAdd` and `conv1/Relu` so become the layer `conv1` with the output
+`conv1/Relu:0`. A network that is built again on the same variables has layers of its own (`net_1/conv1`, `tower/net/conv1`). A scope
+whose weights are kept elsewhere is several layers: what goes into the next product is the output of one. What the user named by
 tensor is there too, under the name of its operation.
 """
 
 from __future__ import annotations
 
 import fnmatch
+import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -159,7 +162,7 @@ def _layers(graph: Any, roles: Roles) -> Iterator[tuple[str, Tensor, bool]]:
     """Layers by path, with their output, in the order of the computation."""
     ends = roles.predictions or roles.loss
     order = ancestors(ends)
-    scopes = {name.rpartition("/")[0] for name in trainable(graph)} - {""}
+    scopes = Scopes(trainable(graph))
     touched, weighed = _touched(order, set(trainable(graph)))
     users: dict[str, list[Op]] = {}
     for op in order:
@@ -168,15 +171,19 @@ def _layers(graph: Any, roles: Roles) -> Iterator[tuple[str, Tensor, bool]]:
                 users.setdefault(tensor.name, []).append(op)
     outputs: dict[str, list[Tensor]] = {}
     last = {tensor.name for tensor in ends}
+    weights = weighed - touched
     for op in order:
         if op.type in SOURCES or (op.type == "Identity" and op.inputs[0].op.type in SOURCES):
             continue
-        mine = _scope(op.name, scopes)
+        mine = scopes.of(op.name)
         for tensor in op.outputs:
-            outside = any(_scope(user.name, scopes) != mine for user in users.get(tensor.name, ()))
+            leaves = any(
+                scopes.of(user.name) != mine or (mine not in scopes and _is_product(user, weights))
+                for user in users.get(tensor.name, ())
+            )
             if (
                 tensor.name in touched
-                and (outside or tensor.name in last)
+                and (leaves or tensor.name in last)
                 and tensor.dtype.base_dtype.is_floating
                 and tensor.shape.rank != 0
                 and (tensor.shape.rank is not None or tensor.name in weighed)  # else it may be a setting
@@ -184,8 +191,17 @@ def _layers(graph: Any, roles: Roles) -> Iterator[tuple[str, Tensor, bool]]:
             ):
                 outputs.setdefault(mine, []).append(tensor)
     for scope, tensors in outputs.items():
+        around = any(
+            other.startswith(f"{scope}/") for other in outputs
+        )  # other layers: this is no name for one of them
         for tensor in tensors:
-            yield scope if len(tensors) == 1 else site_path(tensor), tensor, tensor.name in weighed
+            short = len(tensors) == 1 and not around
+            yield scope if short else site_path(tensor), tensor, tensor.name in weighed
+
+
+def _is_product(op: Op, weights: Collection[str]) -> bool:
+    """Whether an operation takes a matrix of weights."""
+    return any(x.name in weights and (x.shape.rank or 0) > 1 for x in op.inputs)
 
 
 def _touched(order: list[Op], weights: Collection[str]) -> tuple[set[str], set[str]]:
@@ -203,20 +219,41 @@ def _touched(order: list[Op], weights: Collection[str]) -> tuple[set[str], set[s
     return data, weighed
 
 
-def _scope(name: str, scopes: Collection[str]) -> str:
-    """The layer that an operation belongs to: the innermost scope of a variable, or the first part of its name."""
-    parts = name.split("/")
-    for n in range(len(parts) - 1, 0, -1):
-        scope = "/".join(parts[:n])
-        if scope in scopes:
-            return scope
-    return parts[0]
+class Scopes:
+    """The scopes that hold trained variables, and those around them."""
+
+    def __init__(self, variables: Collection[str]) -> None:
+        self.own = {name.rpartition("/")[0] for name in variables} - {""}
+        self._all = {
+            _plain("/".join(parts[:n]))
+            for s in self.own
+            if (parts := s.split("/"))
+            for n in range(1, len(parts) + 1)
+        }
+
+    def __contains__(self, scope: str) -> bool:
+        """Whether it is one of them, or one of them inside of another scope: `tf.get_variable` knows nothing of name scopes."""
+        parts = _plain(scope).split("/")
+        return any("/".join(parts[n:]) in self._all for n in range(len(parts)))
+
+    def of(self, name: str) -> str:
+        """The layer that an operation belongs to. A scope that is entered again is called `a_1` by TensorFlow, and is another one."""
+        parts = name.split("/")
+        for n in range(len(parts) - 1, 0, -1):
+            scope = "/".join(parts[:n])
+            if scope in self:
+                return scope
+        return parts[0]
+
+
+def _plain(scope: str) -> str:
+    return re.sub(r"_\d+(?=/|$)", "", scope)
 
 
 def _weights(graph: Any, parts: list[LayerPart]) -> Iterator[WeightPart]:
     """Trained variables, and those that are kept beside them (moving averages). Not what the optimizer keeps."""
     trained = trainable(graph)
-    scopes = {name.rpartition("/")[0] for name in trained} - {""}
+    scopes = Scopes(trained).own
     layers = {part.path: part for part in parts}
     for variable in graph.get_collection("variables"):
         name = variable.op.name

@@ -171,6 +171,11 @@ class Progress:
         """What is wanted where, in what is about to run."""
         return self.plan.wants(request.due.all, request.phase)
 
+    @staticmethod
+    def prefix(phase: str) -> str:
+        """What the names of sites begin with in a phase."""
+        return "" if phase == "train" else f"{phase}/"
+
     # ---- after ---------------------------------------------------------------------------------------------
 
     def done(self, request: Request) -> None:
@@ -195,8 +200,9 @@ class Progress:
     def deliver(self, request: Request, sites: Mapping[str, Site], values: Mapping[str, Any]) -> None:
         """What it showed."""
         turn, training = request.turn, request.phase == "train"
-        prefix = "" if training else f"{request.phase}/"
+        prefix = self.prefix(request.phase)
         at = Moment(turn.step, turn.epoch, turn.batch, time.time())
+        self.recorder.seen(prefix + name for name in values)
         self._shown.pop(request.phase, None)  # so that the newest comes last
         self._shown[request.phase] = at, {prefix + name: value for name, value in values.items()}
         if training:

@@ -15,27 +15,22 @@ import numpy as np
 
 from fitscope.anatomy import Anatomy
 from fitscope.attach import Site
+from fitscope.backends._shadow import Part
 from fitscope.plan import Place, Want
 from fitscope.sessions import arrays
 from fitscope.sessions.anatomy import site_path
-from fitscope.sessions.graph import (
-    Backward,
-    Op,
-    Tensor,
-    applied_gradients,
-    differentiated,
-    executed,
-    saves,
-    trains,
-)
+from fitscope.sessions.backward import Backward, gradient_scope, inner_scopes
+from fitscope.sessions.graph import Op, Tensor, executed, saves, written_references
 from fitscope.sessions.outlets import Outlets, Unseen
 from fitscope.sessions.roles import Roles
 from fitscope.sessions.signature import Signature, operations
+from fitscope.sessions.training import Applied, applied_gradients, changed, losses, training_roots, trains
 
 ROLES = ("loss", "inputs", "targets", "predictions")
+_NOT_GIVEN = "this run gives it to no optimizer kernel; give scope.session or scope.hook `grads_and_vars=`"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Watched:
     """A graph with all that is known of it."""
 
@@ -47,20 +42,48 @@ class Watched:
     given_gradients: Mapping[str, Any] = field(
         default_factory=dict
     )  #: by variable: what the user said is applied
+    _plain: dict[tuple[str, str], str] = field(default_factory=dict)  # whose the short names are
 
     def call(self, sig: Signature) -> Call:
         """What a signature means."""
         ops = executed(operations(self.graph, sig), sig.fed)
         return Call(self, sig, ops, self._kind(sig, ops))
 
+    def name(self, phase: str, kind: str, tensor: Tensor) -> str:
+        """What a tensor in a role is called in a phase: the same in whatever run, and never like another one.
+
+        The short name is that of the only one there is in training; or of the only one there is beside it, for a network that
+        was built twice, to be trained and to be validated.
+        """
+        peers = [t for t in self.roles.of(kind) if self.trained(t) == self.trained(tensor)]
+        plain = len(peers) == 1 and self._plain.get((phase, kind), tensor.name) == tensor.name
+        return kind if plain else f"{kind}/{site_path(tensor)}"
+
+    def take_name(self, phase: str, kind: str, tensor: Tensor) -> str:
+        """The name of a tensor that is recorded: from now on no other one in its role has it."""
+        name = self.name(phase, kind, tensor)
+        if name == kind:
+            self._plain[phase, kind] = tensor.name
+        return name
+
+    def trained(self, tensor: Tensor) -> bool:
+        """Whether training steps compute a tensor."""
+        return self._steps.runs(tensor.op) or self.outlets.computed(tensor, self._steps)
+
+    @cached_property
+    def _steps(self) -> Part:
+        return Part(executed(training_roots(self.graph, self.train_ops)))
+
     def _kind(self, sig: Signature, ops: set[Op]) -> str | None:
         if trains(ops, self.graph, self.train_ops):
             return "train"
         if saves(ops):
             return "save"
-        if any(differentiated(op) is not None for op in ops):
+        inner = inner_scopes(self.graph)
+        if any((scope := gradient_scope(op)) is not None and scope not in inner for op in ops):
             return None  # gradients without a step: they are gathered for a later one, or looked at
-        if any(self.outlets.computed(tensor, ops, sig.fed) for tensor in self.roles.predictions):
+        part = Part(ops, sig.fed)
+        if any(self.outlets.computed(tensor, part) for tensor in self.roles.predictions):
             labelled = any(t.name in sig.fed or t.op in ops for t in self.roles.targets)
             return "validation" if labelled else "predict"
         return None
@@ -78,13 +101,18 @@ class Call:
     _readings: dict[object, Reading] = field(default_factory=dict)
 
     @cached_property
+    def part(self) -> Part:
+        """What is run, for those who ask how a tensor gets out of it."""
+        return Part(self.ops, self.sig.fed, written_references(self.ops))
+
+    @cached_property
     def backward(self) -> Backward:
         return Backward(self.watched.graph, self.ops)
 
     @cached_property
-    def applied(self) -> dict[str, tuple[Tensor, Tensor | None]]:
-        """The gradients that optimizers are given in this call, by variable."""
-        found = {name: (values, rows) for name, values, rows in applied_gradients(self.ops)}
+    def applied(self) -> Applied:
+        """The gradients that variables are changed by in this call, by variable."""
+        found = applied_gradients(self.ops, self.watched.graph)
         for name, gradient in self.watched.given_gradients.items():
             sliced = hasattr(gradient, "indices")
             found[name] = (gradient.values, gradient.indices) if sliced else (gradient, None)
@@ -101,7 +129,7 @@ class Call:
         roles = self.watched.roles
         found = roles.of(kind)
         if kind == "loss" and self.kind == "train" and "loss" not in roles.said:
-            mine = {loss.name for loss in self.backward.losses()}
+            mine = {loss.name for loss in losses(self.watched.graph, self.ops)}
             found = [tensor for tensor in found if tensor.name in mine]
         return found
 
@@ -151,28 +179,33 @@ class Reading:
             self.unseen[kind] = "a graph does not say what it is; watch its tensors by name"
 
     def _role(self, call: Call, kind: str) -> None:
-        tensors = call.role(kind)
-        reasons = []
-        found: list[tuple[Tensor, Tensor]] = []
-        for tensor in tensors:
+        assert call.kind is not None
+        watched, missing, found = call.watched, {}, set()
+        for tensor in call.role(kind):
             try:
-                found.append((tensor, _outlet(call, tensor)))
+                outlet = _outlet(call, tensor)
             except Unseen as why:
-                reasons.append(str(why))
-        for tensor, outlet in found:
-            name = kind if len(found) == 1 else f"{kind}/{site_path(tensor)}"
-            self._take(call, Site(name, (kind, ""), kind != "loss"), tensor, outlet)
-        if not found and call.kind == "train":
-            say = f"the graph does not say which tensor it is: give scope.session or scope.hook `{kind}=`"
-            self.unseen[kind] = reasons[0] if reasons else say
+                missing[tensor.name] = tensor, str(why)
+            else:
+                found.add(watched.trained(tensor))
+                name = watched.take_name(call.kind, kind, tensor)
+                self._take(call, Site(name, (kind, ""), kind != "loss"), tensor, outlet)
+        for tensor, reason in missing.values():
+            if found <= {
+                watched.trained(tensor)
+            }:  # else the same of a network that was built twice was found
+                self.unseen[watched.name(call.kind, kind, tensor)] = reason
+        if not watched.roles.of(kind):
+            self.unseen[kind] = (
+                f"the graph does not say which tensor it is: give scope.session or scope.hook `{kind}=`"
+            )
 
     def _weight_gradient(self, call: Call, path: str) -> None:
         site = Site(f"weight_gradients/{path}", ("weight_gradients", path), False)
         variable = next(w.variable for w in call.watched.anatomy.weights if w.path == path)
         if variable.op.name not in call.applied:
-            self.unseen[site.name] = (
-                "this run gives it to no optimizer kernel; give scope.session or scope.hook `grads_and_vars=`"
-            )
+            moves = variable.op.name in changed(call.ops)
+            self.unseen[site.name] = _NOT_GIVEN if moves else "the training step does not change it"
             return
         values, rows = call.applied[variable.op.name]
         self._fetch(call, site, values, forward=False)
@@ -231,7 +264,7 @@ class Reading:
 def _outlet(call: Call, tensor: Tensor, *, forward: bool = True) -> Tensor:
     if tensor.name in call.sig.fetched:
         return tensor
-    return call.watched.outlets.of(tensor, call.ops, call.sig.fed, forward=forward)
+    return call.watched.outlets.of(tensor, call.part, forward=forward)
 
 
 def weights_of(

@@ -14,10 +14,10 @@ import numpy as np
 
 from fitscope.plan import Plan, Watches
 from fitscope.recorder import Ending, Recorder
-from fitscope.sessions.graph import training_roots
 from fitscope.sessions.progress import Progress, Request, kept
 from fitscope.sessions.reading import Call, Reading, Watched, weights_of
 from fitscope.sessions.signature import Signature, signature
+from fitscope.sessions.training import training_roots
 from fitscope.watch import Turn
 
 Run = Callable[..., Any]  #: `sess.run` as it was
@@ -79,7 +79,7 @@ class SessionRecording(Progress):
         if (self.step if call.kind == "train" else self.pass_batch)(request) and not call.broken:
             request.reading = call.reading(self.wants(request), request.due.all, in_graph=self._in_graph)
             for site, why in request.reading.unseen.items():
-                self.recorder.unseen(site, why)
+                self.recorder.unseen(self.prefix(request.phase) + site, why)
             self._read_weights(request, run)
         return request
 

@@ -15,7 +15,11 @@ from fitscope.errors import WatchError, one_of
 from fitscope.sessions.graph import SHAPE_ONLY, SOURCES, Op, Tensor, ancestors, trainable
 
 #: Operations that hand a value on in another form, before a loss is computed from it.
-_FORM = {"Cast", "Identity", "Log", "Reshape", "StopGradient", "Squeeze", "ExpandDims"}
+_FORM = {"Cast", "CheckNumerics", "Identity", "Reshape", "StopGradient", "Squeeze", "ExpandDims"}
+#: What is done to a probability before its logarithm is taken: `log(p + 1e-8)`, `log(1 - p)`, `log(clip_by_value(p, …))`.
+_BEFORE_LOG = {"Add", "AddV2", "ClipByValue", "Maximum", "Minimum", "Mul", "Neg", "RealDiv", "Sub"}
+#: What a number goes through and stays one.
+_OF_NUMBERS = {"Add", "AddV2", "Cast", "Fill", "Identity", "Mul", "Neg", "Sub"}
 
 
 @dataclass(slots=True)
@@ -129,9 +133,27 @@ def _meetings(graph: Any, loss: Tensor) -> list[tuple[Tensor, list[Tensor]]]:
 
 def _bare(tensor: Tensor) -> Tensor:
     """The prediction before it was brought into the form that the loss wants."""
-    while tensor.op.type in _FORM and len(tensor.op.inputs):
-        before = tensor.op.inputs[0]
+    strip = {*_FORM, "Log", "Log1p"}
+    while tensor.op.type in strip and (before := _changed(tensor)) is not None:
         if tensor.op.type == "Reshape" and before.shape.rank != tensor.shape.rank:
             return tensor
+        if tensor.op.type in ("Log", "Log1p"):
+            strip |= _BEFORE_LOG
         tensor = before
     return tensor
+
+
+def _changed(tensor: Tensor) -> Tensor | None:
+    """What an operation changes the form of: the only one of its inputs that is no number."""
+    inputs = [x for x in tensor.op.inputs if not _is_number(x)]
+    return inputs[0] if len(inputs) == 1 or (inputs and tensor.op.type == "Reshape") else None
+
+
+def _is_number(tensor: Tensor) -> bool:
+    """Whether the tensor is constant but for its shape: `1`, `tf.ones_like(p)`."""
+    op = tensor.op
+    return (
+        op.type == "Const"
+        or op.type in SHAPE_ONLY
+        or (op.type in _OF_NUMBERS and all(map(_is_number, op.inputs)))
+    )

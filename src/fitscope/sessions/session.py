@@ -16,12 +16,13 @@ from fitscope.recorder import Recorder
 from fitscope.reducing import Border
 from fitscope.sessions.anatomy import anatomy_of
 from fitscope.sessions.arrays import Arrays
-from fitscope.sessions.graph import Backward, executed, training_roots
+from fitscope.sessions.graph import executed
 from fitscope.sessions.outlets import Outlets
 from fitscope.sessions.patch import closed, is_monitored, is_session, patched
 from fitscope.sessions.reading import ROLES, Watched
 from fitscope.sessions.recording import SessionRecording
 from fitscope.sessions.roles import infer, tensors_of
+from fitscope.sessions.training import losses, training_roots
 from fitscope.watch import Schedule, Watch
 
 
@@ -63,7 +64,7 @@ def begin(scope: Settings, graph: Any, said: Said, *, again: bool = False) -> Se
             "one without an optimizer's operations",
             "Build the whole graph first, or say what is trained with `train_op=`, or what is predicted with `predictions=`",
         )
-    roles = infer(graph, tensors_of(graph, said.loss, "loss") or Backward(graph, executed(roots)).losses())
+    roles = infer(graph, tensors_of(graph, said.loss, "loss") or losses(graph, executed(roots)))
     for kind in ROLES:
         if getattr(said, kind) is not None:
             setattr(roles, kind, tensors_of(graph, getattr(said, kind), kind))
