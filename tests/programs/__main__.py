@@ -1,6 +1,6 @@
 """`make programs`: trains every program on every backend it runs on, and prints one table.
 
-    python -m programs [--backend jax] [--quick] [NAME ...]
+    python -m programs [--backend jax] [--quick] [--verbose] [NAME ...]
 
 A NAME is a part of a program's name. One process at a time, one for each backend; a program that crashes or hangs costs its own
 row and the others go on in a new process. Ends with 1 if a program fails that `KNOWN` does not list, or passes although it does.
@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from programs.catalog import ALL, KNOWN, PROGRAMS, Program
-from programs.table import Row, footnotes, line, titles
+from programs.table import Reasons, Row, footnotes, line, titles
 from programs.worker import MARK
 
 HERE = Path(__file__).parents[1]
@@ -30,16 +30,19 @@ def main() -> int:
     asked = argparse.ArgumentParser(prog="python -m programs")
     asked.add_argument("--backend", choices=ALL, action="append")
     asked.add_argument("--quick", action="store_true", help="only those that CI runs")
+    asked.add_argument("--verbose", action="store_true", help="name each site that was not seen")
     asked.add_argument("names", nargs="*", help="parts of names")
     options = asked.parse_args()
-    rows: list[Row] = []
+    rows, reasons = [], Reasons()
     print(titles(), flush=True)
     for backend in options.backend or ALL:
         chosen = [one for one in PROGRAMS if backend in one.backends and _chosen(one, options)]
         for row in _on(backend, chosen):
             rows.append(row)
-            print(line(row), flush=True)
-    print(footnotes(rows))
+            print(line(row, reasons), flush=True)
+            for site, why in row.unseen.items() if options.verbose else ():
+                print(f"    {site}: {why}", flush=True)
+    print(footnotes(rows, reasons))
     return int(any(row.verdict in ("FAILS", "passes") for row in rows))
 
 

@@ -12,7 +12,6 @@ import tempfile
 import time
 import traceback
 import warnings
-from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,7 +37,7 @@ class Outcome:
     backend: str
     captured: int = 0  #: steps
     sites: int = 0
-    unseen: dict[str, int] = field(default_factory=dict)  #: by reason, how many sites
+    unseen: dict[str, str] = field(default_factory=dict)  #: by site, why not
     identical: bool | None = None
     identity: str = ""  #: what the run says of itself
     problems: list[str] = field(default_factory=list)
@@ -52,7 +51,7 @@ def examine(program: Program) -> Outcome:
         try:
             _examine(program, outcome, Path(folder))
         except Exception:
-            outcome.problems.append(traceback.format_exc())
+            outcome.problems.append(traceback.format_exc(limit=-3)[-1200:])
     return outcome
 
 
@@ -110,13 +109,12 @@ def _read(program: Program, outcome: Outcome, trained: Trained, folder: Path) ->
     runs = fs.runs(folder) if folder.exists() else []
     if len(runs) != program.runs:
         outcome.problems.append(f"made {len(runs)} runs, not {program.runs}")
-    reasons: Counter[str] = Counter()
     kinds: set[str] = set()
     for run in (fs.open(folder / brief.id) for brief in runs):
         stats = run.stats
         outcome.captured += stats[~stats.site.str.startswith("validation/")].step.nunique()
         outcome.sites += len(run.sites)
-        reasons.update(run.unseen.values())
+        outcome.unseen.update(run.unseen)
         kinds |= {site.split("/")[0] for site in run.sites}
         outcome.identity = str(getattr(run, "identity", outcome.identity))
         if run.status != "complete":
@@ -128,4 +126,3 @@ def _read(program: Program, outcome: Outcome, trained: Trained, folder: Path) ->
     absent = [kind for kind in USUAL if kind not in kinds and kind not in program.without]
     if absent:
         outcome.problems.append(f"not recorded at all: {', '.join(absent)}")
-    outcome.unseen = dict(reasons)

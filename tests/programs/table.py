@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 COLUMNS = (
-    ("program", 30), ("backend", 10), ("steps", 5), ("sites", 5), ("unseen", 6), ("identical", 9), ("identity", 12),
+    ("program", 30), ("backend", 10), ("steps", 5), ("sites", 5), ("unseen", 11), ("identical", 9), ("identity", 12),
     ("without", 7), ("with", 6), ("", 6),
 )  # fmt: skip
 
@@ -21,7 +21,7 @@ class Row:
     backend: str
     captured: int = 0
     sites: int = 0
-    unseen: dict[str, int] = field(default_factory=dict)
+    unseen: dict[str, str] = field(default_factory=dict)
     identical: bool | None = None
     identity: str = ""
     problems: list[str] = field(default_factory=list)
@@ -44,24 +44,38 @@ def titles() -> str:
     return f"{names.rstrip()}\n{'  '.join('-' * width for _, width in COLUMNS)}"
 
 
-def line(row: Row) -> str:
+class Reasons:
+    """A letter for each reason why sites were not seen, so that a row has room for all of its own."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def short(self, unseen: Mapping[str, str]) -> str:
+        own = Counter(unseen.values())
+        self.counts.update(own)
+        known = list(self.counts)
+        return " ".join(f"{count}{chr(ord('a') + known.index(why))}" for why, count in own.items()) or "0"
+
+    def legend(self) -> list[str]:
+        return [
+            f"  {chr(ord('a') + i)}  {count:5}  {why}" for i, (why, count) in enumerate(self.counts.items())
+        ]
+
+
+def line(row: Row, reasons: Reasons) -> str:
     same = {None: "?", True: "yes", False: "NO"}[row.identical]
     cells: list[Any] = [
-        row.program, row.backend, row.captured, row.sites, sum(row.unseen.values()), same, row.identity,
+        row.program, row.backend, row.captured, row.sites, reasons.short(row.unseen), same, row.identity,
         f"{row.seconds[0]:.1f} s", f"{row.seconds[1]:.1f} s", row.verdict,
     ]  # fmt: skip
     return "  ".join(str(cell).ljust(width) for cell, (_, width) in zip(cells, COLUMNS, strict=True)).rstrip()
 
 
-def footnotes(rows: list[Row]) -> str:
+def footnotes(rows: list[Row], reasons: Reasons) -> str:
     """Why sites were not seen, what failed and how, and the sum."""
     lines = [""]
-    reasons: Counter[str] = Counter()
-    for row in rows:
-        reasons.update(row.unseen)
-    if reasons:
-        lines.append("Sites that could not be seen, by reason:")
-        lines += [f"  {count:5}  {why}" for why, count in reasons.most_common()]
+    if reasons.counts:
+        lines += ["Sites that could not be seen, by reason:", *reasons.legend()]
     for row in rows:
         if row.verdict == "passes":
             lines.append(f"{row.program} on {row.backend} passes: take it out of KNOWN ({row.known})")
