@@ -34,6 +34,7 @@ ONCE = (
     "docs",  # but for the examples and the README, which are marked
     "export",  # rewrites runs
     "faults",  # the store, under kill and full disks
+    "programs/test_harness.py",  # compares and counts
     "reduce/test_compiled.py",  # numba
     "reduce/test_host.py",  # numba
     "reduce/test_stats.py",  # arithmetic

@@ -63,16 +63,16 @@ def _on(backend: str, programs: list[Program]) -> Iterator[Row]:
         remaining = group
         while remaining:
             done = 0
-            for row in _process(backend, remaining):
+            for row in process(backend, remaining):
                 done += 1
                 yield row
             remaining = remaining[done:]
 
 
-def _process(backend: str, programs: list[Program]) -> Iterator[Row]:
+def process(backend: str, programs: list[Program], module: str = "programs.worker") -> Iterator[Row]:
     """One worker, until it is through or dies; a program that it dies of has a row that says so."""
     environment = {**os.environ, **programs[0].environment, "KERAS_BACKEND": backend, "PYTHONPATH": _path()}
-    command = [sys.executable, "-m", "programs.worker", *(one.name for one in programs)]
+    command = [sys.executable, "-m", module, *(one.name for one in programs)]
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as worker:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -11,6 +12,8 @@ import numpy as np
 
 from fitscope.watch import PHASES
 from programs.program import Trained
+
+FOLDER = Path(__file__).parent  #: of the programs
 
 #: Functions of the frameworks that fitscope replaces while it makes a tapped step.
 REPLACED = {
