@@ -122,8 +122,14 @@ def test_a_weight_shared_by_neighbours_stays_with_the_first():
     assert [w.path for w in Anatomy.of(model).weights] == ["dense/kernel"]
 
 
-def test_an_unbuilt_model_is_an_error_that_says_so():
-    with pytest.raises(fs.ModelError, match="built"):
-        Anatomy.of(keras.Sequential([layers.Dense(2)]))
+def test_a_model_without_weights_has_its_layers():
+    """A step of the user's own may build and call them, and never the model."""
+    parts = Anatomy.of(keras.Sequential([layers.Dense(2, name="only")]))
+    assert [part.path for part in parts.layers] == ["only"]
+    assert parts.weights == ()
+    assert parts.describe()["parameters"] == 0
+
+
+def test_what_is_no_model_is_an_error_that_says_so():
     with pytest.raises(fs.ModelError, match="a Keras model"):
         Anatomy.of(object())

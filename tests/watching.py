@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import fitscope as fs
+from complete import assert_complete
 
 BOTH = {"keep": "both"}
 
@@ -62,6 +63,9 @@ def watch_fit(tmp_path) -> Callable[..., SimpleNamespace]:
         run = fs.open(tmp_path / "runs")
         assert run.status == "complete"
         assert run.errors == []
+        if every == 1:
+            validates = "validation_data" in settings or "validation_split" in settings
+            assert_complete(run, ("train", "validation") if validates else ("train",))
         return SimpleNamespace(run=run, model=model, plain=plain, scope=recorder, at=Reader(run))
 
     return fit

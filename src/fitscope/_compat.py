@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 
@@ -23,3 +24,16 @@ def jit_options(function: Any) -> dict[str, Any]:
     info = getattr(function, "_jit_info", None)
     names = ("static_argnums", "static_argnames", "donate_argnums", "donate_argnames")
     return {name: getattr(info, name) for name in names if getattr(info, name, None)}
+
+
+def jax_differentiators(jax: Any, api: Any) -> list[tuple[Any, str]]:
+    """What to look at to see every function that is differentiated: an owner (`jax`, or `jax._src.api`) and a name in it.
+
+    Since JAX 0.10 all gradient functions call `vjp` of one module, when they run. Where that is not so, the public functions that
+    make gradient functions are what there is.
+    """
+    code = inspect.unwrap(api.value_and_grad).__code__
+    made = [inner for inner in code.co_consts if hasattr(inner, "co_names")]
+    if hasattr(api, "vjp") and any("vjp" in code.co_names for code in made):
+        return [(api, "vjp")]
+    return [(jax, "value_and_grad"), (jax, "grad")]

@@ -2,11 +2,13 @@
 
 Every layer has one *path*, its place below the model (`conv1`, `encoder/dense`), and every weight the path of the
 layer that owns it and its own name (`conv1/kernel`). The root is not part of the path. No framework is
-imported: a model is read through the attributes that every Keras layer has.
+imported: a model is read through the attributes that every Keras layer has. A layer that is not built has no weights yet; it is a part
+all the same, and so is the model itself where a custom step calls its layers and never the model.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -48,12 +50,6 @@ class Anatomy:
     def of(cls, model: Any, optimizers: tuple[Any, ...] = ()) -> Anatomy:
         if not hasattr(model, "_flatten_layers"):
             raise ModelError("a Keras model", type(model).__name__, "Pass the model you call fit() on")
-        if not model.built:
-            raise ModelError(
-                "a model whose layers are built",
-                f"{model.name!r}, which has no weights yet",
-                "Call it on a batch or model.build(...) first; inside fit() this happens by itself",
-            )
         layers = tuple(_layers(model, "", "", seen={id(model)}))
         return cls(model, layers, tuple(_weights(model, layers)), optimizers)
 
@@ -72,7 +68,8 @@ class Anatomy:
         return {
             "name": model.name,
             "class": type(model).__name__,
-            "parameters": int(model.count_params()),
+            # Not `count_params()`: it refuses a model that is never called itself, as the container of a GAN is.
+            "parameters": sum(math.prod(int(n) for n in w.variable.shape) for w in self.weights),
             "optimizer": type(optimizer).__name__ if optimizer is not None else None,
             "loss": _name_of(getattr(model, "loss", None)),
             "dtype_policy": getattr(policy, "name", None),
@@ -101,6 +98,21 @@ class Anatomy:
                 for weight in own
             },
         }
+
+
+def unbuilt(model: Any) -> list[Any]:
+    """The layers, the model among them, that get weights or layers when they are called for the first time.
+
+    A model that only holds other layers, all of them built, is none of them although Keras does not call it built: a custom
+    `train_step` may never call the model itself.
+    """
+    return [layer for layer in model._flatten_layers() if not layer.built and not _only_holds(layer)]
+
+
+def _only_holds(layer: Any) -> bool:
+    own_build = not str(getattr(type(layer).build, "__module__", "")).startswith("keras.")
+    inside = layer._flatten_layers(include_self=False, recursive=False)
+    return hasattr(layer, "train_step") and not own_build and next(iter(inside), None) is not None
 
 
 #: Layers that run another one in a loop over time, by class, and the attribute that holds it.

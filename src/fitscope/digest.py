@@ -17,12 +17,13 @@ import numpy as np
 
 from fitscope import reducing
 from fitscope.attach import Site
-from fitscope.plan import SAMPLE_LOSS, Want
+from fitscope.plan import LOSS, SAMPLE_LOSS, Want
 from fitscope.record import Block, Head, Moment, Record, Samples, pass_of
 from fitscope.reduce import host
 from fitscope.reduce.average import Average
 from fitscope.reducing import Border, Part, Seen, Shown
 from fitscope.samples import PREFIX, SampleLosses
+from fitscope.shield import described
 
 Array = np.ndarray[Any, Any]
 
@@ -66,11 +67,13 @@ class Digest:
         border: Border,
         failed: Callable[[str], None],
         samples: Callable[[], SampleLosses] | None = None,
+        unseen: Callable[[str, str | None], None] = lambda site, why: None,  # noqa: ARG005
     ) -> None:
         self.averages: dict[str, Average] = {}  #: by site
         self.lock = threading.Lock()  #: over the averages, which others may read
         self._border = border
         self._failed = failed
+        self._unseen = unseen  # takes why a site is not recorded; None: it is, after all
         self._make_samples = samples
         self._samples: SampleLosses | None = None
         self._before: dict[str, deque[tuple[Moment, Array]]] = {}
@@ -83,7 +86,7 @@ class Digest:
         records: list[Record] = []
         rows: list[Seen] = []
         of_samples: dict[str, Any] = {}
-        prefix = ""
+        prefix = shown.prefix
         joined = [self._layout(vector, layout, shown) for vector, layout in shown.joined]
         more = (
             (site, want, part.of(vector)) for layout, vector in joined for site, want, part in layout.more
@@ -91,9 +94,13 @@ class Digest:
         for site, want, value in chain(shown.single(), more):
             try:
                 if site.place == SAMPLE_LOSS:
-                    prefix, _, name = site.name.rpartition(PREFIX)
-                    of_samples[name] = value
+                    of_samples[site.name.rpartition(PREFIX)[2]] = value
                     continue
+                if site.place == LOSS:
+                    array = self._border.to_numpy(value)
+                    if array.ndim:
+                        of_samples["loss"] = array
+                    value = reducing.one_loss(array)
                 if isinstance(value, dict):
                     if want.stats or want.tensor:
                         records.append(reducing.reduced(site, want, value, at, self._border))
@@ -108,9 +115,12 @@ class Digest:
                 if want.change or want.reference:
                     records.extend(self._compare(site, want, self._border.to_numpy(value), at))
             except Exception as error:  # one odd tensor must not cost the others
-                self._failed(f"{site.name}: {type(error).__name__}: {error}")
+                self._failed(f"{site.name}: {described(error)}")
+                self._unseen(site.name, described(error))
         blocks = self._counted(at, rows, joined)
-        samples = self._taken_apart(at, prefix, of_samples) if of_samples else []
+        samples = (
+            self._taken_apart(at, prefix, of_samples) if SAMPLE_LOSS in shown.wants and of_samples else []
+        )
         records.extend(
             _record(f"{prefix}sample_loss", at, some.loss) for some in samples if some.loss is not None
         )
@@ -150,7 +160,8 @@ class Digest:
                 self._samples = self._make_samples()
             return self._samples.of(at, prefix.rstrip("/") or "train", shown) if self._samples else []
         except Exception as error:
-            self._failed(f"{prefix}sample_loss: {type(error).__name__}: {error}")
+            self._failed(f"{prefix}sample_loss: {described(error)}")
+            self._unseen(f"{prefix}sample_loss", described(error))
             return []
 
     def _average(self, site: Site, value: Any, at: Moment) -> None:
@@ -169,6 +180,10 @@ class Digest:
         found = [then for moment, then in kept if _follows(site.name, moment, at)] if want.change else []
         if want.reference:
             kept.append((at, array))
+        if want.change:
+            self._unseen(
+                _change_of(site.name), None if found else "there was no batch just before it to compare with"
+            )
         return [_change(site, found[-1], array, at)] if found else []
 
 
@@ -195,14 +210,17 @@ def _change(site: Site, before: Array, after: Array, at: Moment) -> Record:
         raise ValueError(f"a change is between tensors of one shape, not of {before.shape} and {after.shape}")
     wide = np.float64 if after.dtype.kind in "iub" else np.result_type(after.dtype, np.float32)
     x, y = before.astype(wide), after.astype(wide)
-    prefix = pass_of(site.name)
-    name = site.name if prefix is None else site.name.removeprefix(prefix + "/")
-    name = f"changes/{name}" if prefix is None else f"{prefix}/changes/{name}"
     moved = np.abs(y - x)
-    record = _record(name, at, moved, batched=site.batched and moved.ndim > 0)
+    record = _record(_change_of(site.name), at, moved, batched=site.batched and moved.ndim > 0)
     length = float(np.linalg.norm(x.ravel()) * np.linalg.norm(y.ravel()))
     cosine = float(np.vdot(x.ravel(), y.ravel()) / length) if length else None
     return Record(record.site, at, record.shape, record.dtype, record.stats, None, record.batched, cosine)
+
+
+def _change_of(site: str) -> str:
+    """The site of what moved at another one."""
+    prefix = pass_of(site)
+    return f"changes/{site}" if prefix is None else f"{prefix}/changes/{site.removeprefix(prefix + '/')}"
 
 
 def _record(site: str, at: Moment, array: Array, *, batched: bool = True) -> Record:

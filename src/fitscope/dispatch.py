@@ -21,6 +21,7 @@ from fitscope.backends import Adapter, Ask, Harvest, TapFailed, TappedStep
 from fitscope.backends._base import PHASES, Finish
 from fitscope.budget import Timing
 from fitscope.plan import Wants
+from fitscope.shield import shield
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +31,11 @@ class Request:
     who: object  #: whose wish it is
     key: object  #: equal keys want the same things of the same model
     wants: Wants
-    deliver: Callable[[list[Harvest]], None]
-    failed: Callable[[BaseException], None]  #: the step with taps could not be built
+    #: takes what the step showed, and why it showed nothing if it could not be built with taps
+    deliver: Callable[[list[Harvest], BaseException | None], None]
+    failed: Callable[[BaseException], None]  #: something of ours went wrong
     raised: Callable[[BaseException], None]  #: the user's own step raised
     timing: Timing | None = None  #: the call is to be timed
-
-
-class NotBuilt(Exception):  # noqa: N818 - a message within this file
-    """The tapped step could not be made; its cause says why. Nothing was run."""
 
 
 @dataclass(slots=True)
@@ -60,12 +58,9 @@ class TappedSteps:
             for request in requests:
                 for place, want in request.wants.items():
                     wants.add(place, want)
-            try:
-                function = plain if phase == "step" else None
-                ask = Ask(self.anatomy, wants, phase, self.finish(wants), function, self._trace)
-                step = self._timed(self.adapter.tapped(ask))
-            except Exception as error:
-                raise NotBuilt from error
+            function = plain if phase == "step" else None
+            ask = Ask(self.anatomy, wants, phase, self.finish(wants), function, self._trace)
+            step = self._timed(self.adapter.tapped(ask))
             self.built[key] = (plain, step)
         return step
 
@@ -118,27 +113,34 @@ class StandIn:
             self.remove()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        self.remove()
-        asking = self._asking
-        # A plain step of one scope in which another looks at something is none.
-        timings = [r.timing for r in self.requests if r.timing is not None and (r.wants or not asking)]
-        if timings and self._settled((args, kwargs)):
-            for timing in timings:
-                timing.start()
+        timings: list[Timing] = []
+        with shield(self._failed):
+            self.remove()
+            # A plain step of one scope in which another looks at something is none.
+            asking = self._asking
+            timings = [r.timing for r in self.requests if r.timing is not None and (r.wants or not asking)]
+            if timings and self._settled((args, kwargs)):
+                for timing in timings:
+                    timing.start()
         try:
             result, harvests, failure = self._run(*args, **kwargs)
         except BaseException as error:
-            for request in self.requests:
-                request.raised(error)
+            with shield(self._failed):
+                for request in self.requests:
+                    request.raised(error)
             raise
-        for request in asking:
-            if failure is not None:
-                request.failed(failure)
-            request.deliver(harvests)
-        if timings and self._settled(result):
-            for timing in timings:
-                timing.stop()
+        for request in self._asking:
+            with shield(request.failed):
+                request.deliver(harvests, failure)
+        with shield(self._failed):
+            if timings and self._settled(result):
+                for timing in timings:
+                    timing.stop()
         return result
+
+    def _failed(self, error: BaseException) -> None:
+        for request in self.requests:
+            request.failed(error)
 
     def _settled(self, values: Any) -> bool:
         """Waits until these are computed. What goes wrong in that is the user's to hear of, from the next use of them."""
@@ -158,14 +160,16 @@ class StandIn:
         failure: BaseException | None = None
         harvests: list[Harvest] = []
         asking = self._asking
+        step: TappedStep | None = None
         try:
             step = self.steps.get(self.phase, self.plain, asking) if asking else None
+        except Exception as error:  # whatever it is, it is ours: nothing was run
+            failure = error
+        try:
             if step is not None:
                 return *step(*args, **kwargs), None
         except TapFailed as failed:
             failure, args, kwargs, harvests = failed.error, failed.rest, failed.keywords, failed.harvests
-        except NotBuilt as failed:
-            failure = failed.__cause__
         if failure is not None:
             self.steps.give_up(self.phase, self.plain, asking)
         # Outside of the handlers: what the user's own step raises bears no trace of our failure.
@@ -207,7 +211,8 @@ class FirstCall:
             own[PHASES[self.phase][0]] = self.plain
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        self.remove()
+        with shield(lambda error: None):  # noqa: ARG005 - nothing depends on it, and there is nobody to tell yet
+            self.remove()
         failure: BaseException
         try:
             args = self.adapter.build(self.model, self.phase, *args)

@@ -1,12 +1,36 @@
-"""Every hook that Keras calls on a callback, doing nothing. Whoever hears one of them overrides it."""
+"""The shape of a Keras callback without Keras: every hook that Keras calls, and the shield around those that somebody overrides.
+
+A class that overrides a hook gets it wrapped when the class is made, so there is no hook through which an error of ours could
+enter a training.
+"""
 
 from __future__ import annotations
 
+import functools
+import sys
+from collections.abc import Callable
+from types import FrameType
 from typing import Any
+
+from fitscope.errors import FitscopeWarning
+from fitscope.shield import described, told, warn
 
 
 class Hooks:
-    """The shape of a Keras callback, without Keras."""
+    """Every hook, doing nothing. Whoever hears one of them overrides it."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for name in NAMES & vars(cls).keys():
+            setattr(cls, name, _shielded(vars(cls)[name]))
+
+    def hook_failed(self, error: Exception) -> None:
+        """Is told of an error that was raised in a hook."""
+        warn(f"fitscope could not observe everything, training goes on. {described(error)}")
+
+    def lets_pass(self, hook: str, error: Exception) -> bool:  # noqa: ARG002
+        """Whether an error raised in a hook is for the user to hear, and so goes on."""
+        return False
 
     def set_params(self, params: dict[str, Any]) -> None: ...
     def set_model(self, model: Any) -> None: ...
@@ -27,3 +51,29 @@ class Hooks:
     def on_predict_end(self, logs: Any = None) -> None: ...
     def on_predict_batch_begin(self, batch: int, logs: Any = None) -> None: ...
     def on_predict_batch_end(self, batch: int, logs: Any = None) -> None: ...
+
+
+NAMES = frozenset(name for name in vars(Hooks) if name.startswith(("on_", "set_")))
+
+
+def _shielded(hook: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(hook)
+    def inside(self: Hooks, *args: Any, **kwargs: Any) -> None:
+        try:
+            hook(self, *args, **kwargs)
+        except FitscopeWarning:
+            raise
+        except Exception as error:
+            if self.lets_pass(hook.__name__, error):
+                raise
+            told(self.hook_failed, error)
+
+    return inside
+
+
+def caller() -> FrameType | None:
+    """Called in a hook: the frame that called the hook, outside of the shield."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_globals is globals():
+        frame = frame.f_back
+    return frame

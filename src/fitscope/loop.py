@@ -12,10 +12,13 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
+from fitscope.anatomy import unbuilt
 from fitscope.attach import patched
 from fitscope.backends import Adapter
 from fitscope.dispatch import when_built
+from fitscope.errors import WatchError
 from fitscope.recording import Recording
+from fitscope.shield import Tell, shield
 
 #: The methods that run one step, the compiled function behind each, how it is made, and the pass it is a step of.
 ON_BATCH = {
@@ -28,12 +31,15 @@ ON_BATCH = {
 class Loop:
     """A training loop that somebody wrote, and where it is."""
 
-    def __init__(self, model: Any, border: Adapter, begin: Callable[[], Recording | None]) -> None:
+    def __init__(
+        self, model: Any, border: Adapter, begin: Callable[[], Recording | None], tell: Tell
+    ) -> None:
         self.model = model
         self.recording: Recording | None = None
         self.epoch = 0
         self._border = border
         self._begin = begin
+        self._tell = tell
         self._begun = False
         self._batch = 0
         self._pass, self._pass_batch = "", 0
@@ -56,24 +62,32 @@ class Loop:
 
     def step(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Runs one step of the user's own."""
-        self._leave_pass()
+        with shield(self._tell):
+            self._leave_pass()
         batch, self._batch = self._batch, self._batch + 1
         if not self._begun:
             failure = self._build(function, *args, **kwargs)
             if failure is not None:
                 result = function(*args, **kwargs)
-                self._start(failure)
+                with shield(self._tell):  # the loop has begun: nothing is raised any more
+                    self._start(failure)
                 return result
-            self._start()
+            with shield(self._tell, let=(WatchError,)):
+                self._start()
         if self.recording is None:
             return function(*args, **kwargs)
         return self.recording.run_step(batch, function, *args, **kwargs)
 
+    @property
+    def _built(self) -> bool:
+        """Whether the model has all its weights now; on JAX a layer that is never called may stay without."""
+        return (self.model.built or not unbuilt(self.model)) and not self._border.unbuilt(self.model)
+
     def _build(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> str | None:
         """Why the model cannot be built before the first step, if it is not."""
-        if self.model.built and not self._border.unbuilt(self.model):
-            return None
         try:
+            if self._built:
+                return None
             if self._border.build_step(function, *args, **kwargs):
                 return None
         except Exception as error:
@@ -97,14 +111,16 @@ class Loop:
             def on_batch(*args: Any, **kwargs: Any) -> Any:
                 self = loop()
                 if self is not None:
-                    self._before(phase, make, name)
+                    getattr(self.model, make)()  # Keras's own; it would do so itself in a moment
+                    with shield(self._tell, let=() if self._begun else (WatchError,)):
+                        self._before(phase, name)
                 return original(*args, **kwargs)
 
             return on_batch
 
         return patch
 
-    def _before(self, phase: str, make: str, name: str) -> None:
+    def _before(self, phase: str, name: str) -> None:
         """A step of one of the model's own methods is about to run."""
         if name != self._pass:
             self._leave_pass()
@@ -124,18 +140,18 @@ class Loop:
                 self.recording.begin_pass(name)
             self.recording.before_pass_step(batch, 1)
 
-        getattr(self.model, make)()
         if self._begun:
             announce()
-        elif self.model.built and not self._border.unbuilt(self.model):
+        elif self._built:
             self._start()
             announce()
         else:
 
             def begin(failure: BaseException | None) -> None:
-                self._start(failure)
-                if failure is None:
-                    announce()
+                with shield(self._tell, let=(WatchError,) if failure is None else ()):
+                    self._start(failure)
+                    if failure is None:
+                        announce()
 
             when_built(self._border, self.model, phase, begin)
 

@@ -104,6 +104,7 @@ LOSS_SCALE: Place = ("loss_scale", "")
 #: An update is a gradient times this, more or less; it is recorded with them.
 LEARNING_RATE: Place = ("learning_rate", "")
 BESIDE = frozenset((LOSS_SCALE, LEARNING_RATE))  #: what nobody asks for by itself, and not every step has
+LOSS: Place = ("loss", "")
 SAMPLE_LOSS: Place = ("sample_loss", "")
 
 

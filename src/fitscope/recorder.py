@@ -27,6 +27,7 @@ from fitscope.reduce import host
 from fitscope.reduce.average import Average
 from fitscope.reducing import Border, Shown
 from fitscope.samples import SampleLosses
+from fitscope.shield import shield
 from fitscope.sink import Make, Sinks
 from fitscope.store import RunWriter, interval
 from fitscope.transport import Transport
@@ -68,7 +69,7 @@ class Recorder:
         *,
         memory: int,
         when_full: str,
-        samples: Callable[[Callable[[str], None]], SampleLosses] | None = None,
+        samples: Callable[[Callable[[str, str], None]], SampleLosses] | None = None,
         sinks: Mapping[str, Make] | None = None,
     ) -> None:
         self.writer: RunWriter | None = None
@@ -82,7 +83,12 @@ class Recorder:
         self._open_run = open_run  # start step -> RunWriter
         self._border = border
         self._memory, self._when_full = memory, when_full
-        self._digest = Digest(border, self.failed, None if samples is None else lambda: samples(self.failed))
+        self._digest = Digest(
+            border,
+            self.failed,
+            None if samples is None else lambda: samples(self._no_samples),
+            self.unseen,
+        )
         self._sinks = Sinks(sinks or {}, self.failed)
         self._transport: Transport[Capture] | None = None
         self._errors: list[tuple[str, str]] = []  # not told yet: what kind of error, and its text
@@ -206,9 +212,11 @@ class Recorder:
         finally:
             self._thread_seconds += time.thread_time() - began
 
-    def unseen(self, site: str, why: str) -> None:
-        """Something that was asked for and could not be seen in the step."""
-        if site not in self._seen:
+    def unseen(self, site: str, why: str | None) -> None:
+        """Something that was asked for is not recorded, and why; None if it is, after all."""
+        if why is None:
+            self.seen([site])
+        elif site not in self._seen:
             self._unseen.setdefault(site, why)
 
     def seen(self, sites: Iterable[str]) -> None:
@@ -216,6 +224,10 @@ class Recorder:
         for site in sites:
             self._seen.add(site)
             self._unseen.pop(site, None)
+
+    def _no_samples(self, site: str, why: str) -> None:
+        self.failed(f"{site}: {why}")
+        self.unseen(site, why)
 
     def failed(self, error: BaseException | str) -> None:
         """Keeps what went wrong; `tell` says it."""
@@ -376,4 +388,5 @@ def _abandon_all() -> None:
 def _owner_gone(reference: weakref.ref[Recorder]) -> None:
     recorder = reference()
     if recorder is not None and not recorder.finished:
-        recorder.abandon(sys.exc_info()[1], wait=False)
+        with shield(recorder.failed):
+            recorder.abandon(sys.exc_info()[1], wait=False)

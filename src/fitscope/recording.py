@@ -18,27 +18,15 @@ from fitscope.attach import patched
 from fitscope.backends import Adapter, Harvest
 from fitscope.batch import Batch
 from fitscope.dispatch import Request, StandIn, TappedSteps, install, run
-from fitscope.errors import FitscopeWarning
-from fitscope.plan import BESIDE, NOTHING, Due, Plan, Watches
+from fitscope.missing import Missing, prefix
+from fitscope.plan import NOTHING, Due, Plan, Watches
 from fitscope.record import Moment
 from fitscope.recorder import Ending, Recorder
 from fitscope.reducing import Shown
+from fitscope.shield import described, shield, shielded
 from fitscope.watch import Turn
 
-
-def _kept(method: Callable[..., None]) -> Callable[..., None]:
-    """An error of ours inside this method stays ours: it is kept and told, and the training goes on."""
-
-    @functools.wraps(method)
-    def kept(self: Recording, *args: Any, **kwargs: Any) -> None:
-        try:
-            method(self, *args, **kwargs)
-        except FitscopeWarning:  # the user wants warnings to be errors
-            raise
-        except Exception as error:
-            self.recorder.failed(error)
-
-    return kept
+_kept = shielded(lambda recording: recording.recorder.failed)
 
 
 class Recording:
@@ -83,8 +71,7 @@ class Recording:
         self._pass_batches: int | None = None
         # Due only if it turns out to be the last of its epoch.
         self._pending: tuple[Moment, Shown] | None = None
-        self._looked: set[tuple[Watches, str]] = set()
-        self._heard: set[str] = set()
+        self._missing = Missing(plan, recorder)
 
     @property
     def batch(self) -> Batch | None:
@@ -117,13 +104,9 @@ class Recording:
     def run_step(self, batch: int, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Runs a step of the user's own, with taps if something of it is due."""
         request = None
-        try:
+        with shield(self.recorder.failed):
             turns = self._turns(batch, 1)
             request = self._request(turns, function) if turns else None
-        except FitscopeWarning:
-            raise
-        except Exception as error:
-            self.recorder.failed(error)
         return run(self._steps, function, request, *args, **kwargs) if request else function(*args, **kwargs)
 
     def _turns(self, batch: int, together: int) -> list[Turn]:
@@ -198,7 +181,7 @@ class Recording:
             who=id(self),
             key=(id(self._steps), wanted, id(function)),
             wants=self.plan.wants(wanted, turns[0].phase),
-            deliver=lambda harvests: self._deliver(turns, due, harvests),
+            deliver=lambda harvests, failure: self._deliver(turns, due, harvests, failure),
             failed=self.recorder.failed,
             raised=self._raised,
             timing=timing,
@@ -279,16 +262,22 @@ class Recording:
             self.note_saves()
 
     @_kept
-    def _deliver(self, turns: list[Turn], due: list[Due], harvests: list[Harvest]) -> None:
+    def _deliver(
+        self, turns: list[Turn], due: list[Due], harvests: list[Harvest], failure: BaseException | None
+    ) -> None:
         with self.recorder.measured():
+            if failure is not None:
+                self.recorder.failed(failure)
+                for turn, wanted in zip(turns, due, strict=True):
+                    why = f"the step could not be run with taps: {described(failure)}"
+                    self._missing.all(wanted.now | wanted.if_last, turn.phase, why)
             for turn, wanted, harvest in zip(turns, due, harvests, strict=False):
-                self._hear(harvest)
                 at = Moment(turn.step, turn.epoch, turn.batch, time.time())
                 if turn.phase == "train":
                     self.seen_step = self.last_step = turn.step
                 shown = wanted.now | wanted.if_last
+                self._missing.of(harvest, shown, turn.phase)
                 if shown:
-                    self._miss(shown, turn.phase, harvest)
                     self.batches.pop(turn.phase, None)  # the newest one stands last
                     self.batches[turn.phase] = at, self._shown(wanted, shown, turn.phase, harvest)
                 now = self._shown(wanted, wanted.now, turn.phase, harvest)
@@ -300,32 +289,4 @@ class Recording:
     def _shown(self, due: Due, watches: Watches, phase: str, harvest: Harvest) -> Shown:
         """What a step showed of what these watches want, and of what the next step is compared with."""
         wants = self.plan.items(due, watches, phase)
-        return Shown(harvest.tensors, harvest.sites, wants, _prefix(phase), harvest.failed)
-
-    def _hear(self, harvest: Harvest) -> None:
-        for site, why in harvest.failed.items():
-            self.recorder.unseen(site, why)
-        for text in harvest.noted:
-            if text not in self._heard:
-                self._heard.add(text)
-                self.recorder.failed(text)
-        if harvest.broken is not None:
-            self.recorder.failed(harvest.broken)
-
-    def _miss(self, watches: Watches, phase: str, harvest: Harvest) -> None:
-        """Names what is wanted and was not passed by the step, once for each set of watches."""
-        if (watches, phase) in self._looked:
-            return
-        self._looked.add((watches, phase))
-        passed = {site.place for site in harvest.sites.values()}
-        for kind, path in self.plan.wants(watches, phase).keys() - passed - BESIDE - {("metrics", "")}:
-            if kind != "taps":
-                site = _prefix(phase) + (f"{kind}/{path}" if path else kind)
-                self.recorder.unseen(site, "the step does not pass it")
-                # Of a training it is the first thing one looks for.
-                if kind == "loss" and kind not in harvest.failed:
-                    self.recorder.failed(f"{site}: the step computes no loss that can be seen from outside")
-
-
-def _prefix(phase: str) -> str:
-    return "" if phase == "train" else f"{phase}/"
+        return Shown(harvest.tensors, harvest.sites, wants, prefix(phase), harvest.failed)

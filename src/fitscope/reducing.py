@@ -19,7 +19,7 @@ import numpy as np
 
 from fitscope.attach import Site
 from fitscope.backends._base import Adapter, Finish, Thin
-from fitscope.plan import SAMPLE_LOSS, Want, Wants
+from fitscope.plan import LOSS, SAMPLE_LOSS, Want, Wants
 from fitscope.record import Head, Moment, Record
 from fitscope.reduce.average import Average
 from fitscope.sampling import as_rows, stride
@@ -60,7 +60,7 @@ class OnHost(Finish):
         for name, tensor in tensors.items():
             site = sites[name]
             value = tensor if isinstance(tensor, Thin) else self.thin(site, tensor)
-            if isinstance(value, Thin) or site.place == SAMPLE_LOSS or not self._adapter.small(value):
+            if isinstance(value, Thin) or _of_samples(site, value) or not self._adapter.small(value):
                 found[name] = value
             else:
                 small.setdefault(str(value.dtype), {})[_number(name)] = value
@@ -83,7 +83,7 @@ class InStep(Finish):
         found: dict[str, Any] = {}
         for name, tensor in tensors.items():
             want = self._wants.at(sites[name].place)
-            if want is None or want.whole or sites[name].place == SAMPLE_LOSS:
+            if want is None or want.whole or sites[name].place in (LOSS, SAMPLE_LOSS):
                 found[name] = tensor
                 continue
             shape = ops.convert_to_tensor(ops.shape(tensor), "int32")  # in a graph it may be known only there
@@ -95,6 +95,11 @@ class InStep(Finish):
             if want.mean:
                 found[name]["moments"] = in_step.moments(tensor, batched=sites[name].batched)
         return found
+
+
+def _of_samples(site: Site, tensor: Any) -> bool:
+    """Whether it is something that the samples are made of, or a loss that is not one number: see `one_loss`."""
+    return site.place == SAMPLE_LOSS or (site.place == LOSS and len(tensor.shape) > 0)
 
 
 # A joined vector says of which sites it is by number: JAX traces a step anew for another batch size, and what is joined then may
@@ -229,7 +234,7 @@ def seen(site: Site, want: Want, value: Any, border: Border) -> Seen:
         array = border.to_numpy(value.rows)
         shape = tuple(int(n) for n in border.to_numpy(value.shape))
     else:
-        array = border.to_numpy(value)
+        array = value if isinstance(value, np.ndarray) else border.to_numpy(value)
         shape = array.shape
         if want.sampled:
             rows, length = as_rows(shape, batched=site.batched)
@@ -237,6 +242,11 @@ def seen(site: Site, want: Want, value: Any, border: Border) -> Seen:
             if step > 1:
                 array = np.ascontiguousarray(array.reshape(rows, length)[::step])
     return Seen(Head(site.name, shape, _name_of(array.dtype), site.batched and len(shape) > 0), array)
+
+
+def one_loss(array: Array) -> Array:
+    """The loss of a batch is one number. Of a loss that was not reduced, and is one for each sample, it is the mean."""
+    return array if array.ndim == 0 else np.asarray(array.mean(dtype=np.float64), array.dtype)
 
 
 def kept(site: Site, want: Want, array: Array, at: Moment) -> Record:

@@ -29,26 +29,32 @@ PREFIX = "sample_loss/"
 class SampleLosses:
     """Takes apart what a step showed of its samples."""
 
-    def __init__(self, model: Any, ids: str | None, border: Border, note: Callable[[str], None]) -> None:
+    def __init__(self, model: Any, ids: str | None, border: Border, note: Callable[[str, str], None]) -> None:
         self._model = model
         self._ids = ids
         self._border = border
-        self._tell = note
-        self._told: set[str] = set()
+        self._tell = note  # of a site, why it is not what it might be
+        self._told: set[tuple[str, str]] = set()
+        self._site = "sample_loss"
 
     def of(self, at: Moment, phase: str, shown: Mapping[str, Any]) -> list[Samples]:
         """One `Samples` for each output that has a loss, from what the step showed, by the ends of the sites' names."""
+        self._site = "sample_loss" if phase == "train" else f"{phase}/sample_loss"
         groups: dict[str, dict[str, Any]] = {}
         for name, tensor in shown.items():
             group, suffix = _split(name)
             groups.setdefault(group, {})[suffix] = tensor
         parts = _parts_of_loss(self._model)
+        own = groups.get("loss", {}).get("")  # of a step whose loss is not one number
+        ids = self._identities(groups.get("x", {}))
         if not parts or "y_pred" not in groups:
+            if own is not None:
+                values = np.asarray(own, np.float64).reshape(len(own), -1).mean(axis=1)
+                return [Samples(at, phase, "", ids if ids and len(ids) == len(values) else None, values)]
             self._note(
                 "the step does not use a loss given to compile(), so its samples have none of their own"
             )
             return []
-        ids = self._identities(groups.get("x", {}))
         found = []
         for number, (_, loss, factor, name) in enumerate(parts):
             of = functools.partial(_of_output, groups, output=str(name), number=number)
@@ -95,9 +101,9 @@ class SampleLosses:
         return [_hash(array[i] for array in arrays) for i in range(n)] or None
 
     def _note(self, text: str) -> None:
-        if text not in self._told:
-            self._told.add(text)
-            self._tell(f"sample_loss: {text}")
+        if (self._site, text) not in self._told:
+            self._told.add((self._site, text))
+            self._tell(self._site, text)
 
 
 def _parts_of_loss(model: Any) -> list[Any]:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import functools
 import secrets
 import sys
-import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime
 from os import PathLike
+from types import FrameType
 from typing import Any, Literal
 
 from fitscope import sizes
@@ -24,8 +24,8 @@ from fitscope.backends import Adapter, adapter
 from fitscope.batch import Batch
 from fitscope.budget import Budget
 from fitscope.dispatch import when_built
-from fitscope.errors import FitscopeWarning, WatchError, one_of
-from fitscope.hooks import Hooks
+from fitscope.errors import WatchError, one_of
+from fitscope.hooks import Hooks, caller
 from fitscope.loop import Loop
 from fitscope.plan import resolve
 from fitscope.recorder import COMPLETE, Recorder
@@ -33,6 +33,7 @@ from fitscope.recording import Recording
 from fitscope.reduce.average import Average
 from fitscope.reducing import Border
 from fitscope.samples import SampleLosses
+from fitscope.shield import described, shield, warn
 from fitscope.sink import Make
 from fitscope.store import Objects, RunWriter, existing, place
 from fitscope.watch import Schedule, Watch, phases, schedule, several
@@ -186,7 +187,9 @@ class Scope(Hooks):
         self._model, self._batches = model, None
         before, self._recording = self._recording, None
         optimizers = (optimizer,) if optimizer is not None else ()
-        self._loop = Loop(model, border, lambda: self._begin(border, None, before, optimizers))
+        self._loop = Loop(
+            model, border, lambda: self._begin(border, None, before, optimizers), self.hook_failed
+        )
         return self
 
     def step(self, function: Any = None, *, model: Any = None, optimizer: Any = None) -> Any:
@@ -303,7 +306,7 @@ class Scope(Hooks):
         self._model = model
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
-        self._start("train", sys._getframe(1))
+        self._start("train", caller())
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
         self._epoch = epoch
@@ -324,13 +327,13 @@ class Scope(Hooks):
 
     def on_test_begin(self, logs: Any = None) -> None:  # noqa: ARG002
         # A validation is told by the very callback list that told of the training's begin.
-        caller = sys._getframe(1)
+        frame = caller()
         if self._loop is not None:
             self._begin_pass("validation", self._batches)
-        elif self._phase == "train" and caller.f_locals.get("self") is self._owner():
+        elif self._phase == "train" and _owner_in(frame) is self._owner():
             self._begin_pass("validation")
         else:
-            self._start("evaluate", caller)
+            self._start("evaluate", frame)
             self._begin_pass("evaluate", self._batches)
 
     def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
@@ -345,7 +348,7 @@ class Scope(Hooks):
 
     def on_predict_begin(self, logs: Any = None) -> None:  # noqa: ARG002
         if self._loop is None:
-            self._start("predict", sys._getframe(1))
+            self._start("predict", caller())
         self._begin_pass("predict", self._batches)
 
     def on_predict_batch_begin(self, batch: int, logs: Any = None) -> None:
@@ -358,7 +361,19 @@ class Scope(Hooks):
 
     # ---- life cycle --------------------------------------------------------------------------------------
 
-    def _start(self, phase: str, caller: Any) -> None:
+    def lets_pass(self, hook: str, error: Exception) -> bool:
+        """What the user asked for does not fit the model: said before the first step, it is worth more than a warning."""
+        return isinstance(error, WatchError) and hook in _BEGIN
+
+    def hook_failed(self, error: Exception) -> None:
+        """Keeps an error of ours in the run, if there is one, and tells of it."""
+        if self._recording is None:
+            warn(f"fitscope records nothing of this training. {described(error)}")
+            return
+        self._recording.recorder.failed(error)
+        self._recording.recorder.tell()
+
+    def _start(self, phase: str, frame: FrameType | None) -> None:
         """A training, an evaluation or a prediction begins."""
         if self._loop is not None:
             raise WatchError(
@@ -367,13 +382,16 @@ class Scope(Hooks):
                 "Leave `with scope.attach(...)` first, or use a second scope",
             )
         # Keras does not tell callbacks of an exception. Its callback list lives just as long as `fit` does.
-        owner = caller.f_locals.get("self")
+        owner = _owner_in(frame)
         self._owner = weakref.ref(owner) if owner is not None else lambda: None
         before, self._recording = self._recording, None
         self._phase, self._epoch = phase, self._epoch if phase != "train" else 0
-        self._wait_no_more()
-        if before is not None:
-            before.recorder.abandon()
+        with shield(
+            self.hook_failed
+        ):  # what is left of the one before must not keep this one from being recorded
+            self._wait_no_more()
+            if before is not None:
+                before.recorder.abandon()
         border = _border()
         if border.unbuilt(self._model, loss=any(watch.per_sample for watch in self._watches)):
             self._wait(border, phase, owner, before)
@@ -396,6 +414,11 @@ class Scope(Hooks):
         owner_alive = self._owner
 
         def begin(failure: BaseException | None) -> None:
+            # After the first step nothing is raised any more, not even what the user got wrong.
+            with shield(self.hook_failed, let=(WatchError,) if failure is None else ()):
+                begin_now(failure)
+
+        def begin_now(failure: BaseException | None) -> None:
             recording = self._begin(border, owner_alive(), before)
             if recording is None:
                 return
@@ -424,9 +447,7 @@ class Scope(Hooks):
         plan = resolve(self._watches, anatomy, every, self._on)
         why_not = border.why_not(self._model)
         if why_not is not None:
-            warnings.warn(
-                f"fitscope records nothing of this training: {why_not}", FitscopeWarning, stacklevel=2
-            )
+            warn(f"fitscope records nothing of this training: {why_not}")
             return None
         last = after.last_step if after is not None else None
         info = {
@@ -466,7 +487,7 @@ class Scope(Hooks):
         info: dict[str, Any],
         border: Border,
         goes_on: Callable[[int], bool],
-        samples: Callable[[Callable[[str], None]], SampleLosses] | None = None,
+        samples: Callable[[Callable[[str, str], None]], SampleLosses] | None = None,
     ) -> Recorder:
         """What takes captures to a run: the one that goes on from its newest step, one that was named, or a new one."""
 
@@ -502,6 +523,15 @@ def _new_name() -> str:
     """A name that nobody else takes, and that sorts after those given before."""
     now = datetime.now()
     return f"{now:%Y%m%d-%H%M%S}-{now.microsecond // 1000:03}-{secrets.token_hex(1)}"
+
+
+#: The hooks that begin something: nothing of it has run yet.
+_BEGIN = ("on_train_begin", "on_test_begin", "on_predict_begin")
+
+
+def _owner_in(frame: FrameType | None) -> Any:
+    """The callback list whose method this frame runs."""
+    return None if frame is None else frame.f_locals.get("self")
 
 
 def _border() -> Adapter:

@@ -40,6 +40,12 @@ def with_taps(model: keras.Model, layers: Any) -> keras.Model:
     if not selectors:
         raise WatchError("with_taps(model, layers) to name layers", "none", 'Write with_taps(model, "conv*")')
     anatomy = Anatomy.of(model)
+    if not model.built:
+        raise ModelError(
+            "a model whose layers are built",
+            f"{model.name!r}, which has no weights yet",
+            "Call it on a batch or model.build(...) first",
+        )
     _graph(model)
     in_graph = {id(layer) for layer in _in_graph(model)}
     parts = {id(part.layer): part for part in _tappable(selectors, anatomy, in_graph)}

@@ -263,7 +263,7 @@ def test_a_step_that_returns_nothing(small, xy, tmp_path):
         scope.close()
     run = fs.open(tmp_path)
     assert run.status == "complete"
-    assert run.unseen["loss"] == "the step does not pass it"
+    assert run.unseen["loss"] == "the step computes no loss that can be seen from outside"
     assert "activations/first" in run.sites
 
 

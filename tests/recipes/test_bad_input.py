@@ -105,7 +105,7 @@ def test_a_custom_step_that_returns_nothing(tools, tmp_path):
         scope.close()
     run = fs.open(tmp_path)
     assert run.status == "complete"
-    assert run.unseen == {"loss": "the step does not pass it"}
+    assert run.unseen == {"loss": "the step computes no loss that can be seen from outside"}
     for n in range(2):
         tools.close(
             run.array("activations/hidden", n),

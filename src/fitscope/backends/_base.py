@@ -16,8 +16,8 @@ framework updates in place or donates is copied inside the step.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,6 +43,28 @@ class Harvest:
     failed: dict[str, str] = field(default_factory=dict)  #: site → why it could not be seen
     noted: list[str] = field(default_factory=list)  #: what the user should hear of
     broken: Exception | None = None  #: why nothing of it could be handed out, after a step that did run
+
+    def rename(self, names: Mapping[str, str]) -> None:
+        """Gives sites the names that they have in the end, and keeps their order."""
+        if names:
+            for mine in (self.tensors, self.failed):
+                renamed = {names.get(name, name): value for name, value in mine.items()}
+                mine.clear()
+                mine.update(renamed)
+            sites = [replace(site, name=names.get(name, name)) for name, site in self.sites.items()]
+            self.sites.clear()
+            self.sites.update({site.name: site for site in sites})
+
+    def account(self) -> None:
+        """Every site that was passed has a value or a reason: gives a reason to those that have neither."""
+        for name, site in self.sites.items():
+            if name not in self.tensors and name not in self.failed:
+                gradient = site.place[0] == "gradients"
+                self.failed[name] = NO_GRADIENT if gradient else "the step did not hand it out"
+
+
+NO_GRADIENT = "no gradient of the loss reaches it"
+NOT_FLOATING = "it holds no floating-point numbers, so it has no gradient"
 
 
 class TapFailed(Exception):  # noqa: N818 - a message between adapter and dispatch, never seen by a user
@@ -90,6 +112,7 @@ class Finish:
 def finished(harvest: Harvest, finish: Finish) -> Harvest:
     """The harvest of a step that has run, or was traced, to its end: an error of ours must not undo that."""
     try:
+        harvest.account()
         harvest.tensors = finish(harvest.tensors, harvest.sites)
     except Exception as error:
         harvest.tensors, harvest.broken = {}, error
@@ -110,10 +133,12 @@ class Ask:
     traced: Callable[[], None] = lambda: None
 
 
-def weight_sites(wants: Wants, weight: Any) -> list[Site]:
-    """Where a weight itself is looked at: before the step, and for what the step did to it."""
-    places = ((kind, weight.path) for kind in ("weights", "updates"))
-    return [Site("/".join(place), place, False) for place in places if place in wants]
+def wanted_weights(ask: Ask) -> Iterator[tuple[Any, Site]]:
+    """The weights that are looked at themselves: before the step, and for what the step did to them."""
+    for weight in ask.anatomy.weights:
+        for kind in ("weights", "updates"):
+            if (kind, weight.path) in ask.wants:
+                yield weight, Site(f"{kind}/{weight.path}", (kind, weight.path), False)
 
 
 #: Takes the arguments Keras gives to `model.train_function`, returns its result and the harvests.

@@ -22,11 +22,13 @@ import jax
 import jax.extend.core as jex
 import jax.numpy as jnp
 import numpy as np
+from jax._src import api  # its `vjp`, see `_compat`
 from jax.interpreters import ad, batching, mlir
 
-from fitscope._compat import jax_bind, jit_options
+from fitscope._compat import jax_bind, jax_differentiators, jit_options
 from fitscope.attach import Site, attached, guarded, patched, show_batch
 from fitscope.backends._base import (
+    NOT_FLOATING,
     PHASES,
     SMALL,
     Adapter,
@@ -38,7 +40,10 @@ from fitscope.backends._base import (
     finished,
     steps_of,
 )
+from fitscope.losses import Losses
+from fitscope.plan import LOSS
 from fitscope.sampling import as_rows, stride
+from fitscope.sites import kept
 
 _tap_p = jex.Primitive("fitscope_tap")
 _running = threading.local()  # .collector: of the eager step that runs in this thread
@@ -92,6 +97,7 @@ class _Collector:
         self.harvest = Harvest()
         self.failed = self.harvest.failed
         self.noted = self.harvest.noted
+        self.losses = Losses(self)
 
     def see(self, site: Site, tensor: Any) -> Any:
         self.harvest.sites[site.name] = site
@@ -100,6 +106,7 @@ class _Collector:
 
     def see_gradient(self, site: Site, tensor: Any) -> Any:
         if not isinstance(tensor, jax.Array) or not jnp.issubdtype(tensor.dtype, jnp.floating):
+            self.failed[site.name] = NOT_FLOATING
             return tensor
         self.harvest.sites[site.name] = site
         out = _gradient_tap(site.name)(tensor)
@@ -186,26 +193,51 @@ def _tagging(ask: Ask, collector: _Collector) -> Iterator[None]:
     with ExitStack() as stack:
         stateless = ask.function is not None
         stack.enter_context(attached(ask.anatomy, ask.wants, collector, stateless=stateless))
-        if ("loss", "") in ask.wants:
-            for name in ("value_and_grad", "grad"):
-                stack.enter_context(patched(jax, name, _with_loss(collector)))
+        if LOSS in ask.wants:
+            for owner, name in jax_differentiators(jax, api):
+                make = _with_loss(collector, ask) if name == "vjp" else _with_loss_of_public(collector)
+                stack.enter_context(patched(owner, name, make))
         yield
 
 
-def _with_loss(collector: _Collector) -> Any:
-    """A custom step may never call `compute_loss`; then its loss is what it differentiates."""
+def _with_loss(collector: _Collector, ask: Ask) -> Any:
+    """A custom step may never call `compute_loss`; then its loss is what it differentiates with respect to weights.
+
+    All of JAX's gradient functions end in `vjp`, also one that was made before the step and is only called in it.
+    """
+    weights = {tuple(weight.variable.shape) for weight in ask.anatomy.weights}
+
+    def make(vjp: Any) -> Any:
+        def wrapped(fun: Any, *primals: Any, **kwargs: Any) -> Any:
+            # A gradient with respect to one array is one of the step's own making (a penalty), unless it is that of a weight.
+            alone = [x for x in primals if isinstance(x, jax.Array)]
+            if len(alone) == len(primals) and not all(x.shape in weights for x in alone):
+                return vjp(fun, *primals, **kwargs)
+
+            @functools.wraps(fun)  # its signature tells JAX which arguments have names
+            def seen(*args: Any, **kwargs_: Any) -> Any:
+                out = fun(*args, **kwargs_)
+                with kept(collector, "loss"):
+                    collector.losses.differentiated(out[0] if kwargs.get("has_aux") else out)
+                return out
+
+            return vjp(seen, *primals, **kwargs)
+
+        return wrapped
+
+    return make
+
+
+def _with_loss_of_public(collector: _Collector) -> Any:
+    """The same for a JAX whose inner parts are named differently: of gradient functions that are made in the step."""
 
     def make(transform: Any) -> Any:
         def wrapped(fun: Any, *args: Any, **kwargs: Any) -> Any:
-            @functools.wraps(fun)  # its signature tells JAX which arguments have names
+            @functools.wraps(fun)
             def seen(*fun_args: Any, **fun_kwargs: Any) -> Any:
                 out = fun(*fun_args, **fun_kwargs)
-                if "loss" not in collector.harvest.sites:
-                    guarded(
-                        collector,
-                        Site("loss", ("loss", ""), False),
-                        out[0] if isinstance(out, tuple) else out,
-                    )
+                with kept(collector, "loss"):
+                    collector.losses.differentiated(out[0] if isinstance(out, tuple) else out)
                 return out
 
             return transform(seen, *args, **kwargs)
@@ -220,20 +252,23 @@ def _single_step(ask: Ask, collector: _Collector, state: Any, data: Any) -> Any:
     model, wants = ask.anatomy.model, ask.wants
     with _tagging(ask, collector):
         show_batch(wants, ask.anatomy, collector, data)
-        before = _weights(model, state)
-        _show(collector, ask, "weights", before)
+        before: dict[int, Any] = {}
+        with kept(collector, *(f"{kind}/{path}" for kind, path in wants if kind in ("weights", "updates"))):
+            before = _weights(model, state)
+            _show(collector, ask, "weights", before)
         logs, after_state = getattr(model, PHASES[ask.phase][1])(state, data)
         if ask.phase == "predict":  # its step returns only what may have changed
             after_state = (state[0], after_state)
-        if ask.phase == "train":
-            after = _weights(model, after_state)
-            _show(collector, ask, "updates", {k: (after[k], before[k]) for k in after})
+        if ask.phase == "train" and before:
+            with kept(collector, *(f"updates/{path}" for kind, path in wants if kind == "updates")):
+                after = _weights(model, after_state)
+                _show(collector, ask, "updates", {k: (after[k], before[k]) for k in after})
     return logs, after_state
 
 
 def _show(collector: _Collector, ask: Ask, kind: str, values: dict[int, Any]) -> None:
     for weight in ask.anatomy.weights:
-        if (kind, weight.path) in ask.wants:
+        if (kind, weight.path) in ask.wants and id(weight.variable) in values:
             value = values[id(weight.variable)]
             if kind == "updates":
                 value = value[0] ^ value[1] if value[0].dtype == jnp.bool_ else value[0] - value[1]
@@ -254,10 +289,13 @@ def _traced(ask: Ask, fresh: Any, args: tuple[Any, ...], zero: Any, seen: Harves
     jaxpr, shape = jax.make_jaxpr(fresh(collector), return_shape=True)(*args)
     found: dict[str, Any] = {}
     flat = _harvest(jaxpr.jaxpr, jaxpr.consts, jax.tree.leaves(args), found)
+    names = collector.losses.names()
+    found = {names.get(name, name): value for name, value in found.items()}
     seen.sites.update(collector.harvest.sites)
     seen.failed.update(collector.failed)
     seen.noted[:] = collector.noted
-    for name in collector.harvest.sites.keys() - found.keys():
+    seen.broken = collector.harvest.broken
+    for name in collector.harvest.sites.keys() - found.keys() - seen.failed.keys():
         seen.failed[name] = _unseen(name)
     found = {name: _own_copy(value, zero) for name, value in found.items()}
     result = jax.tree.unflatten(jax.tree.structure(shape), flat)
@@ -313,7 +351,7 @@ def _function(ask: Ask, function: Any) -> TappedStep:
             if any(leaf.is_deleted() for leaf in given):
                 raise  # it ran, and has used up what it was given
             raise TapFailed(error, args, [], kwargs) from error
-        return result, [Harvest(tensors, seen.sites, seen.failed, seen.noted)]
+        return result, [Harvest(tensors, seen.sites, seen.failed, seen.noted, seen.broken)]
 
     return step
 
@@ -395,7 +433,7 @@ class JaxAdapter(Adapter):
 
         def single(state: Any, data: Any) -> tuple[Any, Any, Harvest]:
             logs, state, tensors = compiled(state, data, _ZERO)
-            return logs, state, Harvest(tensors, seen.sites, seen.failed, seen.noted)
+            return logs, state, Harvest(tensors, seen.sites, seen.failed, seen.noted, seen.broken)
 
         return single
 

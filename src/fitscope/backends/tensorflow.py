@@ -22,8 +22,11 @@ import numpy as np
 import tensorflow as tf
 
 from fitscope import sampling
+from fitscope.anatomy import unbuilt
 from fitscope.attach import Site, attached, guarded, show_batch
 from fitscope.backends._base import (
+    NO_GRADIENT,
+    NOT_FLOATING,
     PHASES,
     SMALL,
     Adapter,
@@ -34,10 +37,14 @@ from fitscope.backends._base import (
     Thin,
     finished,
     steps_of,
-    weight_sites,
+    wanted_weights,
 )
 from fitscope.backends._shadow import handed_out, rows_of
+from fitscope.losses import Losses
+from fitscope.plan import LOSS
 from fitscope.sampling import as_rows, stride
+from fitscope.shield import shield
+from fitscope.sites import kept
 
 
 class _Collector:
@@ -47,6 +54,7 @@ class _Collector:
         self.harvest = Harvest()
         self.failed = self.harvest.failed
         self.noted = self.harvest.noted
+        self.losses = Losses(self)
         self.graph = _graph()
         self.ungraded: dict[str, Any] = {}  # site → tensor whose gradient no tape was asked for yet
 
@@ -60,7 +68,9 @@ class _Collector:
         return tensor
 
     def see_gradient(self, site: Site, tensor: Any) -> Any:
-        if isinstance(tensor, tf.Tensor) and tensor.dtype.is_floating and self._reachable(site, tensor):
+        if not isinstance(tensor, tf.Tensor) or not tensor.dtype.is_floating:
+            self.failed[site.name] = NOT_FLOATING
+        elif self._reachable(site, tensor):
             self.harvest.sites[site.name] = site
             self.ungraded[site.name] = tensor
         return tensor
@@ -85,20 +95,22 @@ def _asking_tapes(collector: _Collector, wants_loss: bool) -> Iterator[None]:
     thread = threading.get_ident()
 
     def gradient(tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
-        if threading.get_ident() != thread or _graph() is not collector.graph:
+        # A gradient with respect to anything but weights is one of the step's own making, as a penalty needs it.
+        of_weights = any(hasattr(source, "assign") for source in tf.nest.flatten(sources))
+        if threading.get_ident() != thread or _graph() is not collector.graph or not of_weights:
             return original(tape, target, sources, *args, **kwargs)
-        if (
-            wants_loss and "loss" not in collector.harvest.sites
-        ):  # a custom step that never calls compute_loss
-            guarded(collector, Site("loss", ("loss", ""), False), target)
+        if wants_loss:
+            with kept(collector, "loss"):
+                collector.losses.differentiated(target)
         names = list(collector.ungraded)
         answer, grads = original(
             tape, target, [sources, [collector.ungraded[n] for n in names]], *args, **kwargs
         )
         for name, grad in zip(names, grads, strict=True):
             if grad is not None:
-                collector.harvest.tensors[name] = tf.convert_to_tensor(grad)
-                del collector.ungraded[name]
+                with kept(collector, name):
+                    del collector.ungraded[name]
+                    collector.harvest.tensors[name] = tf.convert_to_tensor(grad)
         return answer
 
     tf.GradientTape.gradient = gradient
@@ -110,18 +122,19 @@ def _asking_tapes(collector: _Collector, wants_loss: bool) -> Iterator[None]:
 
 def _single_step(ask: Ask, collector: _Collector, run: Any) -> Any:
     """The user's own step with taps, and the taps on what it did to the weights."""
-    with attached(ask.anatomy, ask.wants, collector), _asking_tapes(collector, ("loss", "") in ask.wants):
-        before = [
-            (weight, site, _now(ask, weight, site))
-            for weight in ask.anatomy.weights
-            for site in weight_sites(ask.wants, weight)
-        ]
+    with attached(ask.anatomy, ask.wants, collector), _asking_tapes(collector, LOSS in ask.wants):
+        before = []
+        with shield(lambda error: setattr(collector.harvest, "broken", error)):
+            for weight, site in wanted_weights(ask):
+                with kept(collector, site.name):
+                    before.append((weight, site, _now(ask, weight, site)))
         result = run()
         for weight, site, old in before:
-            moved = site.place[0] == "updates"
-            guarded(collector, site, _minus(_now(ask, weight, site), old) if moved else old)
+            with kept(collector, site.name):
+                moved = site.place[0] == "updates"
+                guarded(collector, site, _minus(_now(ask, weight, site), old) if moved else old)
     for name in collector.ungraded:
-        collector.failed[name] = "no gradient of the loss reaches it"
+        collector.failed[name] = NO_GRADIENT
     return result
 
 
@@ -142,13 +155,14 @@ class _Trace:
     def __init__(self, ask: Ask, *, compiled: bool, xla: bool) -> None:
         self.ask = ask
         self.compiled = compiled
+        self.begun = False  # the user's own step has
         self.done = False
         self._seen = Harvest()  # sites and failures
         self._zero = tf.Variable(0, trainable=False, dtype=tf.int64) if xla else None
 
     def __call__(self, run: Any, data: Any = None) -> tuple[Any, dict[str, Any]]:
         """Runs the step with taps; returns what it returns, and what is handed out."""
-        self.done = False
+        self.begun = self.done = False
         if self.compiled:
             self.ask.traced()
         collector, seen = _Collector(), self._seen
@@ -156,6 +170,7 @@ class _Trace:
         def step() -> Any:
             if data is not None:
                 show_batch(self.ask.wants, self.ask.anatomy, collector, data)
+            self.begun = True
             return run()
 
         result = _single_step(self.ask, collector, step)
@@ -169,6 +184,11 @@ class _Trace:
         seen.broken = collector.harvest.broken
         self.done = True
         return result, tensors
+
+    @property
+    def ran(self) -> bool:
+        """Whether what was raised came from the user's own step, which may have changed something by then."""
+        return self.done if self.compiled else self.begun
 
     def harvest(self, tensors: dict[str, Any]) -> Harvest:
         seen = self._seen
@@ -202,7 +222,7 @@ def _function(ask: Ask, function: Any) -> TappedStep:
         try:
             result, tensors = tapped(*args, **kwargs)
         except Exception as error:
-            if trace.done or not compiled:  # then it ran
+            if trace.ran:
                 raise
             raise TapFailed(error, args, [], kwargs) from error
         return result, [trace.harvest(tensors)]
@@ -223,9 +243,7 @@ class TensorFlowAdapter(Adapter):
         # single outputs then.
         compiled = getattr(model, "_compile_loss", None)
         several = len(getattr(model, "output_names", None) or ()) > 1
-        return not all(layer.built for layer in model._flatten_layers()) or (
-            (several or loss) and compiled is not None and not compiled.built
-        )
+        return bool(unbuilt(model)) or ((several or loss) and compiled is not None and not compiled.built)
 
     def build(self, model: Any, phase: str, *args: Any) -> tuple[Any, ...]:
         @tf.autograph.experimental.do_not_convert
@@ -296,7 +314,7 @@ class TensorFlowAdapter(Adapter):
                 try:
                     output, tensors = on_data(_without_optionals(data))
                 except Exception as error:
-                    if trace.done or model.run_eagerly or outputs:
+                    if trace.ran or outputs:
                         raise
                     raise TapFailed(error, (batches,), harvests) from error
                 outputs.append(output)
@@ -332,7 +350,7 @@ class TensorFlowAdapter(Adapter):
                         raise
                     break
                 except Exception as error:
-                    if trace.done or model.run_eagerly:  # then it ran
+                    if trace.ran:
                         raise
                     rest = iterator
                     if drawn:

@@ -17,20 +17,28 @@ import numpy as np
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from fitscope.anatomy import unbuilt
 from fitscope.attach import Site, attached, guarded, show_batch
 from fitscope.backends._base import (
+    NO_GRADIENT,
+    NOT_FLOATING,
     PHASES,
     Adapter,
     Ask,
     Finish,
     Harvest,
+    TapFailed,
     TappedStep,
     Thin,
     finished,
     steps_of,
-    weight_sites,
+    wanted_weights,
 )
+from fitscope.losses import Losses
+from fitscope.plan import LOSS
 from fitscope.sampling import as_rows, stride
+from fitscope.shield import shield
+from fitscope.sites import kept
 
 
 class _Collector:
@@ -40,6 +48,7 @@ class _Collector:
         self.harvest = Harvest()
         self.failed = self.harvest.failed
         self.noted = self.harvest.noted
+        self.losses = Losses(self)
         self.finish = finish
         self.versions: dict[str, int] = {}
 
@@ -63,13 +72,16 @@ class _Collector:
         return tensor.clone() if changed and not isinstance(tensor, Thin) else tensor
 
     def see_gradient(self, site: Site, tensor: Any) -> Any:
-        if not isinstance(tensor, torch.Tensor) or tensor.is_meta or not tensor.is_floating_point():
+        if isinstance(tensor, torch.Tensor) and tensor.is_meta:
+            return tensor
+        if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point():
+            self.failed[site.name] = NOT_FLOATING
             return tensor
         self.harvest.sites[site.name] = site
         if not tensor.requires_grad:
             self.failed[site.name] = "nothing below it is trained, so no gradient is computed for it"
             return tensor
-        self.failed[site.name] = "no gradient of the loss reaches it"
+        self.failed[site.name] = NO_GRADIENT
 
         def keep(grad: Any) -> None:
             if site.name not in self.harvest.tensors:
@@ -82,10 +94,13 @@ class _Collector:
     def finished(self, ask: Ask, *, versions_tell: bool) -> Harvest:
         """`versions_tell`: not inside torch.compile, whose graphs count versions in their own way."""
         harvest = self.harvest
-        for name, version in self.versions.items():
-            if versions_tell and harvest.tensors[name]._version != version:
-                del harvest.tensors[name]
-                self.failed[name] = "a later operation of the step changed it in place"
+        with shield(lambda error: setattr(harvest, "broken", error)):
+            names = self.losses.names()
+            for name, version in self.versions.items() if versions_tell else ():
+                name = names.get(name, name)
+                if name in harvest.tensors and harvest.tensors[name]._version != version:
+                    del harvest.tensors[name]
+                    self.failed[name] = "a later operation of the step changed it in place"
         return finished(harvest, ask.finish)
 
 
@@ -98,8 +113,8 @@ def _watching_backward(collector: _Collector, wanted: bool) -> Iterator[None]:
     original = torch.Tensor.backward
 
     def backward(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        if "loss" not in collector.harvest.sites:
-            guarded(collector, Site("loss", ("loss", ""), False), tensor)
+        with kept(collector, "loss"):
+            collector.losses.differentiated(tensor)
         return original(tensor, *args, **kwargs)
 
     torch.Tensor.backward = backward
@@ -112,11 +127,13 @@ def _watching_backward(collector: _Collector, wanted: bool) -> Iterator[None]:
 @contextmanager
 def _watching_optimizers(ask: Ask, collector: _Collector) -> Iterator[None]:
     """A loop of the user's own may use an optimizer of torch's."""
-    wanted = {
-        id(weight.variable.value): weight.path
-        for weight in ask.anatomy.weights
-        if ask.function is not None and ("weight_gradients", weight.path) in ask.wants
-    }
+    wanted: dict[int, str] = {}
+    with kept(collector):
+        wanted = {
+            id(weight.variable.value): weight.path
+            for weight in ask.anatomy.weights
+            if ask.function is not None and ("weight_gradients", weight.path) in ask.wants
+        }
     if not wanted:
         yield
         return
@@ -140,18 +157,19 @@ def _single_step(ask: Ask, collector: _Collector, run: Any) -> Any:
     """The user's own step with taps, and the taps on what it did to the weights."""
     with (
         attached(ask.anatomy, ask.wants, collector),
-        _watching_backward(collector, ("loss", "") in ask.wants),
+        _watching_backward(collector, LOSS in ask.wants),
         _watching_optimizers(ask, collector),
     ):
-        before = [
-            (weight, site, _copy(ask, weight, site))
-            for weight in ask.anatomy.weights
-            for site in weight_sites(ask.wants, weight)
-        ]
+        before = []
+        with shield(lambda error: setattr(collector.harvest, "broken", error)):
+            for weight, site in wanted_weights(ask):
+                with kept(collector, site.name):
+                    before.append((weight, site, _copy(ask, weight, site)))
         result = run()
         for weight, site, old in before:
-            moved = site.place[0] == "updates"
-            guarded(collector, site, _minus(_now(ask, weight, site), old) if moved else old)
+            with kept(collector, site.name):
+                moved = site.place[0] == "updates"
+                guarded(collector, site, _minus(_now(ask, weight, site), old) if moved else old)
     return result
 
 
@@ -178,7 +196,7 @@ class TorchAdapter(Adapter):
         return None
 
     def unbuilt(self, model: Any, *, loss: bool = False) -> bool:  # noqa: ARG002
-        return not all(layer.built for layer in model._flatten_layers())  # only predict() leaves it at that
+        return bool(unbuilt(model))  # only predict() leaves it at that
 
     def build(self, model: Any, phase: str, *args: Any) -> tuple[Any, ...]:  # noqa: ARG002
         from keras.src import backend
@@ -201,7 +219,10 @@ class TorchAdapter(Adapter):
             run = torch.compile(run)
 
         def step(data: Any) -> tuple[Any, list[Harvest]]:
-            collector = _Collector(ask.finish)
+            try:
+                collector = _Collector(ask.finish)
+            except Exception as error:
+                raise TapFailed(error, (data,), []) from error
             with contextlib.nullcontext() if ask.phase == "train" else torch.no_grad():
 
                 def own() -> Any:
@@ -219,7 +240,10 @@ class TorchAdapter(Adapter):
         run = function if body is None else torch.compile(body)
 
         def step(*args: Any, **kwargs: Any) -> tuple[Any, list[Harvest]]:
-            collector = _Collector(ask.finish)
+            try:
+                collector = _Collector(ask.finish)
+            except Exception as error:
+                raise TapFailed(error, args, [], kwargs) from error
             result = _single_step(ask, collector, lambda: run(*args, **kwargs))
             return result, [collector.finished(ask, versions_tell=body is None)]
 

@@ -144,7 +144,8 @@ class Taps:
 
     def _loss(self, loss: Any) -> None:
         if loss is not None:
-            self._show("loss", ("loss", ""), loss, batched=False)
+            assert self._collector is not None
+            self._collector.losses.computed(loss)
 
     # ---- what is seen ----------------------------------------------------------------------------------------
 

@@ -161,8 +161,8 @@ class Gathered:
             self._changed = False
             self.generation += anew
             self.facts.settle(self.rows)
-        if "loss" in self.scalars:
-            self.facts.take_loss(self.scalars["loss"])
+        if (loss := self.scalar("loss")) is not None:
+            self.facts.take_loss(loss)
         self._fill(list(self._filled))
         for key, take in zip(_ALWAYS, (self.facts.take_zeros, self.facts.take_jumps), strict=True):
             if key in self._filled:
@@ -204,7 +204,12 @@ class Gathered:
 
     @property
     def loss(self) -> Series:
-        return self.scalars.get("loss") or Series()
+        return self.scalar("loss") or Series()
+
+    def scalar(self, site: str) -> Series | None:
+        """The series of a site, or the first one below it: a step with several optimizers has `loss/d_optimizer` and so on."""
+        below = (held for name, held in sorted(self.scalars.items()) if name.startswith(site + "/"))
+        return self.scalars.get(site) or next(below, None)
 
     @property
     def speed(self) -> float | None:

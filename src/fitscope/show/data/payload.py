@@ -95,7 +95,7 @@ def now(g: Gathered) -> dict[str, Any]:
 
 def rates(g: Gathered) -> list[tuple[int, float]]:
     """The learning rate where it changed, and at the end: (step, rate), few enough for a lane."""
-    held = g.scalars.get("learning_rate")
+    held = g.scalar("learning_rate")
     if held is None:
         return []
     finite = np.isfinite(held.values)
@@ -237,7 +237,7 @@ def _columns(
 
 def series(g: Gathered, site: str = "loss", level: int | None = None, first: int = 0) -> Payload:
     """A scalar in columns. With a level: those from number `first` on."""
-    held = g.scalars.get(site)
+    held = g.scalar(site)
     if held is None:
         return {"title": site, "level": 0, "first": 0, "count": 0, "end": 0}, {}
     return columns_of(held, site, level, first)

@@ -1,0 +1,41 @@
+"""Whether a run accounts for everything that was watched: each site is recorded, or named in `run.unseen` with a reason.
+
+Reads the plan that the run itself keeps. Names that only the step knows (`taps`, `metrics`) are not in the plan, and not judged here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from fitscope.watch import LAYER_KINDS, PHASES
+
+
+def assert_complete(run: Any, passes: Iterable[str] = ("train",)) -> None:
+    """`passes` are those that ran with the scope: "train", "validation", "evaluate", "predict"."""
+    missing = unexplained(run, passes)
+    assert missing == [], f"neither recorded nor explained: {missing}\nexplained: {run.unseen}"
+
+
+def unexplained(run: Any, passes: Iterable[str] = ("train",)) -> list[str]:
+    """The watched sites that are neither recorded nor named with a reason."""
+    wanted = {site for phase in passes for watch in run.plan for site in _sites(watch, phase)}
+    found: set[str] = set()
+    for site in [*run.sites, *(name for name, why in run.unseen.items() if why.strip())]:
+        # The longest name that it can belong to: `activations/block/dense` is not an output of `activations/block`.
+        owners = [name for name in wanted if site == name or site.startswith(tuple(name + c for c in "[#/"))]
+        found.update([max(owners, key=len)] if owners else [])
+    return sorted(wanted - found)
+
+
+def _sites(watch: dict[str, Any], phase: str) -> list[str]:
+    kind = watch.get("of") or watch["kind"]
+    if kind in ("taps", "metrics") or kind not in PHASES[phase]:
+        return []
+    if phase in ("train", "validation") and phase not in watch["on"]:
+        return []
+    prefix = ("" if phase == "train" else f"{phase}/") + ("changes/" if watch["kind"] == "changes" else "")
+    # An empty path is left out of the plan's description: then there is one site of that kind.
+    paths = watch["places"] if kind in LAYER_KINDS else [""]
+    found = [prefix + "/".join(filter(None, (kind, path))) for path in paths]
+    return found + ([prefix + "sample_loss"] if watch.get("per_sample") else [])

@@ -1,0 +1,149 @@
+"""Whatever breaks inside fitscope, wherever Keras calls it: `fit` ends as without a scope, and the user hears why something is missing."""
+
+from __future__ import annotations
+
+import warnings
+
+import keras
+import numpy as np
+import pytest
+
+import fitscope as fs
+from fitscope import attach, dispatch, hooks, recorder, recording, scope
+from fitscope.anatomy import Anatomy
+from fitscope.backends import _base, adapter
+from fitscope.layer_taps import Taps
+from fitscope.losses import Losses
+from fitscope.missing import Missing
+from fitscope.optimizer_taps import OptimizerTaps
+from fitscope.plan import Plan
+
+BACKEND = keras.backend.backend()
+ADAPTER = type(adapter(BACKEND))
+COLLECTOR = __import__(ADAPTER.__module__, fromlist=["_Collector"])
+FIT = {"batch_size": 8, "verbose": 0, "shuffle": False, "epochs": 2}
+
+
+class Ours(Exception):
+    pass
+
+
+def boom(*args, **kwargs):
+    raise Ours("broken on purpose")
+
+
+#: What Keras calls, directly or not, from the begin of a training to its end.
+PATH = [
+    (scope, "_border"), (scope, "resolve"), (scope, "Recording"), (scope.Anatomy, "of"), (Anatomy, "describe"),
+    (scope.Scope, "_start"), (scope.Scope, "_begin"), (scope.Scope, "_pace"), (scope.Scope, "_recorder"),
+    (scope.Scope, "_begin_pass"), (scope.Scope, "_end"),
+    (ADAPTER, "unbuilt"), (ADAPTER, "why_not"), (ADAPTER, "on_accelerator"), (ADAPTER, "iterations"), (ADAPTER, "tapped"),
+    (recording, "install"), (recording.Recording, "note_saves"), (recording.Recording, "epoch"),
+    (recording.Recording, "before_step"), (recording.Recording, "_turns"), (recording.Recording, "_request"),
+    (recording.Recording, "_ask"), (recording.Recording, "_deliver"), (recording.Recording, "_shown"),
+    (recording.Recording, "epoch_end"), (recording.Recording, "begin_pass"), (recording.Recording, "before_pass_step"),
+    (recording.Recording, "end_pass"), (recording.Recording, "_leave"), (recording.Recording, "done"),
+    (dispatch.TappedSteps, "get"), (dispatch.StandIn, "remove"), (Plan, "due"), (Plan, "wants"), (Missing, "of"),
+    (attach, "Taps"), (attach, "patched"), (Taps, "patches"), (Taps, "account"), (Taps, "_seen"), (Losses, "computed"),
+    (Losses, "names"), (OptimizerTaps, "_applied"), (_base.Harvest, "rename"), (COLLECTOR, "_Collector"),
+    (recorder.Recorder, "ready"), (recorder.Recorder, "put"), (recorder.Recorder, "measured"),
+    (recorder.Recorder, "finish"), (recorder.Recorder, "finish_with"),
+    (recorder.Transport, "close"),
+]  # fmt: skip
+
+
+def make() -> keras.Model:
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(2, name="only")])
+    model.compile("sgd", "mse", metrics=["mae"])
+    return model
+
+
+@pytest.fixture(scope="module")
+def plain():
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(size=(16, 5)).astype("float32"), rng.normal(size=(16, 2)).astype("float32")
+    model = make()
+    model.fit(x, y, validation_data=(x, y), **FIT)
+    return x, y, model.get_weights()
+
+
+@pytest.mark.parametrize(("owner", "name"), PATH, ids=lambda part: getattr(part, "__name__", part))
+def test_fit_ends_normally_whatever_raises(plain, tmp_path, monkeypatch, owner, name):
+    x, y, wanted = plain
+    model = make()
+    watching = fs.Scope(tmp_path, every=1, on=("train", "validation"))
+    monkeypatch.setattr(owner, name, boom)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.fit(x, y, validation_data=(x, y), callbacks=[watching], **FIT)
+    monkeypatch.undo()
+    for a, b in zip(model.get_weights(), wanted, strict=True):
+        assert np.array_equal(a, b)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        watching.close()
+    said = [str(w.message) for w in caught if issubclass(w.category, fs.FitscopeWarning)]
+    runs = fs.runs(tmp_path)
+    if runs:
+        said += [*fs.open(tmp_path).errors, *fs.open(tmp_path).unseen.values()]
+    assert any("broken on purpose" in text for text in said), said
+
+
+def test_every_hook_passes_the_shield():
+    """Whoever overrides a hook, now or later."""
+    assert {
+        "on_train_begin",
+        "on_train_batch_begin",
+        "on_predict_end",
+        "set_model",
+        "set_params",
+    } <= hooks.NAMES
+    own = hooks.NAMES & vars(fs.Scope).keys()
+    assert len(own) > 10
+    assert all(vars(fs.Scope)[name].__code__.co_filename == hooks.__file__ for name in own)
+
+    class Careless(hooks.Hooks):
+        def on_epoch_end(self, epoch, logs=None):
+            raise Ours("broken on purpose")
+
+    with pytest.warns(fs.FitscopeWarning, match="broken on purpose"):
+        Careless().on_epoch_end(0)
+
+
+def test_a_warning_that_the_user_made_an_error_is_one(plain, tmp_path, monkeypatch):
+    x, y, _ = plain
+    monkeypatch.setattr(scope, "resolve", boom)
+    with pytest.raises(fs.FitscopeWarning, match="broken on purpose"):
+        make().fit(x, y, callbacks=[fs.Scope(tmp_path, every=1)], **FIT)
+
+
+def test_what_the_user_got_wrong_is_no_error_once_the_first_step_has_run(plain, tmp_path, monkeypatch):
+    """A model that only its first step can build is known too late to stop the training."""
+    x, y, _ = plain
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.layers.Dense(2, name="only")])
+    model.compile("sgd", "mse")
+    monkeypatch.setattr(ADAPTER, "unbuilt", lambda *args, **kwargs: True)
+    monkeypatch.setattr(ADAPTER, "build", boom)
+    with pytest.warns(fs.FitscopeWarning, match="There are: 'only'"):
+        model.fit(x, y, callbacks=[fs.Scope(tmp_path, fs.activations("other"), every=1)], **FIT)
+    assert fs.runs(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["_turns", "_request", "_deliver"])
+def test_a_loop_goes_on_whatever_raises(plain, tmp_path, monkeypatch, name):
+    x, y, _ = plain
+    results = []
+    for broken in (False, True):
+        model = make()
+        watching = fs.Scope(tmp_path / str(broken), every=1)
+        if broken:
+            monkeypatch.setattr(recording.Recording, name, boom)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with watching.attach(model):
+                for _ in range(3):
+                    model.train_on_batch(x, y)
+        results.append(model.get_weights())
+    assert all(np.array_equal(a, b) for a, b in zip(*results, strict=True))
