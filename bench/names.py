@@ -8,6 +8,7 @@ UNCAPTURED = "uncaptured step"
 BUDGET = "default budget"
 SAMPLED = "every step, sampled"
 EXACT = "every step, exact"
+TWIN = "every step, by a twin"
 WHOLE = "whole tensors every 10th step, to disk"
 SECOND = "second forward in a callback"
 TENSORBOARD = "Keras TensorBoard callback"
@@ -29,6 +30,7 @@ ABOUT = {
     BUDGET: "`fs.Scope(to)`, nothing else said",
     SAMPLED: "`fs.Scope(to, every=1)`: statistics of all layers at each step",
     EXACT: "`fs.Scope(to, every=1, exact=True)`: the same of every value",
+    TWIN: '`fs.Scope(to, every=1, identity="twin")`: your own program takes every step, the one with taps runs beside it',
     WHOLE: '`keep="tensor"` of all activations and gradients, `every=10`',
     SECOND: "a callback that runs all layers again on the batch, and NumPy on their outputs",
     TENSORBOARD: "`histogram_freq=1, update_freq=1`: loss and metrics at each step, histograms of weights once an epoch",

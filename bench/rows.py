@@ -13,7 +13,7 @@ from typing import Any
 
 import keras
 import numpy as np
-from names import AGAIN, BUDGET, EXACT, SAMPLED, SECOND, TENSORBOARD, TRAINSCOPE, UNCAPTURED, WHOLE
+from names import AGAIN, BUDGET, EXACT, SAMPLED, SECOND, TENSORBOARD, TRAINSCOPE, TWIN, UNCAPTURED, WHOLE
 
 import fitscope as fs
 
@@ -38,6 +38,7 @@ def kinds() -> dict[str, Kind]:
         BUDGET: Kind(lambda to, model, batch: [fs.Scope(to)], longer=4),
         SAMPLED: Kind(lambda to, model, batch: [fs.Scope(to, every=1)]),
         EXACT: Kind(lambda to, model, batch: [fs.Scope(to, every=1, exact=True)]),
+        TWIN: Kind(lambda to, model, batch: [fs.Scope(to, every=1, identity="twin")]),
         WHOLE: Kind(lambda to, model, batch: [fs.Scope(to, whole, every=10, limit=None)], longer=2),
         SECOND: Kind(lambda to, model, batch: [SecondForward(batch)]),
         TENSORBOARD: Kind(

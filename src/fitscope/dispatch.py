@@ -11,15 +11,17 @@ another kind there, which builds the model just before that step.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from fitscope.anatomy import Anatomy
-from fitscope.backends import Adapter, Ask, Harvest, TapFailed, TappedStep
+from fitscope.backends import Adapter, Ask, Call, Harvest, Program, TapFailed
 from fitscope.backends._base import PHASES, Finish
 from fitscope.budget import Timing
+from fitscope.identity import STRICTEST, Checked, Ran, Standing
 from fitscope.plan import Wants
 from fitscope.shield import shield
 
@@ -31,8 +33,11 @@ class Request:
     who: object  #: whose wish it is
     key: object  #: equal keys want the same things of the same model
     wants: Wants
+    step: int  #: the number of the first step of the call
+    identity: str  #: how to make sure that the call changes nothing: see `identity.py`
     #: takes what the step showed, and why it showed nothing if it could not be built with taps
     deliver: Callable[[list[Harvest], BaseException | None], None]
+    stands: Callable[[Standing], None]  #: told what is known of the tapped program now
     failed: Callable[[BaseException], None]  #: something of ours went wrong
     raised: Callable[[BaseException], None]  #: the user's own step raised
     timing: Timing | None = None  #: the call is to be timed
@@ -45,11 +50,11 @@ class TappedSteps:
     adapter: Adapter
     anatomy: Anatomy
     finish: Callable[[Wants], Finish]
-    built: dict[object, tuple[Any, TappedStep | None]] = field(default_factory=dict)
+    built: dict[object, tuple[Any, Checked | None]] = field(default_factory=dict)
     first_calls: list[float] = field(default_factory=list)  #: seconds; tracing and compiling happen in them
     _traced: int = 0  # programs, so far
 
-    def get(self, phase: str, plain: Any, requests: list[Request]) -> TappedStep | None:
+    def get(self, phase: str, plain: Any, requests: list[Request]) -> Checked | None:
         """The step that shows what is requested; None if it is known that it cannot be built."""
         key = _key(phase, requests)
         made_for, step = self.built.get(key, (None, None))
@@ -60,27 +65,35 @@ class TappedSteps:
                     wants.add(place, want)
             function = plain if phase == "step" else None
             ask = Ask(self.anatomy, wants, phase, self.finish(wants), function, self._trace)
-            step = self._timed(self.adapter.tapped(ask))
+            strictest = min((request.identity for request in requests), key=STRICTEST.index)
+            step = Checked(self._timed(self.adapter.tapped(ask)), plain, strictest)
             self.built[key] = (plain, step)
         return step
 
     def _trace(self) -> None:
         self._traced += 1
 
-    def _timed(self, step: TappedStep) -> TappedStep:
-        first = True
+    def _timed(self, program: Program) -> Program:
+        """Has the program measure its own calls in which something is traced and compiled."""
+        tracing = 0.0  # seconds, of a program that was traced and not compiled yet
 
-        def timed(*args: Any, **kwargs: Any) -> tuple[Any, list[Harvest]]:
-            nonlocal first
-            known, began = self._traced - first, time.perf_counter()
-            first = False
+        def timed(run: Callable[..., Any], *given: Any, runs: bool) -> Any:
+            nonlocal tracing
+            known, began = self._traced, time.perf_counter()
             try:
-                return step(*args, **kwargs)
+                return run(*given)
             finally:
-                if self._traced > known:  # also anew, for a batch of another size
-                    self.first_calls.append(time.perf_counter() - began)
+                if self._traced > known or (
+                    runs and tracing
+                ):  # at first, and again for a batch of another size
+                    tracing += time.perf_counter() - began
+                    if runs:
+                        self.first_calls.append(tracing)
+                        tracing = 0.0
 
-        return timed
+        for name, runs in (("obstacle", False), ("take", True), ("look", True)):
+            setattr(program, name, functools.partial(timed, getattr(program, name), runs=runs))
+        return program
 
     def give_up(self, phase: str, plain: Any, requests: list[Request]) -> None:
         """This one cannot be built: do not try again."""
@@ -88,7 +101,7 @@ class TappedSteps:
 
 
 def _key(phase: str, requests: list[Request]) -> object:
-    return phase, tuple(request.key for request in requests)
+    return phase, tuple((request.key, request.identity) for request in requests)
 
 
 class StandIn:
@@ -155,25 +168,31 @@ class StandIn:
         """Those that want to see something, and not only to know how long it takes."""
         return [request for request in self.requests if request.wants]
 
-    def _run(self, *args: Any, **kwargs: Any) -> tuple[Any, list[Harvest], BaseException | None]:
+    def _run(self, *args: Any, **kwargs: Any) -> Ran:
         """Runs the step with taps, or, if it turns out that it has none, the user's own on the same batch."""
         failure: BaseException | None = None
         harvests: list[Harvest] = []
         asking = self._asking
-        step: TappedStep | None = None
+        step: Checked | None = None
+        call = Call(args, kwargs)
         try:
             step = self.steps.get(self.phase, self.plain, asking) if asking else None
         except Exception as error:  # whatever it is, it is ours: nothing was run
             failure = error
         try:
             if step is not None:
-                return *step(*args, **kwargs), None
+                ran = step(call, asking[0].step)
+                for request in asking:
+                    request.stands(step.standing)
+                if ran.failure is not None:
+                    self.steps.give_up(self.phase, self.plain, asking)
+                return ran
         except TapFailed as failed:
-            failure, args, kwargs, harvests = failed.error, failed.rest, failed.keywords, failed.harvests
+            failure, call, harvests = failed.error, failed.call, failed.harvests
         if failure is not None:
             self.steps.give_up(self.phase, self.plain, asking)
         # Outside of the handlers: what the user's own step raises bears no trace of our failure.
-        return self.plain(*args, **kwargs), harvests, failure
+        return Ran(call.of(self.plain), harvests, failure)
 
 
 def run(steps: TappedSteps, function: Callable[..., Any], request: Request, *args: Any, **kwargs: Any) -> Any:
@@ -217,7 +236,7 @@ class FirstCall:
         try:
             args = self.adapter.build(self.model, self.phase, *args)
         except TapFailed as failed:
-            failure, args = failed.error, failed.rest
+            failure, args = failed.error, failed.call.args
         except Exception as error:  # the first step builds it, as it would have anyway, but is not seen
             failure = error
         else:

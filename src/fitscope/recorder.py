@@ -22,6 +22,7 @@ from typing import Any
 from fitscope.budget import Budget, Spent, Time, Timing
 from fitscope.digest import Digest
 from fitscope.errors import FitscopeWarning
+from fitscope.identity import Standings
 from fitscope.record import Moment
 from fitscope.reduce import host
 from fitscope.reduce.average import Average
@@ -80,6 +81,7 @@ class Recorder:
         self.leaving: Callable[[], None] = lambda: None  #: called once, when the training ends
         self.budget: Budget | None = None  #: that decides how often to capture
         self.steps = 0  #: begun, captured or not
+        self.identity = Standings()  #: whether watching changed anything
         self._open_run = open_run  # start step -> RunWriter
         self._border = border
         self._memory, self._when_full = memory, when_full
@@ -345,7 +347,12 @@ class Recorder:
 
     def _note(self) -> None:
         assert self.writer is not None  # the transport may be: its thread runs before we have it
-        self.writer.note(overhead=self.overhead(), dropped=dict(self._dropped), unseen=dict(self._unseen))
+        self.writer.note(
+            overhead=self.overhead(),
+            dropped=dict(self._dropped),
+            unseen=dict(self._unseen),
+            identity=self.identity.describe(),
+        )
 
     def overhead(self) -> dict[str, Any]:
         """What observing has cost so far. Shares are of the CPU time of the whole process since the training began."""

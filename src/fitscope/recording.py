@@ -39,6 +39,7 @@ class Recording:
         recorder: Recorder,
         *,
         in_step: bool,
+        identity: str = "proven",
         after: Recording | None = None,
     ) -> None:
         self.plan = plan
@@ -62,6 +63,7 @@ class Recording:
         known = len(self._steps.first_calls)  # of those before us
         recorder.first_calls = lambda: self._steps.first_calls[known:]
         recorder.leaving = self._leave
+        self._identity = identity
         self._undo = ExitStack()
         self._stand_in: StandIn | None = None
         self._epoch, self._epoch_start = 0, 0
@@ -181,6 +183,9 @@ class Recording:
             who=id(self),
             key=(id(self._steps), wanted, id(function)),
             wants=self.plan.wants(wanted, turns[0].phase),
+            step=turns[0].step,
+            identity=self._identity,
+            stands=lambda standing: recorder.identity.learn(turns[0].phase, wanted, standing),
             deliver=lambda harvests, failure: self._deliver(turns, due, harvests, failure),
             failed=self.recorder.failed,
             raised=self._raised,

@@ -26,6 +26,7 @@ from fitscope.budget import Budget
 from fitscope.dispatch import when_built
 from fitscope.errors import WatchError, one_of
 from fitscope.hooks import Hooks, caller
+from fitscope.identity import CHOICES
 from fitscope.loop import Loop
 from fitscope.plan import resolve
 from fitscope.recorder import COMPLETE, Recorder
@@ -53,6 +54,10 @@ class Scope(Hooks):
             `run.overhead["budget"]`.
         exact: Read all of every tensor. Otherwise the statistics of a large one (more than 16,384 numbers) are those of some
             of its rows, the same at every layer; a record says how many numbers it has seen.
+        identity: How to make sure that watching changes nothing. "proven": before the program with taps takes a captured
+            step, it and your own program run from the same state and must agree bit for bit; if they do not, "twin" is used.
+            "twin": your own program takes every step, and the one with taps runs beside it, which costs one more step for
+            each captured one. "trust": no proof. `run.identity` says what came of it.
         on: Which parts of `fit`: "train", "validation" or both. A validation is recorded whole, under `validation/…`; so are
             `evaluate` and `predict` when they are given the scope, under `evaluate/…` and `predict/…`.
         limit: Of disk, in bytes or like "10 GB". When it is reached, recording ends and training goes on.
@@ -81,6 +86,7 @@ class Scope(Hooks):
         *,
         budget: float | None = 0.02,
         exact: bool = False,
+        identity: Literal["proven", "twin", "trust"] = "proven",
         on: str | Iterable[str] = "train",
         limit: int | str | None = "10 GB",
         memory: int | str = "1 GB",
@@ -102,6 +108,7 @@ class Scope(Hooks):
                     "`every` or `budget`", "neither", "Write every=10, or budget=0.02 for two percent"
                 )
             Budget(budget)  # what is no share is an error now
+        self._identity = _choice("identity", identity, CHOICES)
         self._on = phases(on)
         self._limit = sizes.parse(limit, "limit")
         self._memory = sizes.parse(memory, "memory") or sys.maxsize
@@ -466,7 +473,9 @@ class Scope(Hooks):
             (lambda note: SampleLosses(anatomy.model, ids, border, note)) if per_sample else None,
         )
         recorder.budget = budget
-        recording = self._recording = Recording(plan, border, recorder, in_step=in_step, after=after)
+        recording = self._recording = Recording(
+            plan, border, recorder, in_step=in_step, identity=self._identity, after=after
+        )
         recording.note_saves()
         if owner is not None:
             recorder.finish_with(owner)

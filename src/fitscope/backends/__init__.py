@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from functools import cache
 
-from fitscope.backends._base import Adapter, Ask, Harvest, TapFailed, TappedStep
+from fitscope.backends._base import Adapter, Ask, Call, Harvest, Own, Program, TapFailed
 from fitscope.errors import ModelError, one_of
 
 #: Keras backend → the module whose `ADAPTER` serves it.
@@ -29,4 +29,4 @@ def adapter(backend: str) -> Adapter:
     return found
 
 
-__all__ = ["Adapter", "Ask", "Harvest", "TapFailed", "TappedStep", "adapter"]
+__all__ = ["Adapter", "Ask", "Call", "Harvest", "Own", "Program", "TapFailed", "adapter"]

@@ -3,12 +3,13 @@
 An adapter knows one way in which Keras runs a training step and how to take tensors out of it. It must
 
 - say whether it can tap this model as it is compiled now, and if not, why (`why_not`);
-- build a *tapped step* that takes what `model.train_function` takes and does what it does, bit for bit, and beside its
-  result returns the tensors that were asked for, one `Harvest` for every training step it ran;
+- build a `Program`: the step with taps. It takes what `model.train_function` takes, does what that does, and returns
+  the tensors that were asked for beside its result, one `Harvest` for every training step it ran. A compiler may round
+  a program with more outputs differently, so the program can also be compared with the user's own, and run beside it;
 - hand a tensor over as a NumPy array, without a copy where the framework allows it;
 - leave nothing behind: outside a call of the tapped step no patch exists.
 
-A tapped step runs in the user's mode: compiled steps compiled, eager steps eagerly. It may be called from one
+A program runs in the user's mode: compiled steps compiled, eager steps eagerly. It may be called from one
 thread at a time. Tensors in a harvest must stay valid and unchanged for as long as somebody holds them: what the
 framework updates in place or donates is copied inside the step.
 """
@@ -16,7 +17,7 @@ framework updates in place or donates is copied inside the step.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -67,24 +68,28 @@ NO_GRADIENT = "no gradient of the loss reaches it"
 NOT_FLOATING = "it holds no floating-point numbers, so it has no gradient"
 
 
+class Call(NamedTuple):
+    """The arguments of one step."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def of(self, step: Own) -> Any:
+        """Runs a step on them."""
+        return step(*self.args, **self.kwargs)
+
+
 class TapFailed(Exception):  # noqa: N818 - a message between adapter and dispatch, never seen by a user
-    """The tapped step could not be built. `rest` are the arguments with which the plain step goes on.
+    """The tapped step could not be built. `call` are the arguments with which the user's own step goes on.
 
     Only for a step that has changed nothing yet, neither state nor batch. Once it runs, what it raises is the user's.
     """
 
-    def __init__(
-        self,
-        error: BaseException,
-        rest: tuple[Any, ...],
-        harvests: list[Harvest],
-        keywords: dict[str, Any] | None = None,
-    ) -> None:
+    def __init__(self, error: BaseException, call: Call, harvests: list[Harvest] | None = None) -> None:
         super().__init__(str(error))
         self.error = error
-        self.rest = rest
-        self.keywords = keywords or {}
-        self.harvests = harvests
+        self.call = call
+        self.harvests = harvests or []
 
 
 #: Elements up to which a tensor is handed out joined with others: an output of its own would cost more than the copy.
@@ -141,8 +146,87 @@ def wanted_weights(ask: Ask) -> Iterator[tuple[Any, Site]]:
                 yield weight, Site(f"{kind}/{weight.path}", (kind, weight.path), False)
 
 
-#: Takes the arguments Keras gives to `model.train_function`, returns its result and the harvests.
-TappedStep = Callable[..., tuple[Any, list[Harvest]]]
+#: The user's own compiled step: takes and returns what Keras, or the user's loop, gives it and expects of it.
+Own = Callable[..., Any]
+#: What a step returned, and what it showed.
+Outcome = tuple[Any, list[Harvest]]
+
+
+class Obstacle(NamedTuple):
+    """Why a step must not be run twice."""
+
+    why: str
+    beside: bool  #: the tapped program may still run beside the user's own
+
+
+class Held(ABC):
+    """The arguments of one step, held so that the step can be run from the same state more than once."""
+
+    signature: Hashable = None  #: of the arguments: another signature may be another compiled program
+
+    @abstractmethod
+    def save(self) -> None:
+        """Copies the state that a run changes or uses up. May fail for want of memory; nothing is changed then."""
+
+    @abstractmethod
+    def call(self) -> Call:
+        """The arguments for the run that counts: on the state itself."""
+
+    @abstractmethod
+    def rehearsal(self) -> Call:
+        """The arguments for a run on the saved copy. Once per `save`."""
+
+    @abstractmethod
+    def after(self, result: Any) -> Any:
+        """Everything that a run returned and changed, computed to its end."""
+
+    @abstractmethod
+    def result(self, after: Any) -> Any:
+        """What that run returned."""
+
+    def restore(self) -> None:  # noqa: B027 - most steps of JAX change nothing in place
+        """Puts the state back as it was saved, where a run changes it in place."""
+
+    def adopt(self, after: Any) -> None:  # noqa: B027
+        """Makes the state what one run left behind, where a run changes it in place."""
+
+    @abstractmethod
+    def numbers(self, after: Any) -> int:
+        """How many numbers that is."""
+
+    @abstractmethod
+    def same(self, one: Any, other: Any) -> str | None:
+        """What differs between two of `after`, bit for bit; None if nothing does."""
+
+
+class Program(ABC):
+    """A step with taps, and three ways to use it: in place of the user's own step, compared with it, or beside it."""
+
+    identical: str | None = None  #: why it computes what the user's own step does, by construction
+
+    @abstractmethod
+    def take(self, call: Call) -> Outcome:
+        """Takes the step. Raises `TapFailed` only while nothing was changed."""
+
+    @abstractmethod
+    def hold(self, call: Call) -> Held:
+        """Holds the arguments; draws the batches that the step would draw, and raises what drawing them raises."""
+
+    def signature(self, call: Call) -> Hashable:  # noqa: ARG002
+        """What tells one compiled program from another, if the arguments show it. None: it is `Held.signature`."""
+        return None
+
+    def obstacle(self, held: Held) -> Obstacle | None:  # noqa: ARG002
+        """Traces the program without running it, and says why it must not be run twice. Raises `TapFailed` as `take`."""
+        return None
+
+    def look(self, held: Held) -> list[Harvest]:
+        """Runs the program beside the user's own, which takes the step afterwards: it leaves no trace."""
+        held.save()
+        try:
+            return self.take(held.rehearsal())[1]
+        finally:
+            held.restore()
 
 
 def steps_of(optimizer: Any) -> Any:
@@ -174,7 +258,7 @@ class Adapter(ABC):
         return False
 
     @abstractmethod
-    def tapped(self, ask: Ask) -> TappedStep:
+    def tapped(self, ask: Ask) -> Program:
         """The model's own step, or the user's own (`ask.function`), with taps."""
 
     @abstractmethod

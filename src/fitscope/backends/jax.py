@@ -12,7 +12,6 @@ with respect to it, the output passes through an identity whose backward pass ta
 from __future__ import annotations
 
 import functools
-import itertools
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -34,12 +33,12 @@ from fitscope.backends._base import (
     Adapter,
     Ask,
     Harvest,
-    TapFailed,
-    TappedStep,
+    Program,
     Thin,
     finished,
     steps_of,
 )
+from fitscope.backends._jax_programs import Fit, Once, Step, Traced
 from fitscope.losses import Losses
 from fitscope.plan import LOSS
 from fitscope.sampling import as_rows, stride
@@ -119,12 +118,12 @@ class _Collector:
         return out
 
 
-def _harvest(jaxpr: Any, consts: Any, args: Any, found: dict[str, Any]) -> list[Any]:
+def _harvest(jaxpr: Any, consts: Any, args: Any, found: dict[str, Any], *, silent: bool = False) -> list[Any]:
     """Evaluates a traced program and keeps the values that taps marked in it.
 
     Sub-programs without taps are run as the one equation they are. Those that are only a frame (jit, remat, custom
     derivative rules that autodiff has already used) are entered. A tap inside a loop or a branch has no single value
-    and stays unseen.
+    and stays unseen. `silent` leaves out what only has an effect, such as printing.
     """
     env: dict[Any, Any] = {}
 
@@ -139,15 +138,24 @@ def _harvest(jaxpr: Any, consts: Any, args: Any, found: dict[str, Any]) -> list[
         if eqn.primitive is _tap_p:
             found.setdefault(eqn.params["name"], values[0])
             results = values
-        elif frame is not None and _has_taps(frame.jaxpr):
-            results = _harvest(frame.jaxpr, frame.consts, values, found)
+        elif silent and eqn.effects and not eqn.outvars:
+            continue
+        elif frame is not None and (_has_taps(frame.jaxpr) or (silent and eqn.effects)):
+            results = _harvest(frame.jaxpr, frame.consts, values, found, silent=silent)
         else:
             results = jax_bind(eqn, values)
         env.update(zip(eqn.outvars, results, strict=True))
     return [read(var) for var in jaxpr.outvars]
 
 
-_ZERO = np.uint32(0)
+def _lasting_effects(jaxpr: Any) -> list[str]:
+    """The names of what has an effect and cannot be left out, as `silent` does."""
+    found: list[str] = []
+    for eqn in jaxpr.eqns:
+        if eqn.effects and eqn.outvars:
+            frame = _frame(eqn)
+            found += [eqn.primitive.name] if frame is None else _lasting_effects(frame.jaxpr)
+    return found
 
 
 def _own_copy(x: Any, zero: Any) -> Any:
@@ -282,15 +290,18 @@ def _weights(model: Any, state: Any) -> dict[int, Any]:
     return {id(variable): value for variable, value in pairs}
 
 
-def _traced(ask: Ask, fresh: Any, args: tuple[Any, ...], zero: Any, seen: Harvest) -> tuple[Any, Any]:
+def _traced(ask: Ask, fresh: Any, args: tuple[Any, ...], zero: Any, traced: Traced, *, silent: bool) -> Any:
     """What a step returns, and the values that were tapped in it, inside the program that is being traced."""
     ask.traced()
     collector = _Collector()
     jaxpr, shape = jax.make_jaxpr(fresh(collector), return_shape=True)(*args)
+    traced.effects = bool(jaxpr.effects)
+    traced.lasting = _lasting_effects(jaxpr.jaxpr) if jaxpr.effects else []
     found: dict[str, Any] = {}
-    flat = _harvest(jaxpr.jaxpr, jaxpr.consts, jax.tree.leaves(args), found)
+    flat = _harvest(jaxpr.jaxpr, jaxpr.consts, jax.tree.leaves(args), found, silent=silent)
     names = collector.losses.names()
     found = {names.get(name, name): value for name, value in found.items()}
+    seen = traced.seen
     seen.sites.update(collector.harvest.sites)
     seen.failed.update(collector.failed)
     seen.noted[:] = collector.noted
@@ -302,9 +313,8 @@ def _traced(ask: Ask, fresh: Any, args: tuple[Any, ...], zero: Any, seen: Harves
     return result, ask.finish(found, collector.harvest.sites)
 
 
-def _function(ask: Ask, function: Any) -> TappedStep:
+def _function(ask: Ask, function: Any) -> Program:
     """The user's own step with taps: compiled as it was given to `jax.jit`, or run as it is."""
-    seen = Harvest()
     body = getattr(function, "__wrapped__", None)
     if body is None or not hasattr(function, "lower"):
 
@@ -318,15 +328,14 @@ def _function(ask: Ask, function: Any) -> TappedStep:
                 _running.collector = None
             return result, [finished(collector.harvest, ask.finish)]
 
-        return eager
-
+        return Once(eager)
     options = jit_options(function)
     static = set(options.get("static_argnums", ())), set(options.get("static_argnames", ()))
 
-    def program(*args: Any, fitscope_zero: Any, **kwargs: Any) -> Any:
+    def program(traced: Traced, zero: Any, args: Any, kwargs: Any, *, silent: bool) -> Any:
         fixed = {i: value for i, value in enumerate(args) if i in static[0]}
         named = {name: value for name, value in kwargs.items() if name in static[1]}
-        traced = (
+        varying = (
             {i: value for i, value in enumerate(args) if i not in fixed},
             {name: value for name, value in kwargs.items() if name not in named},
         )
@@ -339,21 +348,9 @@ def _function(ask: Ask, function: Any) -> TappedStep:
 
             return step
 
-        return _traced(ask, fresh, traced, fitscope_zero, seen)
+        return _traced(ask, fresh, varying, zero, traced, silent=silent)
 
-    compiled = jax.jit(program, **options)
-
-    def step(*args: Any, **kwargs: Any) -> tuple[Any, list[Harvest]]:
-        try:
-            result, tensors = compiled(*args, fitscope_zero=_ZERO, **kwargs)
-        except Exception as error:
-            given = [leaf for leaf in jax.tree.leaves((args, kwargs)) if isinstance(leaf, jax.Array)]
-            if any(leaf.is_deleted() for leaf in given):
-                raise  # it ran, and has used up what it was given
-            raise TapFailed(error, args, [], kwargs) from error
-        return result, [Harvest(tensors, seen.sites, seen.failed, seen.noted, seen.broken)]
-
-    return step
+    return Step(program, options)
 
 
 class JaxAdapter(Adapter):
@@ -368,45 +365,13 @@ class JaxAdapter(Adapter):
             else None
         )
 
-    def tapped(self, ask: Ask) -> TappedStep:
+    def tapped(self, ask: Ask) -> Program:
         if ask.function is not None:
             return _function(ask, ask.function)
         model = ask.anatomy.model
         compiled = model.jit_compile and not model.run_eagerly
-        single = self._compiled(ask) if compiled else self._eager(ask)
 
-        def step(state: Any, iterator: Any) -> tuple[Any, list[Harvest]]:
-            logs: Any = None
-            outputs: list[Any] = []
-            harvests: list[Harvest] = []
-            for done in range(model.steps_per_execution):
-                try:
-                    data = next(iterator)
-                except StopIteration:
-                    if done == 0:
-                        raise
-                    break
-                try:
-                    logs, state, harvest = single(state, data)
-                except Exception as error:
-                    if any(
-                        leaf.is_deleted() for leaf in jax.tree.leaves(state) if isinstance(leaf, jax.Array)
-                    ):
-                        raise  # it ran, and has used up its state
-                    rest = itertools.islice(
-                        itertools.chain([data], iterator), model.steps_per_execution - done
-                    )
-                    raise TapFailed(error, (state, rest), harvests) from error
-                harvests.append(harvest)
-                outputs.append(logs)
-            if ask.phase == "predict" and len(outputs) > 1:
-                logs = jax.tree.map(lambda *parts: jnp.concatenate(parts), *outputs)
-            return (logs, state), harvests
-
-        return step
-
-    def _eager(self, ask: Ask) -> Any:
-        def single(state: Any, data: Any) -> tuple[Any, Any, Harvest]:
+        def eager(state: Any, data: Any) -> tuple[Any, Any, Harvest]:
             collector = _Collector()
             _running.collector = collector
             try:
@@ -415,27 +380,15 @@ class JaxAdapter(Adapter):
                 _running.collector = None
             return logs, state, finished(collector.harvest, ask.finish)
 
-        return single
-
-    def _compiled(self, ask: Ask) -> Any:
-        seen = Harvest()  # sites and failures, as tracing found them
-
-        def program(state: Any, data: Any, zero: Any) -> Any:
+        def program(traced: Traced, state: Any, data: Any, zero: Any, *, silent: bool) -> Any:
             # A fresh function each time: JAX caches traces by the function's identity, and would give back an older
             # one, made without taps.
             def fresh(collector: _Collector) -> Any:
                 return lambda state, data: _single_step(ask, collector, state, data)
 
-            (logs, state), tensors = _traced(ask, fresh, (state, data), zero, seen)
-            return logs, state, tensors
+            return _traced(ask, fresh, (state, data), zero, traced, silent=silent)
 
-        compiled = jax.jit(program, donate_argnums=0)
-
-        def single(state: Any, data: Any) -> tuple[Any, Any, Harvest]:
-            logs, state, tensors = compiled(state, data, _ZERO)
-            return logs, state, Harvest(tensors, seen.sites, seen.failed, seen.noted, seen.broken)
-
-        return single
+        return Fit(model, ask.phase, program if compiled else None, eager)
 
     def thinned(self, tensor: Any, *, batched: bool) -> Any:
         rows, length = as_rows(tensor.shape, batched=batched)

@@ -31,15 +31,17 @@ from fitscope.backends._base import (
     SMALL,
     Adapter,
     Ask,
+    Call,
     Harvest,
+    Program,
     TapFailed,
-    TappedStep,
     Thin,
     finished,
     steps_of,
     wanted_weights,
 )
 from fitscope.backends._shadow import handed_out, rows_of
+from fitscope.backends._tensorflow_programs import Fit, Predict, Step, without_optionals
 from fitscope.losses import Losses
 from fitscope.plan import LOSS
 from fitscope.sampling import as_rows, stride
@@ -195,7 +197,7 @@ class _Trace:
         return Harvest(tensors, seen.sites, dict(seen.failed), seen.noted, seen.broken)
 
 
-def _function(ask: Ask, function: Any) -> TappedStep:
+def _function(ask: Ask, function: Any) -> Program:
     """The user's own step with taps: a `tf.function` like the one it is, or run as it is."""
     compiled = isinstance(function, tf.types.experimental.PolymorphicFunction)
     xla = bool(compiled and function._jit_compile)
@@ -218,16 +220,7 @@ def _function(ask: Ask, function: Any) -> TappedStep:
             reduce_retracing=function._reduce_retracing,
         )
 
-    def step(*args: Any, **kwargs: Any) -> tuple[Any, list[Harvest]]:
-        try:
-            result, tensors = tapped(*args, **kwargs)
-        except Exception as error:
-            if trace.ran:
-                raise
-            raise TapFailed(error, args, [], kwargs) from error
-        return result, [trace.harvest(tensors)]
-
-    return step
+    return Step(tapped, trace, compiled=compiled, xla=xla)
 
 
 class TensorFlowAdapter(Adapter):
@@ -252,7 +245,7 @@ class TensorFlowAdapter(Adapter):
 
         @tf.autograph.experimental.do_not_convert
         def on_data(data: Any) -> Any:
-            return getattr(model, PHASES[phase][1])(_without_optionals(data))
+            return getattr(model, PHASES[phase][1])(without_optionals(data))
 
         # Traces, as Keras would, and runs nothing.
         (given,) = args
@@ -266,7 +259,7 @@ class TensorFlowAdapter(Adapter):
             try:
                 tf.function(on_data).get_concrete_function(batch)
             except Exception as error:
-                raise TapFailed(error, rest, []) from error
+                raise TapFailed(error, Call(rest, {})) from error
             return rest
         return args
 
@@ -276,7 +269,7 @@ class TensorFlowAdapter(Adapter):
         function.get_concrete_function(*args, **kwargs)  # traces it and runs nothing
         return True
 
-    def tapped(self, ask: Ask) -> TappedStep:
+    def tapped(self, ask: Ask) -> Program:
         if ask.function is not None:
             return _function(ask, ask.function)
         model = ask.anatomy.model
@@ -294,11 +287,11 @@ class TensorFlowAdapter(Adapter):
 
         @tf.autograph.experimental.do_not_convert
         def on_iterator(iterator: Any) -> Any:
-            return on_data(_without_optionals(iterator.get_next()))
+            return on_data(without_optionals(iterator.get_next()))
 
         @tf.autograph.experimental.do_not_convert
         def on_optional(optional: Any) -> Any:
-            return on_data(_without_optionals(optional.get_value()))
+            return on_data(without_optionals(optional.get_value()))
 
         if not model.run_eagerly:
             # The batch is drawn inside the graph, as Keras does it: drawn outside, its size would be a constant of the
@@ -306,61 +299,9 @@ class TensorFlowAdapter(Adapter):
             on_iterator = tf.function(on_iterator, reduce_retracing=True)
             on_optional = tf.function(on_optional, reduce_retracing=True)
 
-        def predict(batches: Any) -> tuple[Any, list[Harvest]]:
-            """Keras draws the batches of a prediction itself, and gives all of one execution at once."""
-            outputs: list[Any] = []
-            harvests: list[Harvest] = []
-            for data in batches:
-                try:
-                    output, tensors = on_data(_without_optionals(data))
-                except Exception as error:
-                    if trace.ran or outputs:
-                        raise
-                    raise TapFailed(error, (batches,), harvests) from error
-                outputs.append(output)
-                harvests.append(trace.harvest(tensors))
-            if len(outputs) > 1:
-                return tf.nest.map_structure(lambda *parts: tf.concat(parts, 0), *outputs), harvests
-            return outputs[0], harvests
-
-        def step(iterator: Any) -> tuple[Any, list[Harvest]]:
-            logs: Any = None
-            harvests: list[Harvest] = []
-            drawn: list[Any] = []
-            of_tf = isinstance(iterator, tf.data.Iterator | tf.distribute.DistributedIterator)
-            # Keras runs several steps in one call as a loop in the graph, which shows the last of them only. Here each is
-            # a step of its own.
-            for done in range(model.steps_per_execution):
-                try:
-                    if of_tf and model.steps_per_execution == 1:
-                        logs, tensors = on_iterator(iterator)
-                    elif of_tf:
-                        # Asked for, as Keras does here: a graph that finds no batch counts the step all the same.
-                        optional = iterator.get_next_as_optional()
-                        if not optional.has_value():
-                            raise StopIteration
-                        drawn = [optional.get_value]
-                        logs, tensors = on_optional(optional)
-                    else:
-                        batch = next(iterator)
-                        drawn = [lambda batch=batch: batch]
-                        logs, tensors = on_data(_without_optionals(batch))
-                except (StopIteration, tf.errors.OutOfRangeError):
-                    if not done:
-                        raise
-                    break
-                except Exception as error:
-                    if trace.ran:
-                        raise
-                    rest = iterator
-                    if drawn:
-                        rest = itertools.chain((value() for value in drawn), iterator)
-                        rest = itertools.islice(rest, model.steps_per_execution - done)
-                    raise TapFailed(error, (rest,), harvests) from error
-                harvests.append(trace.harvest(tensors))
-            return logs, harvests
-
-        return predict if ask.phase == "predict" else step
+        if ask.phase == "predict":
+            return Predict(model, trace, on_data)
+        return Fit(model, trace, on_data, on_iterator, on_optional)
 
     def thinned(self, tensor: Any, *, batched: bool) -> Any:
         if tensor.shape.rank is None:
@@ -463,13 +404,6 @@ def _own_copy(x: Any, zero: Any) -> Any:
     if bits is None or not (x.dtype.is_floating or x.dtype.is_integer):
         return x
     return tf.bitcast(tf.bitwise.bitwise_xor(tf.bitcast(x, bits), tf.cast(zero, bits)), x.dtype)
-
-
-def _without_optionals(data: Any) -> Any:
-    """tf.data carries a missing target as an Optional; the step expects None."""
-    return tf.nest.map_structure(
-        lambda item: None if isinstance(item, tf.experimental.Optional) else item, data
-    )
 
 
 ADAPTER = TensorFlowAdapter()

@@ -25,15 +25,17 @@ from fitscope.backends._base import (
     PHASES,
     Adapter,
     Ask,
+    Call,
     Finish,
     Harvest,
+    Program,
     TapFailed,
-    TappedStep,
     Thin,
     finished,
     steps_of,
     wanted_weights,
 )
+from fitscope.backends._torch_programs import Compiled, Eager
 from fitscope.losses import Losses
 from fitscope.plan import LOSS
 from fitscope.sampling import as_rows, stride
@@ -206,7 +208,7 @@ class TorchAdapter(Adapter):
         backend.compute_output_spec(model, x, training=False)  # shapes only
         return args
 
-    def tapped(self, ask: Ask) -> TappedStep:
+    def tapped(self, ask: Ask) -> Program:
         if ask.function is not None:
             return self._function(ask, ask.function)
         model, name = ask.anatomy.model, PHASES[ask.phase][1]
@@ -222,7 +224,7 @@ class TorchAdapter(Adapter):
             try:
                 collector = _Collector(ask.finish)
             except Exception as error:
-                raise TapFailed(error, (data,), []) from error
+                raise TapFailed(error, Call((data,), {})) from error
             with contextlib.nullcontext() if ask.phase == "train" else torch.no_grad():
 
                 def own() -> Any:
@@ -232,9 +234,9 @@ class TorchAdapter(Adapter):
                 logs = _single_step(ask, collector, own)
             return logs, [collector.finished(ask, versions_tell=not compiled)]
 
-        return step
+        return Compiled(step, model) if compiled else Eager(step)
 
-    def _function(self, ask: Ask, function: Any) -> TappedStep:
+    def _function(self, ask: Ask, function: Any) -> Program:
         """The user's own step: compiled anew if `torch.compile` made it, or run as it is."""
         body = getattr(function, "_torchdynamo_orig_callable", None)
         run = function if body is None else torch.compile(body)
@@ -243,11 +245,11 @@ class TorchAdapter(Adapter):
             try:
                 collector = _Collector(ask.finish)
             except Exception as error:
-                raise TapFailed(error, args, [], kwargs) from error
+                raise TapFailed(error, Call(args, kwargs)) from error
             result = _single_step(ask, collector, lambda: run(*args, **kwargs))
             return result, [collector.finished(ask, versions_tell=body is None)]
 
-        return step
+        return Eager(step) if body is None else Compiled(step, None)
 
     def thinned(self, tensor: Any, *, batched: bool) -> Any:
         rows, length = as_rows(tensor.shape, batched=batched)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from fitscope.errors import FitscopeWarning, RunError, one_of
 from fitscope.read.damage import Damage
 from fitscope.read.following import Following
+from fitscope.read.identity import Identity, identity_of
 from fitscope.record import pass_of
 from fitscope.reduce.average import Average
 from fitscope.reduce.stats import NAMES
@@ -109,6 +110,11 @@ class Run:
     def overhead(self) -> dict[str, Any]:
         """What watching cost, as the newest attempt measured it."""
         return next((dict(s["overhead"]) for s in self._statuses(newest=True) if s.get("overhead")), {})
+
+    @property
+    def identity(self) -> Identity:
+        """Whether recording changed the training: "proven", "twin" or "not provable", with `.steps` and `.why`."""
+        return identity_of(self._statuses())
 
     @property
     def attempts(self) -> list[dict[str, Any]]:

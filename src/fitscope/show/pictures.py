@@ -238,9 +238,10 @@ def predictions_view(run: RunLike, step: int | None = None, most: int = 40) -> V
 
 
 def overhead(run: RunLike) -> View:
-    """What watching cost."""
+    """What watching cost, and whether it changed anything."""
     g = gathered(run)
-    return _table(g, "overhead", "what watching cost", ["", "value"], cost_table(g.run.overhead))
+    identity = [["identity", g.run.identity.sentence]] if g.run.identity.known else []
+    return _table(g, "overhead", "what watching cost", ["", "value"], cost_table(g.run.overhead) + identity)
 
 
 def summary(run: RunLike) -> View:

@@ -100,6 +100,7 @@ def headline(run: Run, overview: Overview, pen: Pen) -> Text:
     if "cpu_share" in cost:
         facts.append(f"capture costs {percent(cost['cpu_share'])}")
     facts.append(cadence(cost) or "")
+    facts.append(run.identity.short)
     for fact in facts:
         if fact:
             line.append(" · ", "dim").append(fact)
@@ -128,6 +129,9 @@ def problems(run: Run) -> list[Text]:
     lines = [("✖", "red", f"error while recording: {error}") for error in run.errors[:5]]
     if run.errors_total > 5:
         lines.append(("✖", "red", f"and {run.errors_total - 5} more errors"))
+    identity = run.identity
+    if identity.known and identity == "not provable":
+        lines.append(("▲", "yellow", identity.sentence))
     if run.full_at is not None:
         lines.append(("▲", "yellow", f"recording stopped at step {run.full_at:,}: the run reached its limit"))
     for word, counts in (("dropped, because the queue was full", run.dropped), ("lost", run.lost)):

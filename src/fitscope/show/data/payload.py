@@ -82,6 +82,7 @@ def now(g: Gathered) -> dict[str, Any]:
         "speed": g.speed,
         "cost": run.overhead.get("cpu_share"),
         "cadence": cadence(run.overhead),
+        "identity": run.identity.short,
         # Where one ends changes at every tick, and the lanes show it.
         "findings": [{k: v for k, v in f.as_dict().items() if k != "end"} for f in g.findings[:16]],
         "lanes": [
@@ -131,6 +132,8 @@ def problems(g: Gathered) -> list[str]:
     """What is missing from the run, in words."""
     run = g.run
     said = [f"error while recording: {error}" for error in run.errors[:3]]
+    if run.identity.known and run.identity == "not provable":
+        said.append(run.identity.sentence)
     if run.full_at is not None:
         said.append(f"recording stopped at step {run.full_at:,}: the run reached its limit")
     for word, counts in (("dropped, because the queue was full", run.dropped), ("lost", run.lost)):

@@ -27,6 +27,7 @@ export function tellRun(page) {
   if (head.speed && head.status === "running") facts.push(`${head.speed.toPrecision(2)} steps/s`);
   if (head.cost) facts.push(`capture costs ${percent(head.cost)}`);
   if (head.cadence) facts.push(clean(head.cadence));
+  if (head.identity) facts.push(clean(head.identity));
   if (head.backend) facts.push(clean(head.backend));
   by("facts").textContent = facts.filter(Boolean).join(" · ");
   for (const id of ["name", "facts"]) by(id).title = by(id).textContent ?? ""; // where there is no room for all of it
