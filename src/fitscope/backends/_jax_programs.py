@@ -285,7 +285,8 @@ class _HeldBatches(_HeldArguments):
 
 
 def _arrays(tree: Any) -> list[Any]:
-    return [leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array)]
+    leaves = jax.tree.leaves(tree, is_leaf=lambda value: isinstance(value, Iterator))  # of batches
+    return [leaf for leaf in leaves if isinstance(leaf, jax.Array)]
 
 
 def _used_up(tree: Any) -> bool:
