@@ -86,7 +86,7 @@ chromium:
 	  else echo 'The tests in tests/browser need Chromium: apt-get install chromium, or CHROMIUM=/path/to/it'; fi; fi
 
 clean: ## Remove environments and caches (runs stay)
-	rm -rf .venv .venv-demo-* .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist
+	rm -rf .venv .venv-demo-* .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .jax_cache dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # pip learned about dependency groups in 25.1; what comes with Python may be older.

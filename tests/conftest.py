@@ -21,6 +21,11 @@ import amx
 # Also before: processes that tests start inherit what it sets.
 BFLOAT16 = amx.settle(os.environ, amx.features(), amx.probe)
 
+# Many tests compile the same small programs, as do the processes that they start: JAX keeps them here.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".jax_cache"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+
 # The same examples at every run, so that a change is judged by what it changes. FITSCOPE_SEARCH=1 looks for new ones.
 hypothesis.settings.register_profile("same", derandomize="FITSCOPE_SEARCH" not in os.environ)
 hypothesis.settings.load_profile("same")

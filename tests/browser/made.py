@@ -69,7 +69,10 @@ def sampled(to: Path) -> None:
             ],
             [Samples(at, "train", ids=("x", "y"), loss=np.array([1.0, 2.0]))],
         )
-    writer.note(overhead={"cpu_share": 0.013, "budget": {"share": 0.02, "every": 20, "decisions": []}})
+    writer.note(
+        overhead={"cpu_share": 0.013, "budget": {"share": 0.02, "every": 20, "decisions": []}},
+        identity={"train": {"status": "proven", "steps": [0, 1, 2], "why": ""}},
+    )
     writer.close()
 
 

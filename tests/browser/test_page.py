@@ -350,7 +350,9 @@ def test_what_was_sampled_and_how_often_is_said_and_samples_have_pictures(tmp_pa
     with Server(tmp_path, 0).start() as server:
         page = look(server.url, "#measure=activations.rms&layer=a&step=5")
         expect(page.locator("#inspector")).to_contain_text("sampled: 4 of 64 values")
-        expect(page.locator("#facts")).to_contain_text("capture costs 1.3 % · every 20 steps (budget 2 %)")
+        expect(page.locator("#facts")).to_contain_text(
+            "capture costs 1.3 % · every 20 steps (budget 2 %) · bit-identical, proven"
+        )
         expect(page.locator("#samples td.picture canvas")).to_have_count(2)
         seen = page.evaluate(
             """() => {

@@ -39,6 +39,23 @@ def test_the_header_says_how_it_went_and_what_it_cost(call: Call, write: Any) ->
         assert fact in out, fact
 
 
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        ("proven", "bit-identical, proven"),
+        ("twin", "bit-identical, by a twin"),
+        ("not provable", "identity: not provable"),
+    ],
+)
+def test_the_header_says_whether_watching_changed_anything(
+    call: Call, write: Any, status: str, said: str
+) -> None:
+    write(facts={"identity": {"train": {"status": status, "steps": [0], "why": "it asks Python"}}})
+    out = call("show", "runs").stdout
+    assert said in out
+    assert ("it asks Python" in out) == (status == "not provable")
+
+
 def test_the_table_has_every_layer_with_its_stats(call: Call, write: Any) -> None:
     write()
     out = call("show").stdout

@@ -60,6 +60,7 @@ def run(written: Callable[..., Written]) -> fs.Run:
     made.add(range(60), steady("abc", odd))
     budget = {"share": 0.02, "every": 20, "decisions": [{"step": 0, "every": 10}, {"step": 40, "every": 20}]}
     made.writer.note(overhead={"cpu_share": 0.012, "captured": 60, "steps": 60, "budget": budget})
+    made.writer.note(identity={"train": {"status": "twin", "steps": [], "why": "it differs"}})
     made.writer.close()
     return fs.open(made.path)
 
@@ -100,6 +101,7 @@ def test_views_say_what_there_is(run: fs.Run) -> None:
     cost = fs.overhead(run).to_text()
     assert "cpu_share" in cost
     assert re.search(r"cadence\s+every 20 steps \(budget 2 %\)", cost)
+    assert re.search(r"identity\s+bit-identical: your own program took every step", cost)
     assert re.search(r"from step 40\s+every 20", cost)
     assert "every 20 steps (budget 2 %)" in fs.summary(run).to_text(140)
     assert "step 40" in fs.depth_profile(run, 40).to_text()
