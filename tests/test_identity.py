@@ -125,7 +125,7 @@ def test_few_numbers_are_compared_more_often(world, tapped):
     ran = run(Checked(tapped, world.own, "proven"), 9)
     assert [len(log) for log in ran] == [2] * 8 + [1]
     tapped.each = 1
-    ran = run(Checked(tapped, world.own, "proven"), 25)
+    ran = run(Checked(tapped, world.own, "proven"), identity.MOST_PROOFS + 5)
     assert [len(log) for log in ran] == [2] * identity.MOST_PROOFS + [1] * 5
 
 

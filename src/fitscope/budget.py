@@ -7,8 +7,8 @@ training stood before a full queue. A difference that noise hides counts as larg
 
 Then every n-th step is captured, with n from a short list of round numbers, the smallest with which the cost stays within the share;
 never less often than every `LEAST`-th step, so that a run always shows something. Where no step would be plain, two are left out
-now and then, to compare with. Compiling the tapped step, once, is not counted: it would take all of a short training's budget. The
-run has it, as it has every decision taken here.
+now and then, to compare with. Compiling the tapped step and proving that it changes nothing are not counted: both happen a few times at
+the start, and would take all of a short training's budget. The run has them, as it has every decision taken here.
 
 Which step is captured changes nothing about the programs that run: nothing is compiled again.
 """
@@ -55,7 +55,7 @@ class Spent(NamedTuple):
     time: Time  #: of the clocks as they are
     writer: float  #: seconds of CPU of the writer's thread
     waited: float  #: seconds that the training stood before a full queue
-    compiled: int  #: programs
+    compiled: int  #: programs compiled and proven: steps that take longer than others
 
 
 class Timing(NamedTuple):

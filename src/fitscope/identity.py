@@ -16,6 +16,7 @@ provable` where even that is impossible. The run says which.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -26,7 +27,7 @@ CHOICES = ("proven", "twin", "trust")  #: of `Scope(identity=...)`, from what is
 STRICTEST = ("twin", "proven", "trust")  #: of several scopes that watch one step, the first of these is done
 PROOFS = 3  #: captured steps at which two programs agree before one is trusted,
 NUMBERS = 100_000  #: and so many numbers in them,
-MOST_PROOFS = 20  #: but no more steps than this
+MOST_PROOFS = 10  #: but no more steps than this
 AGAIN = 10  #: the proof is repeated at the 10th, 100th, 1,000th … use of a program
 MOST_STEPS = 50  #: of proofs that the run names
 
@@ -53,6 +54,7 @@ class Checked:
 
     def __init__(self, program: Program, own: Own, choice: str) -> None:
         self.standing = _FIRST[choice]
+        self.proofs: list[float] = []  #: the seconds that each took
         self._program = program
         self._own = own
         self._choice = choice
@@ -92,7 +94,11 @@ class Checked:
         kind = self._kinds.setdefault(signature, _Kind())
         kind.uses += 1
         if kind.due:
-            return self._prove(held or self._program.hold(call), step, kind)
+            began = time.perf_counter()
+            try:
+                return self._prove(held or self._program.hold(call), step, kind)
+            finally:
+                self.proofs.append(time.perf_counter() - began)
         kind.trusted = True
         return Ran(*self._program.take(call))
 

@@ -78,6 +78,7 @@ class Recorder:
         self.stopped = False  #: nothing more is recorded: the run could not be made, or is full
         self.raised: Ending | None = None  #: how the newest captured step ended, if it raised
         self.first_calls: Callable[[], list[float]] = list  #: seconds, of steps that were compiled
+        self.proofs: Callable[[], list[float]] = list  #: seconds, of steps that were proofs of identity
         self.leaving: Callable[[], None] = lambda: None  #: called once, when the training ends
         self.budget: Budget | None = None  #: that decides how often to capture
         self.steps = 0  #: begun, captured or not
@@ -183,7 +184,7 @@ class Recorder:
             Time(time.perf_counter(), time.process_time()),
             transport.cpu if transport is not None else 0.0,
             transport.waited if transport is not None else 0.0,
-            len(self.first_calls()),
+            len(self.first_calls()) + len(self.proofs()),
         )
 
     def average(self, site: str) -> Average | None:
@@ -371,6 +372,7 @@ class Recorder:
             "warm_up_seconds": transport.start_cpu if transport else 0.0,
             "waited_seconds": transport.waited if transport else 0.0,
             "first_call_seconds": self.first_calls(),
+            "proof_seconds": sum(self.proofs()),
             "queue_peak_bytes": transport.peak if transport else 0,
             **({"budget": self.budget.describe()} if self.budget is not None else {}),
             "cpu_share": (self._thread_seconds + (transport.cpu if transport else 0.0)) / cpu if cpu else 0.0,

@@ -62,6 +62,8 @@ class Recording:
             self.next_step, self._counted = after.next_step, after._counted
         known = len(self._steps.first_calls)  # of those before us
         recorder.first_calls = lambda: self._steps.first_calls[known:]
+        proven = len(self._steps.proofs)
+        recorder.proofs = lambda: self._steps.proofs[proven:]
         recorder.leaving = self._leave
         self._identity = identity
         self._undo = ExitStack()
