@@ -39,12 +39,12 @@ demo: $(DEMO_ENV)/.ready ## Train a small model under a scope and look at it (BA
 test: $(ENV)/.ready chromium ## Run every test, one process per backend (BACKEND=jax: that one; TESTS=tests/store: those)
 	@once= failed=; for backend in $(or $(BACKEND),$(BACKENDS)); do \
 	  printf '\n—— tests on %s\n' "$$backend"; code=0; \
-	  KERAS_BACKEND=$$backend $(PY) -m pytest -n $(JOBS) $$once $(TESTS) || code=$$?; \
+	  KERAS_BACKEND=$$backend $(PY) -m pytest -n $(JOBS) --dist worksteal $$once $(TESTS) || code=$$?; \
 	  if [ $$code -eq 5 ] && [ -n "$${once}$(filter-out tests,$(TESTS))" ]; then code=0; fi; \
 	  if [ $$code -ne 0 ]; then failed="$$failed $$backend"; fi; once=--not-once; \
 	  if [ $$backend = tensorflow ]; then for alone in tf1 legacy; do code=0; \
 	    printf '\n—— tests of %s, in a process of their own\n' "$$alone"; \
-	    KERAS_BACKEND=tensorflow $(PY) -m pytest -n $(JOBS) -m $$alone $(TESTS) || code=$$?; \
+	    KERAS_BACKEND=tensorflow $(PY) -m pytest -n $(JOBS) --dist worksteal -m $$alone $(TESTS) || code=$$?; \
 	    if [ $$code -ne 0 ] && [ $$code -ne 5 ]; then failed="$$failed $$alone"; fi; \
 	  done; fi; \
 	done; \
@@ -72,7 +72,7 @@ programs: $(ENV)/.ready ## Train programs written after the Keras examples, with
 
 docs: $(ENV)/.ready chromium ## Draw the pictures in docs/ anew and run every example and block of code in the docs
 	KERAS_BACKEND=jax $(PY) docs/make_pictures.py
-	KERAS_BACKEND=jax $(PY) -m pytest -n $(JOBS) tests/docs
+	KERAS_BACKEND=jax $(PY) -m pytest -n $(JOBS) --dist worksteal tests/docs
 
 bench-ui: $(ENV)/.ready chromium ## Measure the page: load, tick, reduction, size of a report
 	$(PY) bench/ui.py
