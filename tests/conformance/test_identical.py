@@ -130,4 +130,5 @@ def test_training_is_bit_identical(build, way, mode, tmp_path, monkeypatch):
     assert list(run.series("loss").index) == list(range(0, 21, every))
     assert run.errors == []
     assert len(run.sites) > 20
-    assert run.identity in ("proven", "twin")
+    eager = mode.get("run_eagerly") and keras.backend.backend() == "jax"
+    assert run.identity in (("not provable",) if eager else ("proven", "twin"))

@@ -4,6 +4,10 @@ A step is a function of its arguments, so a second run needs nothing but argumen
 program uses up (its donated state) is copied for the run that does not count. The twin, which runs beside the user's own program, is
 compiled for that alone. It donates nothing and returns only what it shows, so that XLA leaves out the update unless somebody
 watches it; and what only has an effect, such as printing, is left out of it, as the user's own program does that.
+
+An eager step is Python, which may count its calls or do anything else, so it runs once. A tap of a value leaves it as it is. A tap of a
+gradient is an identity in the data flow: where a value is used both through the tap and past it, gradients are added in another
+order than without it, so nothing can be said of such a step.
 """
 
 from __future__ import annotations
@@ -50,23 +54,33 @@ class Traced:
         return None
 
 
-class Once(Program):
-    """A step that is a plain Python function: it may do anything, so it runs once."""
+class Eager(Program):
+    """A step that runs as Python."""
 
-    def __init__(self, step: Callable[..., Outcome]) -> None:
-        self._step = step
-
-    def take(self, call: Call) -> Outcome:
-        return call.of(self._step)
+    def __init__(self, *, gradients: bool) -> None:
+        if not gradients:
+            self.identical = "an eager step runs the same operations in the same order; a tap of a value stands beside them"
 
     def signature(self, call: Call) -> Hashable:  # noqa: ARG002
         return ()
 
     def hold(self, call: Call) -> Held:
-        return _HeldArguments(call, call)
+        return _HeldArguments(call, lambda: call)
 
     def obstacle(self, held: Held) -> Obstacle:  # noqa: ARG002
-        return Obstacle("the step is a Python function, which may do anything and so runs once", beside=False)
+        why = "an eager step is Python, which must not run twice, and taps of gradients can change the order of their sums"
+        return Obstacle(why, beside=False)
+
+
+class EagerStep(Eager):
+    """A step of the user's own that is a plain function."""
+
+    def __init__(self, step: Callable[..., Outcome], *, gradients: bool) -> None:
+        super().__init__(gradients=gradients)
+        self._step = step
+
+    def take(self, call: Call) -> Outcome:
+        return call.of(self._step)
 
 
 class Step(Program):
@@ -124,48 +138,16 @@ class Step(Program):
         return [self._traced.harvest(self._shown(*call.args, fitscope_zero=_ZERO, **call.kwargs))]
 
 
-class Fit(Program):
+class _Keras(Program):
     """The step of `fit`, `evaluate` or `predict`: several of them where Keras runs several in one call."""
 
-    def __init__(
-        self, model: Any, phase: str, program: Callable[..., Any] | None, eager: Callable[..., Any]
-    ) -> None:
+    def __init__(self, model: Any, phase: str) -> None:
         self._model = model
         self._phase = phase
-        self._eager = program is None
-        self._traced = Traced()
-        if program is None:
-            self._one = self._one_beside = eager
-            return
 
-        def whole(state: Any, data: Any, zero: Any) -> Any:
-            return program(self._traced, state, data, zero, silent=False)
-
-        def beside(state: Any, data: Any, zero: Any) -> Any:
-            return program(self._traced, state, data, zero, silent=True)
-
-        self._jit = functools.partial(jax.jit, whole, donate_argnums=0)
-        self._jitted: Any = None
-        self._shown = jax.jit(lambda state, data, zero: beside(state, data, zero)[1])
-        self._beside = jax.jit(beside)
-        self._one = self._compiled(lambda state, data, zero: self._whole(state)(state, data, zero))
-        self._one_beside = self._compiled(self._beside)
-
-    def _compiled(self, program: Callable[..., Any]) -> Callable[..., tuple[Any, Any, Harvest]]:
-        def one(state: Any, data: Any) -> tuple[Any, Any, Harvest]:
-            (logs, state), tensors = program(state, data, _ZERO)
-            return logs, state, self._traced.harvest(tensors)
-
-        return one
-
-    def _whole(self, state: Any) -> Any:
-        """The compiled program. Under a distribution Keras asks for the state to be spread as it was, and so do we."""
-        if self._jitted is None:
-            from keras.distribution import distribution
-
-            spread = None if distribution() is None else jax.tree.map(lambda leaf: leaf.sharding, state)
-            self._jitted = self._jit() if spread is None else self._jit(out_shardings=((None, spread), None))
-        return self._jitted
+    def _one(self, state: Any, data: Any) -> tuple[Any, Any, Harvest]:
+        """One step: its logs, the state after it, and what it showed."""
+        raise NotImplementedError
 
     def take(self, call: Call) -> Outcome:
         state, iterator = call.args
@@ -184,29 +166,65 @@ class Fit(Program):
                 raise TapFailed(error, Call((state, rest), {}), harvests) from error
             harvests.append(harvest)
             outputs.append(logs)
+        if not outputs:
+            raise StopIteration
         if self._phase == "predict" and len(outputs) > 1:
             logs = jax.tree.map(lambda *parts: jnp.concatenate(parts), *outputs)
         return (logs, state), harvests
 
     def _drawn(self, iterator: Iterator[Any]) -> Iterator[Any]:
-        """The batches of one call; it is an error, to Keras, if there is not a single one."""
-        yield _next(iterator)
-        yield from itertools.islice(iterator, self._model.steps_per_execution - 1)
+        """The batches of one call."""
+        return itertools.islice(iterator, self._model.steps_per_execution)
+
+
+class EagerFit(_Keras, Eager):
+    """The same, run as Python."""
+
+    def __init__(self, model: Any, phase: str, one: Callable[..., Any], *, gradients: bool) -> None:
+        _Keras.__init__(self, model, phase)
+        Eager.__init__(self, gradients=gradients)
+        self._one = one  # type: ignore[method-assign]
+
+
+class Fit(_Keras):
+    """The same, compiled."""
+
+    def __init__(self, model: Any, phase: str, program: Callable[..., Any]) -> None:
+        super().__init__(model, phase)
+        self._traced = Traced()
+
+        def whole(state: Any, data: Any, zero: Any) -> Any:
+            return program(self._traced, state, data, zero, silent=False)
+
+        def beside(state: Any, data: Any, zero: Any) -> Any:
+            return program(self._traced, state, data, zero, silent=True)
+
+        self._jit = functools.partial(jax.jit, whole, donate_argnums=0)
+        self._jitted: Any = None
+        self._shown = jax.jit(lambda state, data, zero: beside(state, data, zero)[1])
+        self._beside = jax.jit(beside)
+
+    def _whole(self, state: Any) -> Any:
+        """The compiled program. Under a distribution Keras asks for the state to be spread as it was, and so do we."""
+        if self._jitted is None:
+            from keras.distribution import distribution
+
+            spread = None if distribution() is None else jax.tree.map(lambda leaf: leaf.sharding, state)
+            self._jitted = self._jit() if spread is None else self._jit(out_shardings=((None, spread), None))
+        return self._jitted
+
+    def _one(self, state: Any, data: Any) -> tuple[Any, Any, Harvest]:
+        (logs, state), tensors = self._whole(state)(state, data, _ZERO)
+        return logs, state, self._traced.harvest(tensors)
 
     def hold(self, call: Call) -> Held:
         state, iterator = call.args
-        try:
-            batches = list(self._drawn(iterator))
-        except _Empty:
-            raise StopIteration from None
+        batches = list(self._drawn(iterator))
+        if not batches:
+            raise StopIteration
         return _HeldBatches(state, batches)
 
-    def signature(self, call: Call) -> Hashable:  # noqa: ARG002
-        return () if self._eager else None
-
     def obstacle(self, held: Held) -> Obstacle | None:
-        if self._eager:
-            return None
         assert isinstance(held, _HeldBatches)
         try:
             for data in held.batches:
@@ -217,24 +235,13 @@ class Fit(Program):
 
     def look(self, held: Held) -> list[Harvest]:
         assert isinstance(held, _HeldBatches)
-        if self._eager or len(held.batches) > 1:
-            harvests, state = [], held.state
-            for data in held.batches:
-                _, state, harvest = self._one_beside(state, data)
-                harvests.append(harvest)
-            return harvests
-        return [self._traced.harvest(self._shown(held.state, held.batches[0], _ZERO))]
-
-
-class _Empty(Exception):  # noqa: N818 - a message within this file
-    """There is no batch left. A generator must not raise StopIteration itself."""
-
-
-def _next(iterator: Iterator[Any]) -> Any:
-    try:
-        return next(iterator)
-    except StopIteration:
-        raise _Empty from None
+        if len(held.batches) == 1:
+            return [self._traced.harvest(self._shown(held.state, held.batches[0], _ZERO))]
+        harvests, state = [], held.state
+        for data in held.batches:  # the next one needs the state after this one
+            (_, state), tensors = self._beside(state, data, _ZERO)
+            harvests.append(self._traced.harvest(tensors))
+        return harvests
 
 
 class _HeldArguments(Held):

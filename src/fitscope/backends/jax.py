@@ -38,7 +38,7 @@ from fitscope.backends._base import (
     finished,
     steps_of,
 )
-from fitscope.backends._jax_programs import Fit, Once, Step, Traced
+from fitscope.backends._jax_programs import EagerFit, EagerStep, Fit, Step, Traced
 from fitscope.losses import Losses
 from fitscope.plan import LOSS
 from fitscope.sampling import as_rows, stride
@@ -313,6 +313,10 @@ def _traced(ask: Ask, fresh: Any, args: tuple[Any, ...], zero: Any, traced: Trac
     return result, ask.finish(found, collector.harvest.sites)
 
 
+def _gradients(ask: Ask) -> bool:
+    return any(kind == "gradients" for kind, _ in ask.wants)
+
+
 def _function(ask: Ask, function: Any) -> Program:
     """The user's own step with taps: compiled as it was given to `jax.jit`, or run as it is."""
     body = getattr(function, "__wrapped__", None)
@@ -328,7 +332,7 @@ def _function(ask: Ask, function: Any) -> Program:
                 _running.collector = None
             return result, [finished(collector.harvest, ask.finish)]
 
-        return Once(eager)
+        return EagerStep(eager, gradients=_gradients(ask))
     options = jit_options(function)
     static = set(options.get("static_argnums", ())), set(options.get("static_argnames", ()))
 
@@ -388,7 +392,9 @@ class JaxAdapter(Adapter):
 
             return _traced(ask, fresh, (state, data), zero, traced, silent=silent)
 
-        return Fit(model, ask.phase, program if compiled else None, eager)
+        if not compiled:
+            return EagerFit(model, ask.phase, eager, gradients=_gradients(ask))
+        return Fit(model, ask.phase, program)
 
     def thinned(self, tensor: Any, *, batched: bool) -> Any:
         rows, length = as_rows(tensor.shape, batched=batched)
