@@ -95,6 +95,8 @@ def train(
 def test_models_whose_tapped_program_may_differ_train_the_same(name, mode, tmp_path):
     if mode.get("run_eagerly") and name != "layer norm":
         pytest.skip("eager steps share nothing that another model would add")
+    if BACKEND == "tensorflow" and mode.get("jit_compile") and name not in ("layer norm", "wide, by SGD"):
+        pytest.skip("XLA is tried with these on JAX")
     build, optimizer, watch = MODELS[name]
     without = train(build, None, optimizer=optimizer, **mode)
     both = ("train", "validation")
@@ -113,9 +115,9 @@ def test_models_whose_tapped_program_may_differ_train_the_same(name, mode, tmp_p
 @EACH_MODE
 def test_a_twin_shows_what_the_step_computes(mode, tmp_path):
     """The same sites, the same values but for the last bits, and losses of the same training."""
-    if BACKEND == "jax" and mode.get("run_eagerly"):
+    if mode.get("run_eagerly"):
         pytest.skip("an eager step runs once: there is no twin")
-    build = MODELS["text" if mode.get("jit_compile") else "layer norm"][0]
+    build = MODELS["layer norm"][0]
     without = train(build, None, **mode)
     runs = {}
     for choice in ("twin", "trust"):
@@ -131,8 +133,7 @@ def test_a_twin_shows_what_the_step_computes(mode, tmp_path):
         ::3
     ]:
         np.testing.assert_allclose(twin.series(site, "rms"), taken.series(site, "rms"), rtol=2e-3, atol=1e-7)
-    eager = BACKEND == "torch" or mode.get("run_eagerly")
-    assert twin.identity == ("proven" if eager else "twin")
+    assert twin.identity == ("proven" if BACKEND == "torch" else "twin")
     assert taken.identity == "trust"
 
 
