@@ -259,7 +259,12 @@ def test_the_worst_program_speaks_for_a_phase():
     known.learn("train", 1, identity.Standing("proven", "", (0, 9)))
     known.learn("train", 2, identity.Standing("twin", "it differs", (4,)))
     known.learn("validation", 1, identity.Standing("proven", "", (5,)))
-    assert known.describe() == {
+    assert known.describe(captured=3) == {
         "train": {"status": "twin", "steps": [0, 4, 9], "why": "it differs"},
         "validation": {"status": "proven", "steps": [5], "why": ""},
     }
+
+
+def test_captured_steps_that_nobody_compared_are_not_provable():
+    assert Standings().describe(captured=0) == {}
+    assert Standings().describe(captured=1)["train"]["status"] == "not provable"

@@ -60,7 +60,6 @@ class Checked:
         self._choice = choice
         self._run: Callable[[Call, int], Ran] = self._first
         self._kinds: dict[Hashable, _Kind] = {}  # of arguments, by signature
-        self._asked = False  # whether the user's own program repeats itself
 
     def __call__(self, call: Call, step: int) -> Ran:
         """Runs the captured step of this number. Raises what the user's own step raises, and `TapFailed` before anything ran."""
@@ -235,6 +234,10 @@ def _power_of(base: int, number: int) -> bool:
     return number == 1
 
 
+#: Of sessions and legacy Keras, whose steps nobody compares.
+UNCOMPARED = Standing("not provable", "what a session or legacy Keras runs is not compared with a second run")
+
+
 class Standings:
     """What the run says of all tapped programs of one recording, by the part of the training that they serve."""
 
@@ -247,10 +250,12 @@ class Standings:
         """What is known of a program now; cheap if it is what was known before."""
         self._newest[phase, program] = standing
 
-    def describe(self) -> dict[str, dict[str, Any]]:
+    def describe(self, captured: int) -> dict[str, dict[str, Any]]:
         """For the run: of each phase the worst status, at which steps it was proven, and why it is what it is."""
         found: dict[str, dict[str, Any]] = {}
         known = list(self._newest.items())  # the training thread may learn while the writer describes
+        if captured and not known:
+            known = [(("train", None), UNCOMPARED)]
         for phase in dict.fromkeys(phase for (phase, _), _ in known):
             some = [standing for (of, _), standing in known if of == phase]
             status = next(word for word in self._WORST if any(s.status == word for s in some))

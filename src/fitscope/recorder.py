@@ -352,7 +352,7 @@ class Recorder:
             overhead=self.overhead(),
             dropped=dict(self._dropped),
             unseen=dict(self._unseen),
-            identity=self.identity.describe(),
+            identity=self.identity.describe(self._captured),
         )
 
     def overhead(self) -> dict[str, Any]:
