@@ -8,6 +8,9 @@ BACKEND  ?=
 TESTS    ?= tests
 JOBS     ?= 2
 BENCH    ?=
+N        ?= 100
+SEED     ?= 0
+FUZZ     ?=
 TO       ?= runs
 PROGRAMS ?=
 
@@ -26,7 +29,7 @@ TRAINSCOPE := 1.8.1
 PIP := -m pip --disable-pip-version-check install $(if $(MAKE_TERMOUT),,--quiet)
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: help demo test check format bench bench-ui docs clean chromium programs
+.PHONY: help demo test check format bench bench-ui docs clean chromium programs fuzz
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -69,6 +72,11 @@ bench: $(ENV)/.ready ## Measure what watching costs, in about an hour (BACKEND=j
 
 programs: $(ENV)/.ready ## Train programs written after the Keras examples, with and without a scope (BACKEND=jax: there; PROGRAMS="gan vae": those)
 	@cd tests && $(abspath $(PY)) -m programs $(if $(BACKEND),--backend $(BACKEND)) $(PROGRAMS)
+
+# One process at a time unless JOBS is given: a campaign leaves the machine usable.
+fuzz: $(ENV)/.ready ## Train random models with and without a scope and compare (BACKEND=jax, N=100: so many, SEED=0: from here on, JOBS=1)
+	@PYTHONPATH=tests $(PY) -m fuzz --backend $(or $(BACKEND),jax) --n $(N) --seed $(SEED) \
+	  --jobs $(if $(filter command environment,$(origin JOBS)),$(JOBS),1) $(FUZZ)
 
 docs: $(ENV)/.ready chromium ## Draw the pictures in docs/ anew and run every example and block of code in the docs
 	KERAS_BACKEND=jax $(PY) docs/make_pictures.py

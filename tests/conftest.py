@@ -39,6 +39,7 @@ ONCE = (
     "docs",  # but for the examples and the README, which are marked
     "export",  # rewrites runs
     "faults",  # the store, under kill and full disks
+    "fuzz/test_tables.py",  # plain data
     "programs/test_harness.py",  # compares and counts
     "reduce/test_compiled.py",  # numba
     "reduce/test_host.py",  # numba
