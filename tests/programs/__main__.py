@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import selectors
+import signal
 import subprocess
 import sys
 import time
@@ -33,6 +34,7 @@ def main() -> int:
     asked.add_argument("--verbose", action="store_true", help="name each site that was not seen")
     asked.add_argument("names", nargs="*", help="parts of names")
     options = asked.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the worker ends too
     rows, reasons = [], Reasons()
     print(titles(), flush=True)
     for backend in options.backend or ALL:
@@ -76,23 +78,29 @@ def process(backend: str, programs: list[Program], module: str = "programs.worke
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as worker:
-        running = ""
-        said = ""
-        for answer in _lines(worker):
-            if answer.startswith(MARK):
-                told = json.loads(answer.removeprefix(MARK))
-                if "begins" in told:
-                    running, said = told["begins"], ""
-                else:
-                    running = ""
-                    yield Row.of(told, KNOWN)
-            else:
-                said += answer
-        code = worker.wait()
-        if running or code:
-            name = running or programs[0].name
-            ended = f"the process ended with {code}: {said.strip()[-300:]}"
-            yield Row.of({"program": name, "backend": backend, "problems": [ended]}, KNOWN)
+        try:
+            yield from _rows(worker, backend, programs)
+        finally:
+            worker.kill()  # does nothing to one that is through
+
+
+def _rows(worker: subprocess.Popen[str], backend: str, programs: list[Program]) -> Iterator[Row]:
+    running, said = "", ""
+    for answer in _lines(worker):
+        if not answer.startswith(MARK):
+            said += answer
+            continue
+        told = json.loads(answer.removeprefix(MARK))
+        if "begins" in told:
+            running, said = told["begins"], ""
+        else:
+            running = ""
+            yield Row.of(told, KNOWN)
+    code = worker.wait()
+    if running or code:
+        name = running or programs[0].name
+        ended = f"the process ended with {code}: {said.strip()[-300:]}"
+        yield Row.of({"program": name, "backend": backend, "problems": [ended]}, KNOWN)
 
 
 def _lines(worker: subprocess.Popen[str]) -> Iterator[str]:

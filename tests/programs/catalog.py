@@ -91,7 +91,6 @@ KNOWN: dict[tuple[str, str], str] = {
     ("guides.quantization", "jax"): "fit after a new compile begins a new run",
     ("guides.quantization", "tensorflow"): "fit after a new compile begins a new run",
     ("guides.quantization", "torch"): "fit after a new compile begins a new run",
-    ("generative.dcgan", "tensorflow"): "ModelError: a container that the step never calls is not built",
     ("generative.ddim", "torch"): "the loss of an own test_step is not seen",
     ("vision.siamese_triplet", "torch"): "the loss of an own test_step is not seen",
     ("vision.simclr", "torch"): "the loss of an own test_step is not seen",

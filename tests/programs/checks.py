@@ -10,7 +10,6 @@ from typing import Any
 import keras
 import numpy as np
 
-from fitscope.watch import PHASES
 from programs.program import Trained
 
 FOLDER = Path(__file__).parent  #: of the programs
@@ -117,23 +116,3 @@ def _ours(value: Any) -> bool:
 def validated(trained: Trained) -> bool:
     """Whether the training ran a validation of Keras's own."""
     return isinstance(trained.history, dict) and any(str(key).startswith("val_") for key in trained.history)
-
-
-def missing(run: Any, *, validated: bool) -> list[str]:
-    """The watched sites that are neither recorded nor named in `run.unseen`."""
-    known = [*run.sites, *run.unseen]
-    phases = ("train", "validation") if validated else ("train",)
-    wanted = [
-        ("" if phase == "train" else f"{phase}/") + (f"{watch['kind']}/{place}" if place else watch["kind"])
-        for watch in run.plan
-        for phase in phases
-        if phase in watch["on"] and watch["kind"] in PHASES[phase]
-        for place in (watch["places"] or [""])
-        if watch["kind"] not in ("taps", "metrics")
-    ]
-    return [site for site in wanted if not any(_covers(name, site) for name in known)]
-
-
-def _covers(name: str, site: str) -> bool:
-    """Whether a name is that of a site, or of one of its calls or outputs."""
-    return name == site or (name.startswith(site) and name[len(site)] in "#/[:")

@@ -19,6 +19,7 @@ from typing import Any
 import keras
 
 import fitscope as fs
+from complete import unexplained
 from programs import checks
 from programs.catalog import Program
 from programs.program import Trained, Unwatched
@@ -120,7 +121,8 @@ def _read(program: Program, outcome: Outcome, trained: Trained, folder: Path) ->
         if run.status != "complete":
             outcome.problems.append(f"the run is {run.status}")
         outcome.problems += [f"error: {text}" for text in run.errors]
-        missing = checks.missing(run, validated=checks.validated(trained))
+        passes = ("train", "validation") if checks.validated(trained) else ("train",)
+        missing = unexplained(run, passes)
         if missing:
             outcome.problems.append(f"{len(missing)} neither recorded nor unseen: {', '.join(missing[:4])}")
     absent = [kind for kind in USUAL if kind not in kinds and kind not in program.without]

@@ -1,8 +1,6 @@
-"""The harness itself: it finds one bit that differs, what is left on a model, what is missing, and outlives a crash."""
+"""The harness itself: it finds one bit that differs, what is left on a model, and outlives a crash."""
 
 from __future__ import annotations
-
-from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -45,23 +43,6 @@ def test_what_is_left_on_a_layer_is_named():
     assert checks.left_over(trained(), other) == []
     other.model.layers[0].call = fs.Scope.attach
     assert checks.left_over(trained(), other) == ["Dense only: call", "Dense only: call"]
-
-
-def test_a_site_is_missing_unless_it_is_recorded_or_unseen():
-    everywhere = ["train", "validation"]
-    run = SimpleNamespace(
-        sites=["activations/a#2", "loss", "validation/loss", "predictions/first"],
-        unseen={"activations/b": "no"},
-        plan=[
-            {"kind": "activations", "on": everywhere, "places": ["a", "b", "c"]},
-            {"kind": "gradients", "on": everywhere, "places": ["a"]},
-            {"kind": "loss", "on": everywhere, "places": []},
-            {"kind": "predictions", "on": ["train"], "places": []},
-        ],
-    )
-    assert checks.missing(run, validated=False) == ["activations/c", "gradients/a"]
-    in_validation = [f"validation/activations/{name}" for name in "abc"]
-    assert set(checks.missing(run, validated=True)) == {"activations/c", "gradients/a", *in_validation}
 
 
 def test_a_worker_that_dies_costs_one_row(tmp_path, monkeypatch):
