@@ -32,6 +32,7 @@ class Taps:
         self._metrics: list[tuple[str, Any]] = []  # by name
         self._updated: set[int] = set()
         self._metric_sites: dict[tuple[int, str], str] = {}
+        self._tracked: Any = None  # what the model's own metric of the loss was given
 
     def patches(self) -> Iterator[Patch]:
         model = self.anatomy.model
@@ -46,6 +47,9 @@ class Taps:
             yield model, "call", self._predictions
         if LOSS in self.wants or SAMPLE_LOSS in self.wants:
             yield model, "compute_loss", self._loss
+        if LOSS in self.wants:
+            for metric in own_loss_metrics(model):
+                yield metric, "update_state", self._tracker
         if ("metrics", "") in self.wants:
             self._metrics = batch_metrics(model)
             for name, metric in self._metrics:
@@ -53,6 +57,9 @@ class Taps:
 
     def account(self) -> None:
         """The step is over: names what it did not pass."""
+        if self._tracked is not None and not self.collector.losses.any:
+            with kept(self.collector, "loss"):
+                self.collector.losses.computed(self._tracked)
         for part in self.anatomy.layers:
             for site in self._of_layer(part.path):
                 if not self.calls[part.path]:
@@ -150,6 +157,16 @@ class Taps:
 
         return tapped
 
+    def _tracker(self, update_state: Any) -> Any:
+        """A custom step that computes its loss by itself, and needs no gradient of it, still tracks it."""
+
+        def tapped(*args: Any, **kwargs: Any) -> Any:
+            result = update_state(*args, **kwargs)
+            self._tracked = args[0] if args else kwargs.get("values")
+            return result
+
+        return tapped
+
     def _samples(self, given: Mapping[str, Any]) -> None:
         names = getattr(self.anatomy.model, "output_names", None)
         masks = [getattr(tensor, "_keras_mask", None) for _, tensor in leaves(given.get("y_pred"))]
@@ -210,6 +227,12 @@ def show_sample(collector: Collector, part: str, value: Any, names: list[str] | 
     """Reports something that the samples are made of: see `samples.py`."""
     for suffix, tensor in leaves(value, names):
         guarded(collector, Site(f"sample_loss/{part}{suffix}", SAMPLE_LOSS, True), tensor)
+
+
+def own_loss_metrics(model: Any) -> list[Any]:
+    """The metrics by which the model itself tracks its loss: those called "loss" that are not Keras's own."""
+    keras_own = getattr(model, "_loss_tracker", None)
+    return [metric for metric in model.metrics if metric.name == "loss" and metric is not keras_own]
 
 
 def batch_metrics(model: Any) -> list[tuple[str, Any]]:

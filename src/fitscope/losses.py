@@ -1,5 +1,7 @@
 """The losses of one step: what `compute_loss` returned, or what a custom step differentiates, each once and in order.
 
+A custom `test_step` may do neither: then its loss is what the model's own metric called "loss" was updated with.
+
 A step that trains one model has one loss, `loss`. A step that computes several (a GAN, a critic trained three times) has
 `loss`, `loss#2` and so on. Where the model has several optimizers, and each loss was followed by one of them, the losses bear the
 optimizers' names: `loss/d_optimizer`. Which one follows is known only when the step has run, or was traced, to its end; so names
@@ -24,8 +26,13 @@ class Losses:
         self._unclaimed = False  # the newest came from compute_loss, and no gradient of it was computed yet
         self._applied: list[str] = []
 
+    @property
+    def any(self) -> bool:
+        """Whether the step has shown a loss."""
+        return bool(self._shown)
+
     def computed(self, loss: Any) -> None:
-        """`compute_loss` returned this."""
+        """`compute_loss` returned this, or a custom step tracked it."""
         self._show(loss)
         self._unclaimed = True
 

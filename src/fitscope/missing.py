@@ -60,7 +60,8 @@ class Missing:
                     self._name(
                         _name(place), place, watches, phase, WHY.get(place[0], "the step does not pass it")
                     )
-                    if place == LOSS:  # of a training it is the first thing one looks for
+                    # Of a training it is the first thing one looks for; a custom validation may well have none.
+                    if place == LOSS and phase == "train":
                         self._recorder.failed(f"{prefix(phase)}loss: {WHY['loss']}")
 
     def all(self, watches: Watches, phase: str, why: str) -> None:

@@ -217,3 +217,47 @@ def test_what_a_validation_has_not():
         fs.changes(of="weights", on="validation")
     with pytest.raises(fs.WatchError, match=r"evaluate\(\) and predict\(\) need no `on`"):
         fs.Scope(on="predict")
+
+
+class OwnTestStep(keras.Sequential):
+    """Computes the loss of a validation by itself, and tracks it under a name."""
+
+    def __init__(self, name):
+        super().__init__([layers.Input((5,)), layers.Dense(2, name="only")])
+        self.tracker = keras.metrics.Mean(name=name)
+
+    def test_step(self, *args):
+        state, (x, y) = (args[0], args[1][:2]) if BACKEND == "jax" else (None, args[0][:2])
+        if state is None:
+            loss = keras.ops.mean((self(x, training=False) - y) ** 2)
+            self.tracker.update_state(loss)
+            return {self.tracker.name: self.tracker.result()}
+        trainable, other, metrics = state
+        loss = keras.ops.mean((self.stateless_call(trainable, other, x, training=False)[0] - y) ** 2)
+        n = len(self.tracker.variables)
+        mine = self.tracker.stateless_update_state(metrics[-n:], loss)
+        return {self.tracker.name: self.tracker.stateless_result(mine)}, (
+            trainable,
+            other,
+            [*metrics[:-n], *mine],
+        )
+
+
+@pytest.mark.parametrize("name", ["loss", "error"])
+def test_a_test_step_of_ones_own_shows_the_loss_that_it_tracks(xy, tmp_path, name):
+    x, y = xy
+    keras.utils.set_random_seed(0)
+    model = OwnTestStep(name)
+    model.compile("sgd", "mse")
+    scope = fs.Scope(
+        tmp_path, [fs.loss(), fs.predictions(keep="both"), fs.targets(keep="both")], 1, on="validation"
+    )
+    model.fit(x, y, validation_data=(x[:6], y[:6]), callbacks=[scope], **FIT)
+    run = fs.open(tmp_path)
+    assert run.errors == []
+    if name == "loss":
+        error = run.array("validation/predictions", run.step) - y[:6]
+        assert run.series("validation/loss").to_numpy() == pytest.approx(np.mean(error**2), rel=1e-5)
+        assert "validation/loss" not in run.unseen
+    else:
+        assert run.unseen["validation/loss"] == "the step computes no loss that can be seen from outside"

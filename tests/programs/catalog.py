@@ -81,9 +81,6 @@ PROGRAMS = (
 
 #: Failures that are known, by program and backend: the reason. A line goes as soon as its program passes.
 KNOWN: dict[tuple[str, str], str] = {
-    ("guides.train_step_jax", "jax"): "the loss of an own test_step is not seen",
-    ("guides.train_step_tensorflow", "tensorflow"): "the loss of an own test_step is not seen",
-    ("guides.train_step_torch", "torch"): "the loss of an own test_step is not seen",
     ("guides.loop_jax", "jax"): "the loss of a value_and_grad from outside of the step is not seen",
     ("guides.transfer_learning", "jax"): "fit after a new compile begins a new run",
     ("guides.transfer_learning", "tensorflow"): "fit after a new compile begins a new run",
@@ -91,8 +88,4 @@ KNOWN: dict[tuple[str, str], str] = {
     ("guides.quantization", "jax"): "fit after a new compile begins a new run",
     ("guides.quantization", "tensorflow"): "fit after a new compile begins a new run",
     ("guides.quantization", "torch"): "fit after a new compile begins a new run",
-    ("generative.ddim", "torch"): "the loss of an own test_step is not seen",
-    ("vision.siamese_triplet", "torch"): "the loss of an own test_step is not seen",
-    ("vision.simclr", "torch"): "the loss of an own test_step is not seen",
-    ("recipes.trainer_pattern", "torch"): "the loss of an own test_step is not seen",
 }

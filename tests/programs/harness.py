@@ -41,6 +41,7 @@ class Outcome:
     unseen: dict[str, str] = field(default_factory=dict)  #: by site, why not
     identical: bool | None = None
     identity: str = ""  #: what the run says of itself
+    why: str = ""  #: it is not "proven"
     problems: list[str] = field(default_factory=list)
     seconds: tuple[float, float] = (0.0, 0.0)  #: without and with a scope
 
@@ -117,7 +118,7 @@ def _read(program: Program, outcome: Outcome, trained: Trained, folder: Path) ->
         outcome.sites += len(run.sites)
         outcome.unseen.update(run.unseen)
         kinds |= {site.split("/")[0] for site in run.sites}
-        outcome.identity = str(getattr(run, "identity", outcome.identity))
+        outcome.identity, outcome.why = str(run.identity), run.identity.why
         if run.status != "complete":
             outcome.problems.append(f"the run is {run.status}")
         outcome.problems += [f"error: {text}" for text in run.errors]

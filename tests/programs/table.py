@@ -24,6 +24,7 @@ class Row:
     unseen: dict[str, str] = field(default_factory=dict)
     identical: bool | None = None
     identity: str = ""
+    why: str = ""
     problems: list[str] = field(default_factory=list)
     seconds: tuple[float, float] = (0.0, 0.0)
     known: str | None = None
@@ -77,6 +78,8 @@ def footnotes(rows: list[Row], reasons: Reasons) -> str:
     if reasons.counts:
         lines += ["Sites that could not be seen, by reason:", *reasons.legend()]
     for row in rows:
+        if row.identity not in ("", "proven"):
+            lines.append(f"{row.program} on {row.backend} is {row.identity}: {row.why}")
         if row.verdict == "passes":
             lines.append(f"{row.program} on {row.backend} passes: take it out of KNOWN ({row.known})")
         for problem in row.problems:
