@@ -29,7 +29,7 @@ TRAINSCOPE := 1.8.1
 PIP := -m pip --disable-pip-version-check install $(if $(MAKE_TERMOUT),,--quiet)
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: help demo test check format bench bench-ui docs clean chromium programs fuzz
+.PHONY: help demo test endings check format bench bench-ui docs clean chromium programs fuzz
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -63,6 +63,11 @@ check: $(ENV)/.ready $(TSC) ## Check style, types and the directions of imports
 format: $(ENV)/.ready ## Format the code as `check` wants it
 	$(PY) -m ruff format
 	$(PY) -m ruff check --fix
+
+endings: $(ENV)/.ready ## End small trainings in every way, TRIES times each, and see what is left of them (BACKEND=jax: that one; TRIES=12)
+	@failed=; for backend in $(or $(BACKEND),$(BACKENDS)); do \
+	  $(PY) tests/faults/endings.py --backend $$backend --tries $(or $(TRIES),12) || failed=1; \
+	done; test -z "$$failed"
 
 bench: $(ENV)/.ready ## Measure what watching costs, in about an hour (BACKEND=jax: that one; BENCH=--quick: see that it runs)
 	-@$(PY) $(PIP) --no-deps trainscope==$(TRAINSCOPE)

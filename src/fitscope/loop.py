@@ -114,7 +114,12 @@ class Loop:
                     getattr(self.model, make)()  # Keras's own; it would do so itself in a moment
                     with shield(self._tell, let=() if self._begun else (WatchError,)):
                         self._before(phase, name)
-                return original(*args, **kwargs)
+                try:
+                    return original(*args, **kwargs)
+                except BaseException as error:
+                    if self is not None and self.recording is not None:
+                        self.recording.raised(error)
+                    raise
 
             return on_batch
 

@@ -2,12 +2,12 @@
 
 A recorder knows nothing of models and steps. Whoever watches a training (a `Recording` for Keras, a session for TF1) hands it
 captures and tells it how the training ended; it opens the run when its first step is known, works on another thread, and is finished
-exactly once: by the end of the training, by an exception, by the next training, or when the process ends.
+exactly once: by the end of the training, by an exception, by the next training, or when the process ends. Finished means that nothing
+more is taken: the writer then works off its queue, and the process does not end before it has (`unfinished`).
 """
 
 from __future__ import annotations
 
-import atexit
 import sys
 import threading
 import time
@@ -19,10 +19,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from fitscope import signals
 from fitscope.budget import Budget, Spent, Time, Timing
 from fitscope.digest import Digest
 from fitscope.errors import FitscopeWarning
 from fitscope.identity import Standings
+from fitscope.leaving import Frame
 from fitscope.record import Moment
 from fitscope.reduce import host
 from fitscope.reduce.average import Average
@@ -34,6 +36,8 @@ from fitscope.store import RunWriter, interval
 from fitscope.transport import Transport
 from fitscope.watch import Turn
 
+LOOK = 0.1  #: seconds between two looks whether an exception has ended the training
+
 
 @dataclass(frozen=True, slots=True)
 class Ending:
@@ -44,12 +48,15 @@ class Ending:
 
     @classmethod
     def by(cls, error: BaseException | None) -> Ending:
-        lost = error is not None and not isinstance(error, KeyboardInterrupt | SystemExit)
-        text = None if error is None else f"{type(error).__name__}: {error}"
-        return cls("failed" if lost else "interrupted", text)
+        if error is None:
+            return UNKNOWN
+        by_hand = isinstance(error, KeyboardInterrupt | SystemExit)
+        text = f"{type(error).__name__}: {error}".removesuffix(": ")
+        return cls("interrupted" if by_hand else "failed", text)
 
 
 COMPLETE = Ending("complete", None)
+UNKNOWN = Ending("interrupted", "unknown: nothing reported how the training ended")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +83,7 @@ class Recorder:
         self.writer: RunWriter | None = None
         self.finished = False
         self.stopped = False  #: nothing more is recorded: the run could not be made, or is full
-        self.raised: Ending | None = None  #: how the newest captured step ended, if it raised
+        self.trainer = threading.current_thread()  #: that hands over
         self.first_calls: Callable[[], list[float]] = list  #: seconds, of steps that were compiled
         self.proofs: Callable[[], list[float]] = list  #: seconds, of steps that were proofs of identity
         self.leaving: Callable[[], None] = lambda: None  #: called once, when the training ends
@@ -104,9 +111,11 @@ class Recorder:
         self._checkpoints: list[dict[str, Any]] = []
         self._began = time.perf_counter(), time.process_time()
         self._captured, self._thread_seconds = 0, 0.0
-        self._ending = Ending("interrupted", None)
+        self._raised: Ending | None = None
+        self._frame: Frame | None = None  # in which the training runs
+        self._flush_at = 0.0
+        self._ending = UNKNOWN
         self._lock = threading.RLock()  # a finalizer may run anywhere, also inside itself
-        _open.add(self)
 
     # ---- on the training thread ----------------------------------------------------------------------------
 
@@ -132,7 +141,10 @@ class Recorder:
                 when_full=self._when_full,
                 start=self._start,
                 end=self._end,
+                skipped=lambda capture: self._dropped.update(capture.shown.names()),
+                owner=self,
             )
+            signals.listen()
         self.stopped = self.stopped or (self.writer is not None and self.writer.full)
         return not self.stopped
 
@@ -141,9 +153,22 @@ class Recorder:
         """Whether there is something to tell, or the newest captured step raised."""
         return bool(self._errors) or self.raised is not None
 
+    @property
+    def raised(self) -> Ending | None:
+        """How the training ends, if what was raised last goes all the way up: it passed a place that we see."""
+        return self._raised
+
+    @raised.setter
+    def raised(self, ending: Ending | None) -> None:
+        self._raised = ending
+        if ending is not None and self._transport is not None:
+            self._transport.look()
+
     def put(self, at: Moment, shown: Shown) -> None:
         """Hands over what a step showed."""
         assert self._transport is not None
+        if self.finished:  # the process is about to end
+            return
         if self._transport.put(Capture(at, shown), shown.nbytes(self._border)):
             self._captured += 1
         else:
@@ -274,25 +299,65 @@ class Recorder:
     def finish(self, ending: Ending, *, wait: bool = True) -> None:
         """Has the run closed when all that is queued is written. Only the first call says how the training ended.
 
-        With `wait`, returns when that is done, and says what went wrong.
+        With `wait`, returns when that is done, and says what went wrong. An exception that ends the wait, like Ctrl-C, costs nothing:
+        the writer goes on.
         """
-        with self._lock:
-            first, self.finished = not self.finished, True
+        first = self._finished(ending)
         if first:
-            self._ending = ending
-            _open.discard(self)
             self.leaving()
         if self._transport is not None:
             self._transport.close(wait=wait)
+        elif first and self.writer is not None:  # an exception came between the run and its writer
+            try:
+                self._end()
+            except Exception as error:
+                self.failed(error)
         if wait:
+            signals.listen_no_more()
             self.tell(last=first)
 
-    def finish_with(self, owner: object) -> None:
+    def _finished(self, ending: Ending) -> bool:
+        """Whether this is the first word about how the training ended."""
+        with self._lock:
+            first, self.finished = not self.finished, True
+            if first:
+                self._ending = ending
+        return first
+
+    def finish_with(self, owner: object, frame: Frame | None = None) -> None:
         """Finishes when `owner` goes away: the training ended and nobody told us.
 
-        The garbage collector may call this anywhere, so it only leaves word for the writer's thread.
+        The garbage collector may call this anywhere, so it only leaves word for the writer's thread. Whoever holds on to an exception
+        holds on to `owner` too; then it is the end when something was raised and the frame of the training was left.
         """
-        weakref.finalize(owner, _owner_gone, weakref.ref(self))
+        self._frame = frame
+        weakref.finalize(owner, _owner_gone, weakref.ref(self)).atexit = False
+
+    # ---- the process ends before the training does: `transport.Owner` ------------------------------------------
+
+    def more_may_come(self) -> bool:
+        """Whether the training goes on in a thread that Python waits for."""
+        main = self.trainer is threading.main_thread()
+        return not self.finished and not main and not self.trainer.daemon and self.trainer.is_alive()
+
+    def process_ends(self, signal: str | None) -> None:
+        """Nothing is undone: nobody will see the model again, and a signal may have come in the middle of anything."""
+        self.stopped = True
+        by_process = Ending("interrupted", signal or "the process ended before the training was finished")
+        self._finished(self.raised or (None if signal else self._uncaught()) or by_process)
+
+    def _uncaught(self) -> Ending | None:
+        """By the exception that ends the process, if it is the one that ended this training."""
+        error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+        if error is None or (hasattr(sys, "ps1") if self._frame is None else not self._frame.passed(error)):
+            return None
+        return Ending.by(error)
+
+    def goodbye(self) -> None:
+        try:
+            self.tell(last=True)
+        except FitscopeWarning as warning:  # the user wants warnings to be errors
+            print(f"FitscopeWarning: {warning}", file=sys.stderr)
 
     # ---- on the writer's thread ----------------------------------------------------------------------------
 
@@ -311,6 +376,21 @@ class Recorder:
                 self._sinks.write([*(r for block in blocks for r in block.records()), *records], samples)
 
     def _idle(self) -> float:
+        """Returns after how many seconds to look again."""
+        looking = self.raised is not None and self._frame is not None
+        if looking and self._frame is not None and self._frame.left():
+            self.abandon(wait=False)
+            return 0.0
+        if looking and time.monotonic() < self._flush_at:
+            return LOOK
+        try:
+            self._flush()
+        finally:
+            pause = interval(time.perf_counter() - self._began[0])
+            self._flush_at = time.monotonic() + pause
+        return LOOK if looking else pause
+
+    def _flush(self) -> None:
         assert self.writer is not None
         self._note()
         self._average()
@@ -318,7 +398,6 @@ class Recorder:
             self.writer.flush()
         finally:
             self._sinks.flush()
-        return interval(time.perf_counter() - self._began[0])
 
     def _end(self) -> None:
         """When everything is written."""
@@ -381,17 +460,6 @@ class Recorder:
 
 def _warn(text: str) -> None:
     warnings.warn(text, FitscopeWarning, stacklevel=3)
-
-
-#: Recorders that nobody has finished yet.
-_open: weakref.WeakSet[Recorder] = weakref.WeakSet()
-
-
-@atexit.register
-def _abandon_all() -> None:
-    """The process ends with trainings unfinished: say so in their runs, and why where Python knows."""
-    for recorder in list(_open):
-        recorder.abandon(getattr(sys, "last_value", None))
 
 
 def _owner_gone(reference: weakref.ref[Recorder]) -> None:

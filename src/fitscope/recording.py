@@ -16,8 +16,10 @@ from typing import Any
 from fitscope import reducing
 from fitscope.attach import patched
 from fitscope.backends import Adapter, Harvest
+from fitscope.backends._base import PHASES
 from fitscope.batch import Batch
 from fitscope.dispatch import Request, StandIn, TappedSteps, install, run
+from fitscope.leaving import OUTSIDE, noticed_step
 from fitscope.missing import Missing, prefix
 from fitscope.plan import NOTHING, Due, Plan, Watches
 from fitscope.record import Moment
@@ -66,7 +68,7 @@ class Recording:
         recorder.proofs = lambda: self._steps.proofs[proven:]
         recorder.leaving = self._leave
         self._identity = identity
-        self._undo = ExitStack()
+        self._undo, self._noticing = ExitStack(), ExitStack()
         self._stand_in: StandIn | None = None
         self._epoch, self._epoch_start = 0, 0
         self._quiet = range(0)  # batches of the epoch of which it is known that nothing is due
@@ -111,7 +113,13 @@ class Recording:
         with shield(self.recorder.failed):
             turns = self._turns(batch, 1)
             request = self._request(turns, function) if turns else None
-        return run(self._steps, function, request, *args, **kwargs) if request else function(*args, **kwargs)
+        if request is not None:
+            return run(self._steps, function, request, *args, **kwargs)
+        try:
+            return function(*args, **kwargs)
+        except BaseException as error:
+            self.raised(error)
+            raise
 
     def _turns(self, batch: int, together: int) -> list[Turn]:
         """The turns that are about to come; none if nothing more is recorded."""
@@ -139,6 +147,7 @@ class Recording:
         self._goes_on()
         self._put_pending()  # a validation begins when the last step of its epoch was run
         self._pass, self._pass_step, self._pass_batches = name, self.done(), batches
+        self.notice_steps()
 
     @_kept
     def before_pass_step(self, batch: int, together: int | None = None) -> None:
@@ -190,7 +199,7 @@ class Recording:
             stands=lambda standing: recorder.identity.learn(turns[0].phase, wanted, standing),
             deliver=lambda harvests, failure: self._deliver(turns, due, harvests, failure),
             failed=self.recorder.failed,
-            raised=self._raised,
+            raised=self.raised,
             timing=timing,
         )
 
@@ -205,6 +214,13 @@ class Recording:
         for name in ("save", "save_weights"):
             if hasattr(self.model, name):
                 self._undo.enter_context(patched(self.model, name, self._noting))
+
+    def notice_steps(self) -> None:
+        """Has us told what the model's own steps raise, where only they can tell."""
+        self._noticing.close()
+        if self.adapter.name in OUTSIDE:
+            for name, _ in PHASES.values():
+                self._noticing.enter_context(noticed_step(self.model, name, self, self.raised))
 
     def _noting(self, save: Any) -> Any:
         @functools.wraps(save)
@@ -224,6 +240,7 @@ class Recording:
         self._undo.close()
         if self._stand_in is not None:
             self._stand_in.withdraw(id(self))
+        self._noticing.close()
         self._pending = None  # its epoch never ended
 
     # ---- the count of steps ------------------------------------------------------------------------------
@@ -257,7 +274,8 @@ class Recording:
 
     # ---- what the steps showed -----------------------------------------------------------------------------
 
-    def _raised(self, error: BaseException) -> None:
+    def raised(self, error: BaseException) -> None:
+        """A step raised, or something else inside of the training. Whether that ends it remains to be seen."""
         self.recorder.raised = Ending.by(error)
         if not isinstance(error, StopIteration) and type(error).__name__ != "OutOfRangeError":
             self._undo.close()  # more than the end of the data: most likely the end, of which nobody will tell us

@@ -27,6 +27,7 @@ from fitscope.dispatch import when_built
 from fitscope.errors import WatchError, one_of
 from fitscope.hooks import Hooks, caller
 from fitscope.identity import CHOICES
+from fitscope.leaving import OUTSIDE, Frame, notice, outside
 from fitscope.loop import Loop
 from fitscope.plan import resolve
 from fitscope.recorder import COMPLETE, Recorder
@@ -118,6 +119,7 @@ class Scope(Hooks):
         self._sinks = _sinks(to, tensorboard=tensorboard, database=database, npy=npy)
         self._model: Any = None
         self._owner: Callable[[], Any] = lambda: None  # the list of callbacks that we are called by
+        self._frame: Frame | None = None  # of `fit`
         self._phase = ""  # "train", "evaluate" or "predict" while one goes on
         self._pass: tuple[str, int | None] = "", None
         self._epoch, self._batch = 0, 0
@@ -338,6 +340,7 @@ class Scope(Hooks):
         if self._loop is not None:
             self._begin_pass("validation", self._batches)
         elif self._phase == "train" and _owner_in(frame) is self._owner():
+            self._notice(frame, None)
             self._begin_pass("validation")
         else:
             self._start("evaluate", frame)
@@ -399,11 +402,26 @@ class Scope(Hooks):
             self._wait_no_more()
             if before is not None:
                 before.recorder.abandon()
+        self._frame = None
+        self._notice(frame, owner)
         border = _border()
         if border.unbuilt(self._model, loss=any(watch.per_sample for watch in self._watches)):
             self._wait(border, phase, owner, before)
         else:
             self._begin(border, owner, before)
+
+    def _notice(self, hook: FrameType | None, callbacks: Any) -> None:
+        """Has us told what is raised where Keras called this hook of the callback list: in `fit`, `evaluate` or `predict`."""
+        frame = outside(hook)
+        if frame is None:
+            return
+        self._frame = self._frame or Frame(frame)
+        with shield(self.hook_failed):  # then we do not know how it ends; it is no reason to end it
+            notice(frame, callbacks, self, self._raised, batches=_border().name in OUTSIDE)
+
+    def _raised(self, error: BaseException) -> None:
+        if self._phase and self._recording is not None:
+            self._recording.raised(error)
 
     def _begin_pass(self, name: str, batches: int | None = None) -> None:
         self._pass = name, batches
@@ -478,7 +496,8 @@ class Scope(Hooks):
         )
         recording.note_saves()
         if owner is not None:
-            recorder.finish_with(owner)
+            recording.notice_steps()
+            recorder.finish_with(owner, self._frame)
         return recording
 
     def _pace(self, after: Any) -> tuple[Schedule, Budget | None]:

@@ -225,7 +225,8 @@ def test_an_exception_in_the_step(tools, xy, tmp_path):
     with pytest.raises(ZeroDivisionError):
         model.fit(*xy, batch_size=8, verbose=0, callbacks=[scope.legacy(), Stop()])
     scope.close()
-    assert fs.open(tmp_path).status == "interrupted"
+    assert fs.open(tmp_path).status == "failed"
+    assert fs.open(tmp_path).ended_by == "ZeroDivisionError"
     assert "train_step" not in vars(model)
     model.fit(*xy, batch_size=8, verbose=0, callbacks=[scope.legacy()])
     assert fs.open(tmp_path).status == "complete"

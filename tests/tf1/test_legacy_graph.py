@@ -87,6 +87,21 @@ def dataset(x: Any, y: Any) -> dict[str, Any]:
         return {"x": tf.data.Dataset.from_tensor_slices((x, y)).batch(8), "epochs": 2, "steps_per_epoch": 3}
 
 
+@pytest.mark.parametrize("hook", ["on_train_batch_end", "on_epoch_end"])
+def test_an_exception_in_a_callback(xy, tmp_path, hook):
+    def throw(*_):
+        raise ZeroDivisionError
+
+    stop = tf_keras.callbacks.Callback()
+    setattr(stop, hook, throw)
+    scope = fs.Scope(tmp_path, everything(), 1)
+    with pytest.raises(ZeroDivisionError):
+        small().fit(callbacks=[scope.legacy(), stop], verbose=0, **arrays(*xy))
+    scope.close()
+    run = fs.open(tmp_path)
+    assert (run.status, run.ended_by) == ("failed", "ZeroDivisionError")
+
+
 @pytest.mark.parametrize("every", [1, 3])
 @pytest.mark.parametrize("data", [arrays, generator, weighted, sample_weight])
 def test_values_are_those_of_the_step_and_training_is_the_same(xy, tmp_path, data, every):

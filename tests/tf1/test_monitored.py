@@ -135,10 +135,23 @@ def test_an_exception_ends_the_run_as_failed(tools, tmp_path):
     with pytest.raises(ZeroDivisionError), tf1.train.MonitoredSession(hooks=[scope.hook()]) as sess:
         sess.run(net.train, {net.x: x, net.y: y})
         raise ZeroDivisionError
-    scope.close()
     run = fs.open(tmp_path / "runs")
-    assert run.status == "interrupted"
+    assert run.status == "failed"
+    assert run.ended_by == "ZeroDivisionError"
     assert list(run.series("loss").index) == [0]
+
+
+def test_the_session_has_its_own_methods_back(tools, tmp_path):
+    tools.classifier()
+    scope, raw = fs.Scope(tmp_path / "runs", fs.loss(), every=1), []
+
+    class Look(tf1.train.SessionRunHook):
+        def after_create_session(self, session, coord):
+            raw.append(session)
+
+    with tf1.train.MonitoredSession(hooks=[Look(), scope.hook()]):
+        assert {"run", "close"} <= set(vars(raw[0]))
+    assert not {"run", "close"} & set(vars(raw[0]))
 
 
 def test_what_does_not_fit_is_said_before_the_session_is_made(tools, tmp_path):

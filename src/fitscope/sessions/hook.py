@@ -6,6 +6,7 @@ any other, together with what other hooks fetch in them, and the checkpoints tha
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -39,9 +40,40 @@ class CaptureHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
                 lambda: begin(self._scope, session.graph, self._said, again=True)
             )
         self._recording.recorder.finish_with(session)
-        self._take_out = put_in(session, self._recording)
+        take_out = put_in(session, self._recording)
+        put_back = _closing(session, self._closed)
+
+        def undo() -> None:
+            put_back()
+            take_out()
+
+        self._take_out = undo
 
     def end(self, session: Any) -> None:  # noqa: ARG002
         """The training is over; not called when it was left by an exception."""
         self._take_out()
         self._recording.complete()
+
+    def _closed(self, error: BaseException | None) -> None:
+        """The session is being closed, because of an exception if there is one: `end` is not called then."""
+        if error is not None and not isinstance(error, RECOVERED):
+            self._take_out()
+            self._recording.recorder.abandon(error)
+
+
+#: A monitored session goes on after these, with another session.
+RECOVERED = (tf.errors.AbortedError, tf.errors.UnavailableError)
+
+
+def _closing(session: Any, told: Callable[[BaseException | None], None]) -> Callable[[], None]:
+    """Tells when the session is closed and what is being handled then. Returns what puts its own method back."""
+    own, plain = vars(session), session.close
+
+    def close() -> None:
+        try:
+            told(sys.exc_info()[1])
+        finally:
+            plain()
+
+    own["close"] = close
+    return lambda: own.pop("close", None) and None

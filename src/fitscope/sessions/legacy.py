@@ -22,8 +22,11 @@ except ImportError as missing:
         "Install it with: pip install fitscope[legacy]",
     ) from None
 
+from fitscope.leaving import Frame, notice, outside
+from fitscope.recorder import Ending
 from fitscope.sessions.progress import Progress
 from fitscope.sessions.session import Settings
+from fitscope.shield import described, shield, warn
 
 
 class Way(Protocol):
@@ -64,10 +67,20 @@ class LegacyCallback(tf_keras.callbacks.Callback):  # type: ignore[misc]
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
         self._fitting = True
         # Keras does not tell callbacks of an exception. Its callback list lives just as long as `fit` does.
-        fit = weakref.ref(sys._getframe(1).f_locals.get("self", self))
+        hook = sys._getframe(1)
+        callbacks, frame = hook.f_locals.get("self", self), outside(hook)
+        fit, running = weakref.ref(callbacks), Frame(frame) if frame is not None else None
+        with shield(lambda error: warn(f"fitscope does not see how this training ends. {described(error)}")):
+            if frame is not None:
+                notice(frame, callbacks, self, self._raised, batches=True)
         assert self._way is not None
-        self._way.begun = lambda progress: progress.recorder.finish_with(fit())
+        self._way.begun = lambda progress: progress.recorder.finish_with(fit(), running)
         self._way.train_begin()
+
+    def _raised(self, error: BaseException) -> None:
+        progress = self._way.progress if self._way is not None else None
+        if self._fitting and progress is not None:
+            progress.recorder.raised = Ending.by(error)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
         assert self._way is not None

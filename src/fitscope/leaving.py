@@ -1,0 +1,200 @@
+"""How a training that Keras runs is left by an exception, although Keras tells callbacks of none.
+
+An exception on its way out of `fit` passes objects that belong to this one `fit`: the iterator of its epochs, in whose
+`catch_stop_iteration` the whole loop over batches stands (on torch only the drawing of data), and the list of its callbacks. Both die
+with `fit`. On them, and on torch around the model's step, fitscope notes what passes and lets it pass. Not seen
+is what Keras itself raises between a batch loop and the next callback.
+
+Whether `fit` is over cannot be concluded from that (somebody above may go on), nor from its objects being gone: whoever holds on to
+an exception, as a notebook does with the last one, holds on to all frames it passed. `Frame` tells by the stack of the thread.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import CodeType, FrameType, FunctionType, TracebackType
+from typing import Any
+
+from fitscope.shield import described, shield, warn
+
+Note = Callable[[BaseException], None]
+
+#: The local variable of `fit`, `evaluate` and `predict` that iterates over epochs: in Keras 3, in legacy Keras.
+ITERATORS = ("epoch_iterator", "data_handler")
+PASSES = ("on_epoch_begin", "on_epoch_end", "on_train_end", "on_test_begin", "on_test_end", "on_predict_end")
+BATCHES = (
+    *(f"on_{phase}_batch_{end}" for phase in ("train", "test", "predict") for end in ("begin", "end")),
+    "_call_batch_hook",  # of legacy Keras in graph mode
+)
+#: Backends on which Keras runs steps and callbacks of batches outside of the iterator's block.
+OUTSIDE = ("torch",)
+
+
+class Frame:
+    """A frame that runs, recognized without being held: it knows all the data of the training."""
+
+    def __init__(self, frame: FrameType) -> None:
+        self._id, self._code, self._thread = id(frame), frame.f_code, threading.get_ident()
+
+    def left(self) -> bool:
+        """Whether it runs no more."""
+        return not self._among(sys._current_frames().get(self._thread))
+
+    def passed(self, error: BaseException) -> bool:
+        """Whether the exception came through it. Keras leaves its own frames out of tracebacks, not out of the frames' chain."""
+        traceback = error.__traceback__
+        while traceback is not None and traceback.tb_next is not None:
+            traceback = traceback.tb_next
+        return traceback is not None and self._among(traceback.tb_frame)
+
+    def _among(self, frame: FrameType | None) -> bool:
+        code: CodeType = self._code
+        while frame is not None:
+            if id(frame) == self._id and frame.f_code is code:
+                return True
+            frame = frame.f_back
+        return False
+
+
+def outside(hook: FrameType | None) -> FrameType | None:
+    """The frame in which the list of callbacks was called, by the frame of its own method: where Keras trains."""
+    callbacks = hook.f_locals.get("self") if hook is not None else None
+    while hook is not None and (hook.f_globals is globals() or hook.f_locals.get("self") is callbacks):
+        hook = hook.f_back
+    return hook
+
+
+class Notes:
+    """Those who want to know what is raised through an object, by who they are: several scopes may watch one training."""
+
+    def __init__(self) -> None:
+        self._notes: dict[int, Note] = {}
+
+    def add(self, who: object, note: Note) -> None:
+        self._notes[id(who)] = note
+
+    def remove(self, who: object) -> bool:
+        """Whether nobody is left."""
+        self._notes.pop(id(who), None)
+        return not self._notes
+
+    def __call__(self, error: BaseException) -> None:
+        for note in list(self._notes.values()):
+            with shield(_unseen):
+                note(error)
+
+
+def _unseen(error: Exception) -> None:
+    warn(f"fitscope does not see how this training ends. {described(error)}")
+
+
+def notice(frame: FrameType, callbacks: Any, who: object, note: Note, *, batches: bool) -> None:
+    """Notes what is raised through the iterator in this frame of Keras, and through its list of callbacks.
+
+    `batches`: also through the callbacks of batches, where they are called outside of the iterator's block.
+    """
+    iterator = _local(frame, ITERATORS)
+    if hasattr(type(iterator), "catch_stop_iteration"):
+        notes = _notes(iterator)
+        _replace(iterator, "catch_stop_iteration", lambda plain: lambda: _Noticed(plain(), notes))
+        notes.add(who, note)
+    if callbacks is not None:
+        notes = _notes(callbacks)
+        for name in PASSES + (BATCHES if batches else ()):
+            if hasattr(type(callbacks), name):
+                _replace(callbacks, name, lambda plain: Noticed(plain, notes))
+        notes.add(who, note)
+
+
+class Noticed:
+    """A function through which nothing is raised without a note."""
+
+    def __init__(self, plain: Callable[..., Any], notes: Notes) -> None:
+        self.plain = plain
+        self.notes = notes
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return self.plain(*args, **kwargs)
+        except BaseException as error:
+            self.notes(error)
+            error.__traceback__ = _without_ours(error.__traceback__)
+            raise
+
+
+def _without_ours(traceback: TracebackType | None) -> TracebackType | None:
+    """The traceback without the frames of this module at its beginning, which say nothing."""
+    while traceback is not None and traceback.tb_frame.f_code.co_filename == __file__:
+        traceback = traceback.tb_next
+    return traceback
+
+
+class _Noticed:
+    """The same for a block."""
+
+    def __init__(self, plain: Any, notes: Notes) -> None:
+        self._plain = plain
+        self._notes = notes
+
+    def __enter__(self) -> Any:
+        return self._plain.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        leave = Noticed(
+            self._plain.__exit__, self._notes
+        )  # waits for what runs on the device, which may fail
+        handled = bool(leave(kind, error, traceback))
+        if error is not None and not handled:
+            self._notes(error)
+        return handled
+
+
+@contextmanager
+def noticed_step(model: Any, name: str, who: object, note: Note) -> Iterator[None]:
+    """Notes what the model's compiled function raises, for the length of the block.
+
+    It is one object for one compiled function, kept with it: tapped steps are known by the function they were made for.
+    """
+    own = vars(model)
+    there = own.get(name)
+    noticed = there if isinstance(there, Noticed) else getattr(there, "_fitscope_noticed", None)
+    if noticed is None and isinstance(there, FunctionType):
+        noticed = there._fitscope_noticed = Noticed(there, Notes())  # type: ignore[attr-defined]
+    if noticed is None:  # something else stands there, of which we know nothing
+        yield
+        return
+    noticed.notes.add(who, note)
+    own[name] = noticed
+    try:
+        yield
+    finally:
+        if noticed.notes.remove(who) and own.get(name) is noticed:
+            own[name] = noticed.plain
+
+
+def _local(frame: FrameType, names: tuple[str, ...]) -> Any:
+    """A local variable of a frame that runs."""
+    there = frame.f_locals
+    try:
+        return next((there[name] for name in names if name in there), None)
+    finally:
+        if type(there) is dict:  # before Python 3.13 a copy that the frame keeps, with all the data in it
+            there.clear()
+
+
+def _notes(owner: Any) -> Notes:
+    notes: Notes = vars(owner).setdefault("_fitscope_notes", Notes())
+    return notes
+
+
+def _replace(owner: Any, name: str, make: Callable[[Callable[..., Any]], Any]) -> None:
+    """Replaces a method on this instance, once. Without a cycle: that nobody needs the instance any more tells the end of `fit`."""
+    if name not in vars(owner):
+        reference, method = weakref.ref(owner), getattr(type(owner), name)
+        vars(owner)[name] = make(lambda *args, **kwargs: method(reference(), *args, **kwargs))

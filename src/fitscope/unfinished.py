@@ -1,0 +1,165 @@
+"""The writers that have not ended, and the one place that waits for them when the process ends.
+
+A writer enters when its thread starts and leaves when its thread has ended, never earlier: not when its training is over, not
+when somebody stopped waiting for it. Whatever ends the process in a way that Python sees (the end of the script, an exception
+that nobody catches, `sys.exit`, the end of a `multiprocessing` child) therefore waits for every writer with something in its queue.
+
+Python waits in two places. Functions of `threading` run first, before Python joins threads and before any `atexit` function:
+JAX and TensorFlow tear themselves down there, executors and the starting of threads end in between, and captured tensors are
+theirs. Writers whose training may still go on in another thread are left until those threads are joined: to `atexit`.
+
+Nothing here takes a lock. A second Ctrl-C, a signal handler or the garbage collector may run at any instruction, also in the middle of
+a call to this module.
+"""
+
+from __future__ import annotations
+
+import atexit
+import concurrent.futures.thread  # noqa: F401 - it stops executors at the end; those before us in this list stop after us
+import contextlib
+import os
+import signal
+import sys
+import threading
+from typing import Protocol
+
+
+class Writer(Protocol):
+    """What this module asks of a writer. Every method may be called from a signal handler, but for the last two."""
+
+    ended: bool  #: its thread has done everything it will do
+
+    def more_may_come(self) -> bool:
+        """Whether the training goes on although the main thread has ended."""
+
+    def process_ends(self, signal: str | None) -> None:
+        """Takes nothing more, works off the queue, and ends. Does not wait. The signal that ends the process, if one does."""
+
+    def hurry(self) -> None:
+        """Skips and counts what is still queued."""
+
+    def waiting(self) -> int:
+        """How many items are queued."""
+
+    def wait(self) -> None:
+        """Returns when `ended`. A KeyboardInterrupt may end the wait."""
+
+    def goodbye(self) -> None:
+        """The process ends and the writer has ended: reports what there is to report."""
+
+
+#: By thread. A thread stays until it is no longer alive, its writer until it has ended: a writer knows a whole model.
+_all: dict[threading.Thread, Writer | None] = {}
+Ending = dict[threading.Thread, Writer]
+
+_registered = False
+_given_up = False  # the user did not want to wait at all
+_dying: tuple[int, set[threading.Thread]] | None = None  # of which signal, and which writers it waits for
+
+
+def enter(thread: threading.Thread, writer: Writer) -> None:
+    """A writer is about to start its thread."""
+    _register()
+    for other, still in list(_all.items()):
+        if still is None and not other.is_alive():
+            _all.pop(other, None)
+    _all[thread] = writer
+
+
+def leave(thread: threading.Thread) -> None:
+    """The last thing that a writer's thread does."""
+    if thread in _all:
+        _all[thread] = None
+    if _dying is not None:
+        _dying[1].discard(thread)
+        _die()
+
+
+def writers() -> list[Writer]:
+    """Those that have not ended."""
+    return [writer for writer in list(_all.values()) if writer is not None]
+
+
+def terminate(number: int) -> None:
+    """Has the process die of a signal, whose action is the default again, as soon as every writer of now has ended.
+
+    The training thread goes on in the meantime. To stand still would be to wait for what the writers may need from it.
+    """
+    global _dying
+    there = {thread: writer for thread, writer in list(_all.items()) if writer is not None}
+    _dying = number, set(there)
+    for writer in there.values():
+        writer.process_ends(signal.Signals(number).name)
+    _dying[1].intersection_update({thread for thread, writer in list(_all.items()) if writer is not None})
+    _die()
+
+
+def _die() -> None:
+    if _dying is not None and not _dying[1]:
+        os.kill(os.getpid(), _dying[0])
+
+
+def _register() -> None:
+    """At the first writer, so that frameworks registered their own functions before: the last one registered runs first."""
+    global _registered
+    if not _registered:
+        _registered = True
+        # Python 3.9 to 3.14. Private; without it `atexit` does all, and runs before the frameworks' functions.
+        register = getattr(threading, "_register_atexit", None)
+        if register is not None:
+            with contextlib.suppress(RuntimeError):  # the process is ending already
+                register(_finish, main_thread_only=True)
+        atexit.register(_finish)
+
+
+def _finish(*, main_thread_only: bool = False) -> None:
+    """The process ends: every writer works off its queue."""
+    if _given_up:
+        return
+    ending = {
+        thread: writer
+        for thread, writer in list(_all.items())
+        if writer is not None and not (main_thread_only and writer.more_may_come())
+    }
+    for writer in ending.values():
+        writer.process_ends(None)
+    try:
+        _wait(ending)
+    except KeyboardInterrupt:
+        _hurry(ending)
+    for writer in ending.values():
+        if writer.ended:
+            writer.goodbye()
+
+
+def _wait(ending: Ending) -> None:
+    for thread, writer in ending.items():
+        writer.wait()
+        thread.join()  # it has a few instructions left
+
+
+def _hurry(ending: Ending) -> None:
+    """The user does not want to wait: closes the runs without what is queued, and says so. Another Ctrl-C leaves them as they are."""
+    global _given_up
+    try:
+        left = sum(writer.waiting() for writer in ending.values())
+        print(f"fitscope: interrupted again, {left} captured steps are not written", file=sys.stderr)
+        for writer in ending.values():
+            writer.hurry()
+        _wait(ending)
+    except KeyboardInterrupt:
+        _given_up = True
+        print("fitscope: left at once, the runs hold what was flushed before", file=sys.stderr)
+
+
+def _forked() -> None:
+    """A child has none of our threads, and the runs are its parent's."""
+    global _dying
+    _dying = None
+    for writer in writers():
+        writer.ended = True
+    _all.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
