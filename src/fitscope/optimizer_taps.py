@@ -127,7 +127,9 @@ class OptimizerTaps:
             if path is None or (kind, path) not in self.wants:
                 continue
             if value is None:
-                self.collector.failed[f"{kind}/{path}"] = "no gradient of the loss reaches it"
+                self.collector.failed[f"{kind}/{path}"] = (
+                    "its optimizer is given no gradient of it: the loss is not made from it"
+                )
             else:
                 guarded(self.collector, Site(f"{kind}/{path}", (kind, path), False), value)
 

@@ -60,8 +60,11 @@ class Recording:
         self._counted: int | None = None  # by the optimizer, when the newest epoch began
         if after is not None and after.plan.same(plan):  # nothing to compile again
             self._steps = after._steps
+        self._offset = 0  # steps that were done before this optimizer began to count
         if after is not None and after._optimizer is self._optimizer:
-            self.next_step, self._counted = after.next_step, after._counted
+            self.next_step, self._counted, self._offset = after.next_step, after._counted, after._offset
+        elif after is not None:  # compiled anew, it counts from 0; one that was restored may know better
+            self._offset = max(after.done() - self._iterations(), 0)
         known = len(self._steps.first_calls)  # of those before us
         recorder.first_calls = lambda: self._steps.first_calls[known:]
         proven = len(self._steps.proofs)
@@ -259,9 +262,10 @@ class Recording:
         return max(known - batch, ours, 0 if self.seen_step is None else self.seen_step + 1)
 
     def _iterations(self) -> int:
-        """The optimizer's count; the one before where it has none, because a stateless loop carries its state elsewhere."""
+        """The steps done by the optimizer's count; the count before where a stateless loop carries its state elsewhere."""
         try:
-            return self.adapter.iterations(self._optimizer) if self._optimizer is not None else 0
+            counted = self.adapter.iterations(self._optimizer) if self._optimizer is not None else 0
+            return self._offset + counted
         except RuntimeError:  # JAX, of an array that was donated
             return self._counted or 0
 

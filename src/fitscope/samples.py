@@ -58,6 +58,11 @@ class SampleLosses:
         found = []
         for number, (_, loss, factor, name) in enumerate(parts):
             of = functools.partial(_of_output, groups, output=str(name), number=number)
+            if not _by_elements(loss):
+                self._note(
+                    f"the loss {name!r} has a `__call__` of its own, which need not be made of one loss for each sample"
+                )
+                continue
             elements = self._elements(loss, of("y"), of("y_pred"))
             if elements.ndim == 0:
                 self._note(f"the loss {name!r} is one number for the whole batch, not one for each sample")
@@ -104,6 +109,11 @@ class SampleLosses:
         if (self._site, text) not in self._told:
             self._told.add((self._site, text))
             self._tell(self._site, text)
+
+
+def _by_elements(loss: Any) -> bool:
+    """Whether Keras itself weights and reduces what `loss.call` returns, one number for each element."""
+    return str(getattr(type(loss).__call__, "__module__", "")).startswith("keras.")
 
 
 def _parts_of_loss(model: Any) -> list[Any]:

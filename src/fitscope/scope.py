@@ -73,7 +73,7 @@ class Scope(Hooks):
         npy: A directory for what is kept of each epoch: `epoch_0003_predictions.npy`.
 
     One scope may watch several trainings, one after the other. `fit` called again on the same model continues its
-    run; another model begins a new one.
+    run, also after a new `compile`; another model begins a new one.
     """
 
     #: Keras dispatches batch ends asynchronously only if every callback says that it does not mind.
@@ -405,7 +405,7 @@ class Scope(Hooks):
         self._frame = None
         self._notice(frame, owner)
         border = _border()
-        if border.unbuilt(self._model, loss=any(watch.per_sample for watch in self._watches)):
+        if border.unbuilt(self._model):
             self._wait(border, phase, owner, before)
         else:
             self._begin(border, owner, before)

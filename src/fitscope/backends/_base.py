@@ -26,6 +26,7 @@ import numpy as np
 from fitscope.anatomy import Anatomy
 from fitscope.attach import Site
 from fitscope.plan import Wants
+from fitscope.sites import Collector
 
 #: The attribute of a Keras model that holds the compiled function of a phase, and the method it is made from.
 PHASES = {
@@ -64,7 +65,8 @@ class Harvest:
                 self.failed[name] = NO_GRADIENT if gradient else "the step did not hand it out"
 
 
-NO_GRADIENT = "no gradient of the loss reaches it"
+NO_GRADIENT = "the step computes no gradient of it: nothing that it is made from is trained, or the loss is not made from it"
+NO_NUMBERS = "it holds no numbers (text, or a handle)"
 NOT_FLOATING = "it holds no floating-point numbers, so it has no gradient"
 
 
@@ -112,6 +114,13 @@ class Finish:
 
     def __call__(self, tensors: dict[str, Any], sites: Mapping[str, Site]) -> dict[str, Any]:  # noqa: ARG002
         return tensors
+
+
+def numbers_inside(collector: Collector, site: Site, what: str) -> Site:
+    """Where the numbers of a sparse or ragged tensor are recorded; says so of the site itself."""
+    inside = replace(site, name=f"{site.name}/values", batched=False)
+    collector.failed[site.name] = f"it is a {what} tensor; the numbers in it are recorded as {inside.name}"
+    return inside
 
 
 def finished(harvest: Harvest, finish: Finish) -> Harvest:
@@ -245,8 +254,8 @@ class Adapter(ABC):
     def why_not(self, model: Any) -> str | None:
         """Why this model cannot be tapped as it is, or None."""
 
-    def unbuilt(self, model: Any, *, loss: bool = False) -> bool:  # noqa: ARG002
-        """Whether the first step will build parts of the model, or of its `loss`. Most backends build them before."""
+    def unbuilt(self, model: Any) -> bool:  # noqa: ARG002
+        """Whether the first step will build parts of the model. Most backends build them before."""
         return False
 
     def build(self, model: Any, phase: str, *args: Any) -> tuple[Any, ...]:  # noqa: ARG002

@@ -22,11 +22,13 @@ import jax.extend.core as jex
 import jax.numpy as jnp
 import numpy as np
 from jax._src import api  # its `vjp`, see `_compat`
+from jax.experimental.sparse import JAXSparse
 from jax.interpreters import ad, batching, mlir
 
 from fitscope._compat import jax_bind, jax_differentiators, jit_options
 from fitscope.attach import Site, attached, guarded, patched, show_batch
 from fitscope.backends._base import (
+    NO_GRADIENT,
     NOT_FLOATING,
     PHASES,
     SMALL,
@@ -36,6 +38,7 @@ from fitscope.backends._base import (
     Program,
     Thin,
     finished,
+    numbers_inside,
     steps_of,
 )
 from fitscope.backends._jax_programs import EagerFit, EagerStep, Fit, Step, Traced
@@ -99,6 +102,9 @@ class _Collector:
         self.losses = Losses(self)
 
     def see(self, site: Site, tensor: Any) -> Any:
+        if isinstance(tensor, JAXSparse):
+            self.see(numbers_inside(self, site, "sparse"), tensor.data)
+            return tensor
         self.harvest.sites[site.name] = site
         _tap(jnp.asarray(tensor), site.name)
         return tensor
@@ -430,7 +436,7 @@ class JaxAdapter(Adapter):
 
 def _unseen(name: str) -> str:
     if name.startswith("gradients/"):
-        return "no gradient of the loss reaches it in a way that can be seen from outside (a loop, or not connected)"
+        return f"{NO_GRADIENT}; or the step does so in a loop or a branch, where it has no single value"
     return "it is computed inside a loop or a branch, where it has no single value"
 
 

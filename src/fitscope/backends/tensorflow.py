@@ -14,8 +14,10 @@ from __future__ import annotations
 import itertools
 import math
 import threading
+import types
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +28,7 @@ from fitscope.anatomy import unbuilt
 from fitscope.attach import Site, attached, guarded, show_batch
 from fitscope.backends._base import (
     NO_GRADIENT,
+    NO_NUMBERS,
     NOT_FLOATING,
     PHASES,
     SMALL,
@@ -37,13 +40,14 @@ from fitscope.backends._base import (
     TapFailed,
     Thin,
     finished,
+    numbers_inside,
     steps_of,
     wanted_weights,
 )
 from fitscope.backends._shadow import handed_out, rows_of
 from fitscope.backends._tensorflow_programs import Fit, Predict, Step, without_optionals
 from fitscope.losses import Losses
-from fitscope.plan import LOSS
+from fitscope.plan import LOSS, SAMPLE_LOSS
 from fitscope.sampling import as_rows, stride
 from fitscope.shield import shield
 from fitscope.sites import kept
@@ -59,9 +63,16 @@ class _Collector:
         self.losses = Losses(self)
         self.graph = _graph()
         self.ungraded: dict[str, Any] = {}  # site → tensor whose gradient no tape was asked for yet
+        self.logits: dict[str, str] = {}  # a site → the one of the logits behind it
 
     def see(self, site: Site, tensor: Any) -> Any:
-        if self._reachable(site, tensor):
+        if isinstance(tensor, tf.SparseTensor | tf.RaggedTensor):
+            what = "sparse" if isinstance(tensor, tf.SparseTensor) else "ragged"
+            numbers = tensor.values if what == "sparse" else tensor.flat_values
+            self.see(numbers_inside(self, site, what), numbers)
+        elif getattr(tensor, "dtype", None) in _NO_NUMBERS and site.place != SAMPLE_LOSS:
+            self.failed[site.name] = NO_NUMBERS
+        elif self._reachable(site, tensor):
             self.harvest.sites[site.name] = site
             # Gradients of embeddings come as slices of a tensor that is zero elsewhere.
             self.harvest.tensors[site.name] = (
@@ -75,7 +86,28 @@ class _Collector:
         elif self._reachable(site, tensor):
             self.harvest.sites[site.name] = site
             self.ungraded[site.name] = tensor
+            logits = _logits_of(tensor)
+            if logits is not None:
+                behind = replace(site, name=f"{site.name}/logits")
+                self.logits[site.name] = behind.name
+                self.harvest.sites[behind.name] = behind
+                self.ungraded[behind.name] = logits
         return tensor
+
+    def no_more_gradients(self) -> None:
+        """The step has computed all its gradients: says of each that did not come why not."""
+        for name, behind in self.logits.items():
+            if name in self.ungraded and behind not in self.ungraded:
+                del self.ungraded[name]
+                self.failed[name] = (
+                    f"Keras computes the loss from the logits, so no gradient passes here; theirs is {behind}"
+                )
+            else:  # the gradient came where it was expected, or nowhere
+                self.ungraded.pop(behind, None)
+                self.harvest.sites.pop(behind, None)
+                self.harvest.tensors.pop(behind, None)
+        for name in self.ungraded:
+            self.failed[name] = NO_GRADIENT
 
     def _reachable(self, site: Site, tensor: Any) -> bool:
         tensor = tensor.rows if isinstance(tensor, Thin) else tensor
@@ -84,6 +116,18 @@ class _Collector:
             self.failed[site.name] = "it is computed inside a loop, a branch or a tf.function of its own"
             return False
         return True
+
+
+#: Types of which there is nothing to count.
+_NO_NUMBERS = (tf.string, tf.variant, tf.resource)
+
+
+def _logits_of(tensor: Any) -> Any | None:
+    """What a softmax or sigmoid was taken of: Keras computes a cross-entropy from that, past the softmax."""
+    logits = getattr(tensor, "_keras_logits", None)
+    if logits is None and not tf.executing_eagerly() and tensor.op.type in ("Softmax", "Sigmoid"):
+        logits = tensor.op.inputs[0]
+    return logits
 
 
 def _graph() -> Any:
@@ -135,8 +179,8 @@ def _single_step(ask: Ask, collector: _Collector, run: Any) -> Any:
             with kept(collector, site.name):
                 moved = site.place[0] == "updates"
                 guarded(collector, site, _minus(_now(ask, weight, site), old) if moved else old)
-    for name in collector.ungraded:
-        collector.failed[name] = NO_GRADIENT
+    with kept(collector):
+        collector.no_more_gradients()
     return result
 
 
@@ -197,16 +241,27 @@ class _Trace:
         return Harvest(tensors, seen.sites, dict(seen.failed), seen.noted, seen.broken)
 
 
+def _inlined(function: Any) -> Any:
+    """What a `tf.function` runs, to be traced into a graph that is there: from a graph of its own no tensor could be handed out."""
+    if not isinstance(function, tf.types.experimental.PolymorphicFunction):
+        return function
+    body = function.python_function
+    method = getattr(body, "__original_wrapped__", body)
+    if (
+        type(getattr(method, "__self__", None)).__name__ == "TfMethodTarget"
+    ):  # TensorFlow's stand-in for the instance
+        body = types.MethodType(method.__func__, method.__self__.target)
+    if function._autograph:  # ours is not to be converted, theirs is
+        body = tf.__internal__.autograph.tf_convert(body, tf.__internal__.autograph.control_status_ctx())
+    return body
+
+
 def _function(ask: Ask, function: Any) -> Program:
     """The user's own step with taps: a `tf.function` like the one it is, or run as it is."""
     compiled = isinstance(function, tf.types.experimental.PolymorphicFunction)
     xla = bool(compiled and function._jit_compile)
     trace = _Trace(ask, compiled=compiled, xla=xla)
-    body = function
-    if compiled:
-        body = function.python_function
-        if function._autograph:  # ours is not to be converted, theirs is
-            body = tf.__internal__.autograph.tf_convert(body, tf.__internal__.autograph.control_status_ctx())
+    body = _inlined(function)
 
     @tf.autograph.experimental.do_not_convert
     def tapped(*args: Any, **kwargs: Any) -> Any:
@@ -231,12 +286,12 @@ class TensorFlowAdapter(Adapter):
             return "the model trains under tf.distribute with several replicas, which is not supported yet"
         return None
 
-    def unbuilt(self, model: Any, *, loss: bool = False) -> bool:
+    def unbuilt(self, model: Any) -> bool:
         # Outside of tf.distribute Keras leaves building to the trace of the first step. The loss makes the metrics of
         # single outputs then.
         compiled = getattr(model, "_compile_loss", None)
         several = len(getattr(model, "output_names", None) or ()) > 1
-        return bool(unbuilt(model)) or ((several or loss) and compiled is not None and not compiled.built)
+        return bool(unbuilt(model)) or (several and compiled is not None and not compiled.built)
 
     def build(self, model: Any, phase: str, *args: Any) -> tuple[Any, ...]:
         @tf.autograph.experimental.do_not_convert
@@ -276,7 +331,7 @@ class TensorFlowAdapter(Adapter):
         trace = _Trace(ask, compiled=not model.run_eagerly, xla=model.jit_compile and not model.run_eagerly)
 
         def one_step(data: Any) -> Any:
-            return trace(lambda: getattr(model, PHASES[ask.phase][1])(data), data)
+            return trace(lambda: _inlined(getattr(model, PHASES[ask.phase][1]))(data), data)
 
         @tf.autograph.experimental.do_not_convert
         def on_data(data: Any) -> Any:

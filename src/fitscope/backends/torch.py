@@ -32,6 +32,7 @@ from fitscope.backends._base import (
     TapFailed,
     Thin,
     finished,
+    numbers_inside,
     steps_of,
     wanted_weights,
 )
@@ -57,6 +58,9 @@ class _Collector:
     def see(self, site: Site, tensor: Any) -> Any:
         if isinstance(tensor, torch.Tensor) and tensor.is_meta:
             return tensor  # Keras is only asking for a shape
+        if isinstance(tensor, torch.Tensor) and tensor.layout is not torch.strided:
+            self.see(numbers_inside(self, site, "sparse"), tensor.detach().to_sparse().coalesce().values())
+            return tensor
         kept = self._kept(site, tensor)
         self.harvest.sites[site.name] = site
         self.harvest.tensors[site.name] = kept
@@ -197,7 +201,7 @@ class TorchAdapter(Adapter):
     def why_not(self, model: Any) -> str | None:  # noqa: ARG002
         return None
 
-    def unbuilt(self, model: Any, *, loss: bool = False) -> bool:  # noqa: ARG002
+    def unbuilt(self, model: Any) -> bool:
         return bool(unbuilt(model))  # only predict() leaves it at that
 
     def build(self, model: Any, phase: str, *args: Any) -> tuple[Any, ...]:  # noqa: ARG002

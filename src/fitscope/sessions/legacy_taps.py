@@ -75,8 +75,7 @@ class Taps:
         self._undo.close()
         collector = self._collector
         assert collector is not None
-        for name in collector.ungraded:
-            collector.failed[name] = "no gradient of the loss reaches it"
+        collector.no_more_gradients()
         if not self._model.run_eagerly:
             detach(collector, self._zero)
         self.seen.sites.update(collector.harvest.sites)

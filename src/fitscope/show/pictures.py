@@ -102,6 +102,13 @@ def layer_series(run: RunLike, layer: str, stat: str = "rms", kind: str = "activ
 def batch_loss(run: RunLike) -> View:
     """The loss of every recorded batch, and when anything stood out."""
     g = gathered(run)
+    if not g.loss.count:
+        why = g.run.unseen.get("loss", "none was watched, or no step was captured")
+        raise RunError(
+            "a run with the loss of its batches",
+            f"{g.run.id!r}, which has none: {why}",
+            "Watch it: fs.loss()",
+        )
     return _curve(g, "batch_loss", "loss per batch", g.loss.steps, g.loss.values, ("loss", "lanes"))
 
 
