@@ -82,21 +82,20 @@ class TappedSteps:
 
     def _timed(self, program: Program) -> Program:
         """Has the program measure its own calls in which something is traced and compiled."""
+        first = True  # whatever the first run does, it does once: torch compiles without telling
         tracing = 0.0  # seconds, of a program that was traced and not compiled yet
 
         def timed(run: Callable[..., Any], *given: Any, runs: bool) -> Any:
-            nonlocal tracing
+            nonlocal first, tracing
             known, began = self._traced, time.perf_counter()
             try:
                 return run(*given)
             finally:
-                if self._traced > known or (
-                    runs and tracing
-                ):  # at first, and again for a batch of another size
+                if self._traced > known or (runs and (tracing or first)):  # again for a batch of another size
                     tracing += time.perf_counter() - began
                     if runs:
                         self.first_calls.append(tracing)
-                        tracing = 0.0
+                        first, tracing = False, 0.0
 
         for name, runs in (("obstacle", False), ("take", True), ("look", True)):
             setattr(program, name, functools.partial(timed, getattr(program, name), runs=runs))
