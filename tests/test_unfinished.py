@@ -120,6 +120,20 @@ def test_the_end_of_a_script_waits_for_everything(script, leave, code):
     assert one.said()[-2:] == ["end of items", "goodbye"]
 
 
+@pytest.mark.parametrize(
+    ("leave", "code"),
+    [
+        ("raise KeyboardInterrupt", -signal.SIGINT),
+        ("import code; code.InteractiveConsole().push('raise KeyboardInterrupt')", 0),
+    ],
+    ids=["not caught", "in a console"],
+)
+def test_code_that_a_writer_executes_leaves_the_exit_status_alone(script, leave, code):
+    one = script(f"writer = make(end=lambda: exec('import dataclasses'))\n{leave}")
+    assert one.wait() == code, one.errors
+    assert one.items() == ALL
+
+
 def test_several_writers(script):
     one = script("for name in 'abc': make(name)\nmake('d').close(wait=False)")
     assert one.wait() == 0

@@ -116,6 +116,7 @@ def _finish(*, main_thread_only: bool = False) -> None:
     """The process ends: every writer works off its queue."""
     if _given_up:
         return
+    by_interrupt = _uncaught_interrupt()
     ending = {
         thread: writer
         for thread, writer in list(_all.items())
@@ -130,6 +131,21 @@ def _finish(*, main_thread_only: bool = False) -> None:
     for writer in ending.values():
         if writer.ended:
             writer.goodbye()
+    if by_interrupt:
+        with contextlib.suppress(KeyboardInterrupt):
+            exec("raise KeyboardInterrupt")
+
+
+def _uncaught_interrupt() -> bool:
+    """Whether the process ends by a KeyboardInterrupt that nobody caught.
+
+    Python then dies of SIGINT, for which a flag in C stands (3.11 to 3.14). Whatever executes code in a string, as making a dataclass does,
+    takes the flag back, also on a writer's thread. Raising another one in such code sets it again. A console
+    that shows an exception and goes on remembers it in the same place; but there the exception left a frame that was called.
+    """
+    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    outermost = error.__traceback__ if type(error) is KeyboardInterrupt else None
+    return outermost is not None and outermost.tb_frame.f_back is None and not hasattr(sys, "ps1")
 
 
 def _wait(ending: Ending) -> None:

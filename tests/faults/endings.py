@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import os
 import random
 import resource
@@ -70,6 +71,7 @@ def serve() -> tuple[str, str, int] | None:
     from fitscope.reduce import host
 
     host.warm_up()
+    gc.freeze()  # children do not go through what they share
     print("ready", flush=True)
     for line in sys.stdin:
         name, folder, at = line.rstrip("\n").split("\t")
