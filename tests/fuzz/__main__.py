@@ -22,7 +22,7 @@ from fuzz.shrink import shrink
 from fuzz.summary import reason, summary
 from fuzz.workers import Worker
 
-CHUNK = 60  #: models per process
+CHUNK = 150  #: models per process
 ATTEMPTS = 4  #: of drawing a model that trains without a scope
 
 
@@ -32,7 +32,7 @@ def main() -> int:
     parser.add_argument("--n", type=int, default=100, help="how many models")
     parser.add_argument("--seed", type=int, default=0, help="the first seed; the others count on from it")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
-    parser.add_argument("--seconds", type=float, default=180, help="what one model may take at most")
+    parser.add_argument("--seconds", type=float, default=180, help="of CPU that one model may take")
     parser.add_argument("--results", type=Path, help="the file of results; one that exists is continued")
     parser.add_argument("--no-shrink", action="store_true", help="do not look for the smallest failing model")
     parser.add_argument(

@@ -48,6 +48,8 @@ def draw(seed: int, backend: str, attempt: int = 0) -> Spec:
     }
     policy = "float32" if distributed else chance.weighted(policies)
     jit, eager = (None, False) if distributed else chance.weighted(MODES[backend])
+    if LAYERS[must].eager:
+        jit, eager, distributed = None, True, False
     spec: Spec = {
         "seed": seed, "backend": backend, "attempt": attempt, "must": must, "policy": policy, "jit": jit, "eager": eager,
         "distribution": chance.one_of("data", "model") if distributed else None,
@@ -131,7 +133,7 @@ def _training(chance: Chance, spec: Spec) -> None:
         ]
     )
     steps = chance.between(22, 26) if compiled and chance.maybe(0.5) else chance.between(2, 4)
-    odd = 0 if spec["distribution"] or chance.maybe(0.75) else chance.between(1, batch - 1)
+    odd = 0 if spec["distribution"] or chance.maybe(0.85) else chance.between(1, batch - 1)
     form = chance.weighted({"arrays": 70, "generator": 8, "pydataset": 8, "tf": 8, "loader": 6})
     if spec["distribution"] or (form == "tf" and spec["backend"] != "tensorflow" and chance.maybe(0.7)):
         form = "arrays"
@@ -145,7 +147,7 @@ def _training(chance: Chance, spec: Spec) -> None:
     }
     if form == "arrays":
         data["shuffle"] = chance.maybe(0.5)
-    if not spec["distribution"] and spec["backend"] != "torch" and chance.maybe(0.15):
+    if not spec["distribution"] and spec["backend"] != "torch" and chance.maybe(0.07):
         spec["steps_per_execution"] = chance.one_of(2, 3)
     if spec["step"] != "two":
         if chance.maybe(0.2):
@@ -177,7 +179,7 @@ def _training(chance: Chance, spec: Spec) -> None:
     if "schedules" in str(spec["optimizer"]) or spec["optimizer"]["name"] == "MultiOptimizer":
         spec["callbacks"] = []  # Keras sets no learning rate that a schedule decides
     if chance.maybe(0.1):
-        spec["again"] = chance.one_of("fit", "compile")
+        spec["again"] = chance.one_of("fit", "fit", "compile")
 
 
 def _plain_pairs(spec: Spec) -> bool:

@@ -30,9 +30,9 @@ def same(*shapes: Shape, **possible: Sequence[str]) -> Kind:
     return Kind(shapes or ANY, lambda chance, shape: ({**must, **chance.options(0.5, **rest)}, shape))
 
 
-def augmentation(**possible: Sequence[str]) -> Kind:
+def augmentation(eager: bool = False, plain: bool = False, **possible: Sequence[str]) -> Kind:
     kind = same(*IMAGES, **possible)
-    return Kind(IMAGES, kind.arguments, accepts=lambda shape: shape[-1] == 3)
+    return Kind(IMAGES, kind.arguments, accepts=lambda shape: shape[-1] == 3, eager=eager, plain=plain)
 
 
 def whole(n: int, size: int, stride: int, padding: str) -> int:
@@ -117,7 +117,7 @@ def recurrent_arguments(chance: Chance, shape: Shape) -> tuple[Args, Outputs]:
     units = chance.one_of(2, 3, 4)
     args = {"units": str(units), **kernel(chance, "kernel", "recurrent")}
     args |= chance.options(
-        0.15, dropout=["0.2"], recurrent_dropout=["0.2"], go_backwards=["True"], unroll=["True"]
+        0.08, dropout=["0.2"], recurrent_dropout=["0.2"], go_backwards=["True"], unroll=["True"]
     )
     sequences = chance.maybe(0.5)
     if sequences:

@@ -69,7 +69,7 @@ class Drawing:
         outputs: Any = out
         if args is None:
             args, outputs = kind.arguments(chance, given.shape)
-            args = args | common(chance)
+            args = args if kind.plain else args | common(chance)
         if self.linear and isinstance(outputs, list):  # a Sequential model takes one output of each layer
             args.pop("return_state")
             outputs = outputs[0]

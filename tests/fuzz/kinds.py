@@ -43,6 +43,8 @@ class Kind:
     why_only: str = ""  #: why not on the other backends
     calling: Callable[[Chance], Args] = field(default=lambda chance: {})  #: arguments of the call itself
     prelude: str = ""  #: what the program has to define first
+    eager: bool = False  #: only in eager steps
+    plain: bool = False  #: its class does not take the options that all other layers have
 
     def fits(self, shape: Shape, takes: str) -> bool:
         ranks = {len(example) for example in self.shapes}

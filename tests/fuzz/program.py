@@ -175,7 +175,7 @@ def _subclass(graph: Graph, name: str, base: str) -> str:
     return (
         f"class {name}({base}):\n    def __init__(self):\n        super().__init__(name='{name.lower()}')\n"
         + indented(own, 2)
-        + "\n\n    def call(self, inputs):\n"
+        + "\n\n    def call(self, inputs, training=None):\n"
         + indented(calls, 2)
         + f"\n\n\ndef make_{name}():\n    return {name}()"
     )

@@ -13,7 +13,7 @@ import keras
 import pytest
 
 from fitscope.errors import FitscopeWarning
-from fuzz import compare
+from fuzz import compare, workers
 from fuzz.draw import draw
 from fuzz.program import program
 from fuzz.shrink import shrink
@@ -126,7 +126,8 @@ for line in sys.stdin:
 
 
 @pytest.mark.once
-def test_a_worker_that_dies_or_hangs_is_a_finding_and_the_next_model_gets_another(spec):
+def test_a_worker_that_dies_or_hangs_is_a_finding_and_the_next_model_gets_another(spec, monkeypatch):
+    monkeypatch.setattr(workers, "PATIENCE", 1)
     worker = Worker(seconds=2, starting=60, command=(sys.executable, "-c", ODD_WORKER))
     for must, faults in (
         ("", None),
