@@ -147,3 +147,92 @@ def test_gathering_gradients_is_no_validation(tools, tmp_path):
     run = fs.open(tmp_path)
     assert list(run.frame("loss")["epoch"]) == [0, 0, 0]
     assert set(run.sites) == {"loss", "predictions"}
+
+
+# ---- a look at the training batch is no validation ---------------------------------------------------------------
+
+
+def looking(tools, scope, order, *, validate=(), every=1, slices=False):
+    """Steps on batches that do not come again; the training batch is evaluated before or after the step, or both."""
+    net = tools.classifier()
+    data = tools.batches(10)
+    (a, b) = tools.batches(12)[11]
+    whole = [np.concatenate(part) for part in zip(*data, strict=True)]
+    with tools.session() as sess:
+        sess.run(tf1.global_variables_initializer())
+        with scope.session(sess):
+            for i, (x, y) in enumerate(data):
+                feed = {net.x: x, net.y: y}
+                again = (
+                    {net.x: whole[0][8 * i : 8 * i + 8], net.y: whole[1][8 * i : 8 * i + 8]}
+                    if slices
+                    else feed
+                )
+                for what in order:
+                    if what == "step":
+                        sess.run(net.train, feed)
+                    elif i % every == 0:
+                        sess.run([net.loss, net.logits], again)
+                if i in validate:
+                    sess.run(net.loss, {net.x: a, net.y: b})
+    return fs.open(scope.path)
+
+
+@pytest.mark.parametrize("slices", [False, True], ids=["the same arrays", "other arrays"])
+@pytest.mark.parametrize(
+    "order", [("step", "look"), ("look", "step"), ("look", "step", "look")], ids="-".join
+)
+def test_a_look_at_the_training_batch_ends_no_epoch(tools, tmp_path, order, slices):
+    scope = fs.Scope(tmp_path, [fs.loss(), fs.predictions()], every=1, on=ON)
+    run = looking(tools, scope, order, validate=(4, 9), slices=slices)
+    frame = run.frame("loss")
+    assert list(frame["epoch"]) == [0] * 5 + [1] * 5
+    assert list(frame["batch"]) == [0, 1, 2, 3, 4] * 2
+    passes = run.frame("validation/loss").reset_index()
+    assert list(passes["step"]) == [5, 10]
+    assert list(passes["batch"]) == [0, 0]
+    assert list(passes["epoch"]) == [0, 1]
+    assert dict(run.unseen) == {}
+
+
+def test_where_nothing_else_is_evaluated_the_run_says_so(tools, tmp_path):
+    scope = fs.Scope(tmp_path, [fs.loss(), fs.predictions()], every=1, on=ON)
+    run = looking(tools, scope, ("look", "step"), every=3)
+    assert list(run.frame("loss")["epoch"]) == [0] * 10
+    assert set(run.sites) == {"loss", "predictions"}
+    assert "the batch that it trains on" in run.unseen["validation"]
+
+
+def test_a_validation_on_a_batch_that_was_trained_on_is_one(tools, tmp_path):
+    """Also if the next epoch begins with that very batch."""
+    net = tools.classifier()
+    data = tools.batches(4)
+    scope = fs.Scope(tmp_path, [fs.loss(), fs.predictions()], every=1, on=ON)
+    with tools.session() as sess:
+        sess.run(tf1.global_variables_initializer())
+        with scope.session(sess):
+            for _ in range(3):
+                for x, y in data:
+                    sess.run(net.train, {net.x: x, net.y: y})
+                sess.run(net.loss, {net.x: data[0][0], net.y: data[0][1]})
+    run = fs.open(tmp_path)
+    assert list(run.frame("loss")["epoch"]) == [0] * 4 + [1] * 4 + [2] * 4
+    assert list(run.frame("validation/loss")["epoch"]) == [0, 1, 2]
+
+
+def test_each_of_two_train_ops_is_captured_however_seldom(tools, tmp_path):
+    """Every second step would be that of the same one."""
+    net = tools.classifier()
+    loss = tf.reduce_mean(tf.square(net.logits), name="other")
+    other = tf1.train.GradientDescentOptimizer(0.1).minimize(loss, var_list=tf1.trainable_variables("head"))
+    x, y = tools.batches(1)[0]
+    scope = fs.Scope(tmp_path, fs.loss(), every=2)
+    with tools.session() as sess:
+        sess.run(tf1.global_variables_initializer())
+        with scope.session(sess):
+            for _ in range(4):
+                sess.run(net.train, {net.x: x, net.y: y})
+                sess.run(other, {net.x: x})
+    run = fs.open(tmp_path)
+    assert list(run.series("loss/loss").index) == [0, 4]
+    assert list(run.series("loss/other").index) == [1, 5]

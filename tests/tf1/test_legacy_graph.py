@@ -273,3 +273,54 @@ def test_the_callback_that_people_try_first_fails(xy):
 
     with pytest.raises(tf.errors.InvalidArgumentError, match="must feed a value"):
         small().fit(*xy, verbose=0, callbacks=[Output()])
+
+
+# ---- legacy Keras in the user's session ---------------------------------------------------------------------------
+
+
+def on_batches(scope: fs.Scope | None) -> tuple[list[float], Any]:
+    """Five batches, the first of them before the block, and a validation."""
+    rng = np.random.default_rng(1)
+    data = [(rng.normal(size=(8, 5)).astype("float32"), rng.integers(0, 3, 8)) for _ in range(6)]
+    model = small("adam")
+    with backend.get_session() as sess:
+        losses = [model.train_on_batch(*data[0])[0]]
+
+        def loop() -> None:
+            losses.extend(model.train_on_batch(x, y)[0] for x, y in data[1:5])
+            losses.append(model.test_on_batch(*data[5])[0])
+
+        if scope is None:
+            loop()
+        else:
+            with scope.session(sess):
+                loop()
+            losses.append(model.train_on_batch(*data[0]))
+            assert type(model.train_function._callable_fn).__name__ == "_Callable"
+            losses.pop()
+    return losses, data
+
+
+def test_keras_on_batches_in_graph_mode(tmp_path):
+    """Its step is built by then, and so is the callable that it keeps for it."""
+    plain, data = on_batches(None)
+    watch = [
+        fs.loss(),
+        fs.activations(keep="both"),
+        fs.weight_gradients(),
+        fs.inputs(keep="both"),
+        fs.predictions(),
+        fs.targets(),
+    ]
+    losses, _ = on_batches(fs.Scope(tmp_path, watch, every=1, on=("train", "validation")))
+    assert losses == plain
+    run = fs.open(tmp_path)
+    assert run.errors == []
+    assert len(run.series("loss")) == 4
+    np.testing.assert_allclose(run.series("loss"), plain[1:5], rtol=1e-6)
+    first = run.series("loss").index[0]
+    np.testing.assert_array_equal(run.array("inputs", first), data[1][0])
+    np.testing.assert_array_equal(run.array("targets", first).ravel(), data[1][1])
+    assert {"activations/first", "weight_gradients/last/kernel", "predictions"} <= set(run.sites)
+    assert {"validation/predictions", "validation/targets", "validation/loss"} <= set(run.sites)
+    assert run.series("validation/loss").iloc[0] == pytest.approx(plain[5], rel=1e-6)

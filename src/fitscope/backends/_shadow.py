@@ -182,7 +182,7 @@ def _shadow(tensor: Any, done: dict[Any, Any], budget: list[int], part: Part) ->
     if op not in done:
         if _is_source(tensor, part):
             return tensor
-        budget[0] -= 1
+        budget[0] -= part.runs(op)  # what nobody computes is not computed twice
         if budget[0] < 0:
             raise NoShadow(f"computing it beside the step would take more than {_MOST} operations")
         if any(changes(x, part) for x in op.inputs):
@@ -220,4 +220,8 @@ def _stays(x: Any, op: Any, part: Part) -> bool:
     if op.type == "AddN" and len(op.inputs) > 2 and x.op.type in _SUMMED_AS_THEY_ARE:
         return True
     users = part.users(x)
-    return len(users) != 1 or x.op.type in _GRADIENTS or (users[0] is not op and _settled(x, part))
+    if len(users) != 1 or x.op.type in _GRADIENTS:
+        return True
+    return (users[0] is not op or op.type in _PRODUCTS) and _settled(
+        x, part
+    )  # nothing is fused into a product

@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection
 from typing import Any
 
-from fitscope.sessions.graph import SHAPE_ONLY, Op, Tensor, once
+from fitscope.sessions.graph import SHAPE_ONLY, Op, Tensor, ancestors, once
 
 _SEED = re.compile(r"(?:^|/)grad_ys_\d+$")
 
@@ -112,6 +112,12 @@ class Backward:
             and _same_shape(flow, tensor)
         }
         return next(iter(found.values())) if len(found) == 1 else None
+
+    def why_not(self, tensor: Tensor) -> str:
+        """Why there is no gradient with respect to a tensor."""
+        if any(op.name in self.by_forward for op in ancestors([tensor])):
+            return "the backward pass has no tensor that is its gradient alone"
+        return "no gradient of the loss reaches it"
 
     def _operation(self, name: str | None) -> Op | None:
         try:

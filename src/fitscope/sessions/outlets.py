@@ -21,7 +21,7 @@ _CHEAP = {
     "Abs", "Add", "AddN", "AddV2", "All", "Any", "ArgMax", "Cast", "ClipByValue", "ConcatV2", "Const", "Cosh", "DivNoNan",
     "Equal", "Exp", "ExpandDims", "Fill", "GatherNd", "GatherV2", "Greater", "GreaterEqual", "Identity", "IsFinite", "L2Loss",
     "Less", "LessEqual", "Log", "Log1p", "LogSoftmax", "LogicalAnd", "LogicalNot", "LogicalOr", "Max", "Maximum", "Mean", "Min",
-    "Minimum", "Mul", "Neg", "NotEqual", "OneHot", "OnesLike", "Pack", "Pow", "Prod", "Range", "Rank", "RealDiv", "Relu",
+    "Minimum", "Mul", "Neg", "NoOp", "NotEqual", "OneHot", "OnesLike", "Pack", "Pow", "Prod", "Range", "Rank", "RealDiv", "Relu",
     "Reshape", "Round", "Select", "SelectV2", "Shape", "Sigmoid", "Sign", "Size", "Slice", "Softmax",
     "SoftmaxCrossEntropyWithLogits", "Softplus", "SparseSoftmaxCrossEntropyWithLogits", "Sqrt", "Square", "SquaredDifference",
     "Squeeze", "StopGradient", "StridedSlice", "Sub", "Sum", "Tanh", "TopKV2", "Transpose", "Xlogy", "ZerosLike",

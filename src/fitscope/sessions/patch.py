@@ -1,17 +1,19 @@
-"""`sess.run`, seen. The session's own method is replaced on the instance, and put back.
+"""A session, seen: its methods are replaced on the instance, and put back.
 
-`op.run()`, `tensor.eval()` and `Saver.save` go through it as well. The user's fetches are nested beside ours in one call, so that they
-come back in the very structure they were given in.
+`op.run()`, `tensor.eval()` and `Saver.save` go through `run`. The user's fetches are nested beside ours in one call, so that they come back
+in the very structure they were given in. `make_callable` is led through `run` as well; the callables of Keras have a module of
+their own. Steps in parts (`partial_run`) cannot be fetched from; they are counted and named.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import tensorflow as tf
 
+from fitscope.sessions.callables import SeenCallable, made_again
 from fitscope.sessions.recording import Run, RunRequest, SessionRecording
 
 
@@ -25,16 +27,41 @@ def patched(session: Any, recording: SessionRecording) -> Iterator[None]:
         take_out()
 
 
-def put_in(session: Any, recording: SessionRecording) -> Any:
+def put_in(session: Any, recording: SessionRecording) -> Callable[[], None]:
     """Puts the patch in. Returns what takes it out again."""
     own = vars(session)
-    missing = object()
-    before = own.get("run", missing)
-    raw = session.run
-    active = True
+    seen = _Seen(session, recording)
+    mine = {
+        name: getattr(seen, name)
+        for name in ("run", "partial_run", "make_callable", "_make_callable_from_options")
+    }
+    before = {name: own[name] for name in mine if name in own}
+    own.update(mine)
+    made_again(session)
 
-    def run(fetches: Any, feed_dict: Any = None, options: Any = None, run_metadata: Any = None) -> Any:
-        request = recording.before(raw, fetches, feed_dict) if active else None
+    def take_out() -> None:
+        seen.active = False
+        for name, method in mine.items():
+            if own.get(name) is method:
+                own.pop(name)
+                own.update({name: before[name]} if name in before else {})
+        made_again(session)
+
+    return take_out
+
+
+class _Seen:
+    """The ways to run a session, each of them seen."""
+
+    def __init__(self, session: Any, recording: SessionRecording) -> None:
+        self.active = True
+        self._session, self._recording = session, recording
+        self._raw_run, self._raw_partial_run = session.run, session.partial_run
+        self._raw_make, self._raw_from_options = session.make_callable, session._make_callable_from_options
+
+    def run(self, fetches: Any, feed_dict: Any = None, options: Any = None, run_metadata: Any = None) -> Any:
+        recording, raw = self._recording, self._raw_run
+        request = recording.before(raw, fetches, feed_dict) if self.active else None
         if request is None:
             return raw(fetches, feed_dict, options, run_metadata)
         try:
@@ -45,18 +72,30 @@ def put_in(session: Any, recording: SessionRecording) -> Any:
         recording.after(request, raw, results, shown)
         return results
 
-    own["run"] = run
+    def partial_run(self, handle: Any, fetches: Any, feed_dict: Any = None) -> Any:
+        request = self._recording.before_part(self._raw_run, fetches, feed_dict) if self.active else None
+        try:
+            results = self._raw_partial_run(handle, fetches, feed_dict)
+        except BaseException as error:
+            if request is not None:
+                self._recording.raised(request, error)
+            raise
+        if request is not None:
+            self._recording.after(request, self._raw_run, results, None)
+        return results
 
-    def take_out() -> None:
-        nonlocal active
-        active = False
-        if own.get("run") is run:
-            if before is missing:
-                own.pop("run", None)
-            else:
-                own["run"] = before
+    def make_callable(self, fetches: Any, feed_list: Any = None, accept_options: bool = False) -> Any:
+        plain = self._raw_make(fetches, feed_list, accept_options)  # refuses what it refuses
+        if feed_list is not None:
+            return plain  # it calls `run`
+        return lambda *args, **kwargs: (
+            self._session.run(fetches, None, *args, **kwargs) if self.active else plain(*args, **kwargs)
+        )
 
-    return take_out
+    def _make_callable_from_options(self, options: Any) -> Any:
+        return SeenCallable(
+            self._raw_from_options, options, self._recording, self._raw_run, lambda: self.active
+        )
 
 
 def _together(

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import ChainMap
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,8 @@ class Request:
     phase: str
     turn: Turn
     due: Due = field(default_factory=lambda: _NOTHING)
+    scheduled: int | None = None  #: its number as schedules count, where there are steps of several kinds
+    held: bool = False  #: it is not yet sure what it is: it ends no epoch, and what it shows waits
 
 
 def kept(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -93,17 +95,26 @@ class Progress:
         """A checkpoint was saved."""
         self.recorder.checkpoint(str(Path(path).absolute()), self.next_step or 0, self._epoch)
 
+    def hold(self, at: Moment, shown: Shown) -> None:
+        """Keeps what a run showed until it is clear what the run was."""
+        self.recorder.put(at, shown)
+
+    def release(self) -> None:
+        """Nothing more will make it clear."""
+
     # ---- epochs --------------------------------------------------------------------------------------------
 
     @kept
     def epoch(self, epoch: int, batches: int | None) -> None:
         """An epoch begins; from now on nothing is inferred."""
+        self.release()
         self._told, self._epoch_over = True, False
         self._epoch, self._batch, self._batches = epoch, 0, batches
 
     @kept
     def epoch_end(self) -> None:
         """The epoch is over; from now on nothing is inferred."""
+        self.release()
         self._told = True
         self._end_epoch()
 
@@ -114,6 +125,7 @@ class Progress:
 
     @kept
     def _finish_epoch(self) -> None:
+        self.release()
         self._end_epoch()
 
     def _end_epoch(self) -> None:
@@ -124,6 +136,7 @@ class Progress:
                 self._pending = None
 
     def _leave(self) -> None:
+        self.release()
         self._pending = None  # its epoch never ended
         self.leaving()
 
@@ -142,22 +155,27 @@ class Progress:
             return False
         if self._asked(request):
             self._running = request
-        self._timing = self.recorder.weigh([request.turn], *self.plan.paced([request.due]))
+        self._timing = self.recorder.weigh([self._scheduled(request)], *self.plan.paced([request.due]))
         if self._timing is not None:
             self._timing.start()
         return bool(request.due.all)
 
     def pass_batch(self, request: Request) -> bool:
         """A batch of a pass is about to run. Whether it is to be captured."""
-        if request.phase == "validation" and not self._told and self._batch:
-            self._end_epoch()
+        if request.phase == "validation" and not request.held:
+            self.validated()
         name, batch = self._pass
         self._pass = (request.phase, batch + 1 if name == request.phase else 1)
         request.turn = self.turn(request.phase)
         return self._asked(request)
 
+    def validated(self) -> None:
+        """There is a validation: an epoch is over, unless the user says when that is."""
+        if not self._told and self._batch:
+            self._end_epoch()
+
     def _asked(self, request: Request) -> bool:
-        due = self.plan.due(request.turn)
+        due = self.plan.due(self._scheduled(request))
         if due.all and self.recorder.ready(request.turn.step):
             request.due = due
         return bool(request.due.all)
@@ -166,6 +184,11 @@ class Progress:
         assert self.next_step is not None
         batch, batches = (self._batch, self._batches) if phase == "train" else (self._pass[1] - 1, None)
         return Turn(self.next_step, self._epoch, batch, batches, phase)
+
+    @staticmethod
+    def _scheduled(request: Request) -> Turn:
+        step = request.scheduled
+        return request.turn if step is None else replace(request.turn, step=step)
 
     def wants(self, request: Request) -> Wants:
         """What is wanted where, in what is about to run."""
@@ -210,7 +233,7 @@ class Progress:
         due = request.due
         now = Shown(values, sites, self.plan.items(due, due.now, request.phase), prefix)
         if now:
-            self.recorder.put(at, now)
+            (self.hold if request.held else self.recorder.put)(at, now)
         if training:
             rest = due.if_last - due.now
             later = Shown(values, sites, self.plan.items(due, rest, request.phase), prefix)

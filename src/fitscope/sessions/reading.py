@@ -24,7 +24,15 @@ from fitscope.sessions.graph import Op, Tensor, executed, saves, written_referen
 from fitscope.sessions.outlets import Outlets, Unseen
 from fitscope.sessions.roles import Roles
 from fitscope.sessions.signature import Signature, operations
-from fitscope.sessions.training import Applied, applied_gradients, changed, losses, training_roots, trains
+from fitscope.sessions.training import (
+    Applied,
+    applied_gradients,
+    changed,
+    losses,
+    training_roots,
+    trains,
+    updates,
+)
 
 ROLES = ("loss", "inputs", "targets", "predictions")
 _NOT_GIVEN = "this run gives it to no optimizer kernel; give scope.session or scope.hook `grads_and_vars=`"
@@ -106,6 +114,13 @@ class Call:
         return Part(self.ops, self.sig.fed, written_references(self.ops))
 
     @cached_property
+    def trainer(self) -> frozenset[str]:
+        """Which of several train ops it is: the operations that train."""
+        return frozenset(op.name for op in updates(self.ops, self.watched.graph)) or frozenset(
+            op.name for op in self.watched.train_ops if op in self.ops
+        )
+
+    @cached_property
     def backward(self) -> Backward:
         return Backward(self.watched.graph, self.ops)
 
@@ -130,7 +145,7 @@ class Call:
         found = roles.of(kind)
         if kind == "loss" and self.kind == "train" and "loss" not in roles.said:
             mine = {loss.name for loss in losses(self.watched.graph, self.ops)}
-            found = [tensor for tensor in found if tensor.name in mine]
+            found = [tensor for tensor in found if tensor.name in mine] or found
         return found
 
 
@@ -172,7 +187,7 @@ class Reading:
             elif (gradient := call.backward.gradient(output)) is not None:
                 self._fetch(call, Site(f"gradients/{path}", (kind, path), True), gradient, forward=False)
             else:
-                self.unseen[f"gradients/{path}"] = "no gradient of the loss reaches it"
+                self.unseen[f"gradients/{path}"] = call.backward.why_not(output)
         elif kind in ROLES:
             self._role(call, kind)
         elif kind not in ("metrics", "taps"):

@@ -6,6 +6,7 @@ as they say something: a validation, a prediction, a checkpoint.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,10 +14,13 @@ from typing import Any
 import numpy as np
 
 from fitscope.plan import Plan, Watches
+from fitscope.record import Moment
 from fitscope.recorder import Ending, Recorder
+from fitscope.reducing import Shown
+from fitscope.sessions.evaluations import Data, Evaluations, fingerprints
 from fitscope.sessions.progress import Progress, Request, kept
 from fitscope.sessions.reading import Call, Reading, Watched, weights_of
-from fitscope.sessions.signature import Signature, signature
+from fitscope.sessions.signature import Signature, fed_values, signature
 from fitscope.sessions.training import training_roots
 from fitscope.watch import Turn
 
@@ -41,6 +45,9 @@ class SessionRecording(Progress):
         self.watched = watched
         self._in_graph = in_graph
         self._calls: dict[Signature, Call] = {}
+        self._first_step = 0
+        self._steps_of: Counter[frozenset[str]] = Counter()  # each of several train ops
+        self._evaluations = Evaluations(self._put_validation)
 
     @kept
     def prepare(self) -> None:
@@ -64,24 +71,86 @@ class SessionRecording(Progress):
     @kept
     def before(self, run: Run, fetches: Any, feed_dict: Any) -> RunRequest | None:
         """A run is about to begin. What the answer has to read is fetched with it."""
-        sig = signature(self.watched.graph, fetches, feed_dict)
-        call = self._call(sig) if sig is not None else None
-        return None if call is None or call.kind is None else self.begin(call, run)
+        graph = self.watched.graph
+        sig = signature(graph, fetches, feed_dict)
+        return None if sig is None else self._begin(run, sig, lambda: fed_values(graph, feed_dict))
 
-    def begin(self, call: Call, run: Run) -> RunRequest:
-        """A call that means something is about to begin."""
+    @kept
+    def before_callable(self, run: Run, sig: Signature, fed: Mapping[str, Any]) -> RunRequest | None:
+        """A callable is about to be called."""
+        return self._begin(run, sig, lambda: fed)
+
+    @kept
+    def before_part(self, run: Run, fetches: Any, feed_dict: Any) -> RunRequest | None:
+        """A part of a run (`partial_run`) is about to begin, from which nothing more can be fetched."""
+        sig = signature(self.watched.graph, fetches, feed_dict)
+        if sig is None or self._call(sig).kind != "train":
+            return None
+        request = self.begin(self._call(sig), run, fetch=False)
+        self.recorder.unseen(
+            "steps", "steps that `partial_run` runs are counted, but nothing can be fetched from them"
+        )
+        return request
+
+    def _begin(self, run: Run, sig: Signature, fed: Callable[[], Mapping[str, Any]]) -> RunRequest | None:
+        call = self._call(sig)
+        return None if call.kind is None else self.begin(call, run, fingerprints(fed()))
+
+    def begin(
+        self, call: Call, run: Run, data: Data | None = None, *, fetch: bool = True
+    ) -> RunRequest | None:
+        """A call that means something is about to begin, on data that is known by this, if at all. None if it is left alone."""
         assert call.kind is not None
         if self.next_step is None:
-            self.next_step = self._counted(run)
+            self.next_step = self._first_step = self._counted(run)
         request = RunRequest(call.kind, Turn(self.next_step, 0, 0, None), call=call)
         if call.kind == "save":
             return request
-        if (self.step if call.kind == "train" else self.pass_batch)(request) and not call.broken:
+        if call.kind == "train":
+            self._step_on(data or {})
+            request.scheduled = self._first_step + self._steps_of[call.trainer]
+        elif call.kind == "validation" and data:
+            if not self._evaluations.begin(data):
+                self._looked_at_training()
+                return None
+            request.held = True
+        wanted = (self.step if call.kind == "train" else self.pass_batch)(request)
+        if wanted and fetch and not call.broken:
             request.reading = call.reading(self.wants(request), request.due.all, in_graph=self._in_graph)
             for site, why in request.reading.unseen.items():
                 self.recorder.unseen(self.prefix(request.phase) + site, why)
             self._read_weights(request, run)
         return request
+
+    def _step_on(self, data: Data) -> None:
+        """A step on this data tells what the runs before it were."""
+        validated, looked = self._evaluations.step(data)
+        if validated:
+            self.validated()
+        if looked:
+            self._looked_at_training()
+
+    def _looked_at_training(self) -> None:
+        if self.plan.on_validation:
+            self.recorder.unseen(
+                "validation", "the session evaluates the batch that it trains on: no validation"
+            )
+
+    def _put_validation(self, at: Moment, shown: Shown) -> None:
+        self.recorder.seen(["validation"])
+        self.recorder.put(at, shown)
+
+    def hold(self, at: Moment, shown: Shown) -> None:
+        self._evaluations.show(at, shown)
+
+    def release(self) -> None:
+        if self._evaluations.release():
+            self.validated()
+
+    def done(self, request: Request) -> None:
+        super().done(request)
+        if request.phase == "train" and isinstance(request, RunRequest) and request.call is not None:
+            self._steps_of[request.call.trainer] += 1
 
     @kept
     def after(self, request: RunRequest, run: Run, results: Any, own: Mapping[str, Any] | None) -> None:

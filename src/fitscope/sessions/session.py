@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from fitscope.budget import Budget
-from fitscope.errors import ModelError
+from fitscope.errors import FitscopeWarning, ModelError
 from fitscope.plan import resolve
 from fitscope.recorder import Recorder
 from fitscope.reducing import Border
@@ -62,9 +63,12 @@ def begin(scope: Settings, graph: Any, said: Said, *, again: bool = False) -> Se
         raise ModelError(
             "a graph with a training step in it",
             "one without an optimizer's operations",
-            "Build the whole graph first, or say what is trained with `train_op=`, or what is predicted with `predictions=`",
+            "Build the whole graph first (legacy Keras does so in its first `train_on_batch`), or say what is trained with "
+            "`train_op=`, or what is predicted with `predictions=`",
         )
-    roles = infer(graph, tensors_of(graph, said.loss, "loss") or losses(graph, executed(roots)))
+    # Gradients that are gathered first, and fed to the step, were taken of something too.
+    found = losses(graph, executed(roots)) or losses(graph, set(graph.get_operations()))
+    roles = infer(graph, tensors_of(graph, said.loss, "loss") or found)
     for kind in ROLES:
         if getattr(said, kind) is not None:
             setattr(roles, kind, tensors_of(graph, getattr(said, kind), kind))
@@ -114,6 +118,12 @@ def session(scope: Settings, sess: Any, said: Said) -> Iterator[Any]:
         recording.recorder.abandon(error)
         raise
     recording.complete()
+    if not recording.recorder.steps and recording.recorder.writer is None:
+        warnings.warn(
+            "fitscope recorded nothing: inside `with scope.session(...)` no run of this session trained or computed predictions",
+            FitscopeWarning,
+            stacklevel=3,
+        )
 
 
 def _operations(given: Any) -> tuple[Any, ...]:

@@ -26,6 +26,15 @@ def signature(graph: Any, fetches: Any, feed_dict: Any) -> Signature | None:
         return None
 
 
+def fed_values(graph: Any, feed_dict: Any) -> dict[str, Any]:
+    """What a call feeds, by name. What stands for several tensors (a sparse one) is left out."""
+    return {
+        _name(graph, key): value
+        for key, value in (feed_dict or {}).items()
+        if len(leaves := list(_leaves(key))) == 1 and leaves[0] is key
+    }
+
+
 def operations(graph: Any, sig: Signature) -> list[Op]:
     """The operations that a call names. What is fed is not computed."""
     return [

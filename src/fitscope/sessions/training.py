@@ -69,6 +69,8 @@ def _collected(graph: Any) -> list[Op]:
 
 def losses(graph: Any, ops: set[Op]) -> list[Tensor]:
     """What a run of these trains on: what the gradients that it applies were taken of."""
+    if not ops:
+        return []
     backward = Backward(graph, ops)
     applied = {x for x in ancestors([x for op in updates(ops, graph) for x in op.inputs]) if x in ops}
     return backward.losses(applied) or backward.losses(

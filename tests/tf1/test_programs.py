@@ -1,0 +1,62 @@
+"""Programs as people write them, with a scope and without: the same weights to the last bit, and nothing missing without a word."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import fitscope as fs
+from programs_tf1 import PROGRAMS, Watch, classic, generative, pipelines, reinforcement, sequences
+
+pytestmark = pytest.mark.tf1
+ON = ("train", "validation")
+assert all(module.__doc__ for module in (classic, generative, pipelines, reinforcement, sequences))
+
+
+def everything() -> list[Any]:
+    return [
+        fs.activations(), fs.gradients(), fs.weights(), fs.weight_gradients(), fs.updates(), fs.loss(), fs.inputs(),
+        fs.targets(), fs.predictions(),
+    ]  # fmt: skip
+
+
+def carried_out(name: str, scope: fs.Scope | None = None) -> Any:
+    with tf.Graph().as_default(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*deprecated.*")
+        return PROGRAMS[name].main(Watch(scope))
+
+
+def places(plan: Any, phase: str) -> set[str]:
+    """The sites that are watched in a phase, as far as the plan knows their names."""
+    prefix = "" if phase == "train" else f"{phase}/"
+    wants = plan.wants(frozenset(range(len(plan.watches))), phase)
+    return {prefix + (f"{kind}/{path}" if path else kind) for kind, path in wants}
+
+
+@pytest.mark.parametrize("name", list(PROGRAMS))
+def test_a_program_trains_alike_and_shows_what_a_person_expects(name, tmp_path):
+    program = PROGRAMS[name]
+    plain = carried_out(name)
+    scope = fs.Scope(tmp_path, everything(), every=1, on=ON)
+    watched = carried_out(name, scope)
+    assert len(plain) == len(watched) > 0
+    for a, b in zip(plain, watched, strict=True):
+        np.testing.assert_array_equal(a, b)
+    run = fs.open(tmp_path)
+    assert run.errors == []
+    assert run.status == "complete"
+    sites, unseen = set(run.sites), dict(run.unseen)
+    assert program.sites <= sites, (sorted(program.sites - sites), unseen)
+    assert program.unseen <= set(unseen), sorted(program.unseen - set(unseen))
+    assert not sites & set(unseen)
+    phases = ["train", *(["validation"] if any(s.startswith("validation/") for s in sites) else [])]
+    for site in set().union(*(places(scope._recording.plan, phase) for phase in phases)):
+        alike = any(s == site or s.startswith(f"{site}/") for s in (*sites, *unseen))
+        assert alike, f"{site} is neither recorded nor explained"
+    if program.epochs is not None:
+        losses = next(site for site in run.sites if site.startswith("loss"))
+        assert tuple(run.frame(losses)["epoch"]) == program.epochs
