@@ -53,13 +53,13 @@ class Checked:
     """A tapped program together with the user's own, and what is known of the two. Serves one thread at a time."""
 
     def __init__(self, program: Program, own: Own, choice: str) -> None:
-        self.standing = _FIRST[choice]
+        self.standing = FIRST[choice]
         self.proofs: list[float] = []  #: the seconds that each took
         self._program = program
         self._own = own
         self._choice = choice
         self._run: Callable[[Call, int], Ran] = self._first
-        self._kinds: dict[Hashable, _Kind] = {}  # of arguments, by signature
+        self._kinds: dict[Hashable, Kind] = {}  # of arguments, by signature
 
     def __call__(self, call: Call, step: int) -> Ran:
         """Runs the captured step of this number. Raises what the user's own step raises, and `TapFailed` before anything ran."""
@@ -90,7 +90,7 @@ class Checked:
         if signature is None:
             held = self._program.hold(call)
             call, signature = held.call(), held.signature
-        kind = self._kinds.setdefault(signature, _Kind())
+        kind = self._kinds.setdefault(signature, Kind())
         kind.uses += 1
         if kind.due:
             began = time.perf_counter()
@@ -145,7 +145,7 @@ class Checked:
 
     # ---- the proof -----------------------------------------------------------------------------------------
 
-    def _prove(self, held: Held, step: int, kind: _Kind) -> Ran:
+    def _prove(self, held: Held, step: int, kind: Kind) -> Ran:
         """Runs both programs from one state, and compares. Training goes on with what the user's own returned."""
         obstacle = self._program.obstacle(held)
         if obstacle is not None:
@@ -183,7 +183,7 @@ class Checked:
         except Exception as error:
             return None, f"{type(error).__name__}: {error}".partition("\n")[0]
 
-    def _judge(self, differs: str | None, step: int, kind: _Kind) -> None:
+    def _judge(self, differs: str | None, step: int, kind: Kind) -> None:
         steps = self.standing.steps
         if differs is None:
             steps = steps if len(steps) >= MOST_STEPS else (*steps, step)
@@ -206,7 +206,7 @@ class Checked:
 
 
 @dataclass(slots=True)
-class _Kind:
+class Kind:
     """Arguments of one signature, and what is known of the program for them."""
 
     uses: int = 0
@@ -221,7 +221,7 @@ class _Kind:
         return not enough or _power_of(AGAIN, self.uses)
 
 
-_FIRST = {
+FIRST = {
     "proven": Standing("not provable", "nothing was proven yet"),
     "twin": Standing("twin", 'Scope(identity="twin") asks for it'),
     "trust": Standing("trust", 'Scope(identity="trust") asks for no proof'),
@@ -234,8 +234,8 @@ def _power_of(base: int, number: int) -> bool:
     return number == 1
 
 
-#: Of sessions and legacy Keras, whose steps nobody compares.
-UNCOMPARED = Standing("not provable", "what a session or legacy Keras runs is not compared with a second run")
+#: Of legacy Keras, whose steps nobody compares.
+UNCOMPARED = Standing("not provable", "what legacy Keras runs is not compared with a second run")
 
 
 class Standings:

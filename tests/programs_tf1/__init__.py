@@ -38,6 +38,9 @@ class Program:
     sites: frozenset[str]  #: that are recorded
     epochs: tuple[int, ...] | None = None  #: of its steps
     unseen: frozenset[str] = field(default_factory=frozenset)  #: that are not, and explained
+    identity: str = (
+        "proven"  #: what a run can say of it: a run that draws numbers or data cannot be made twice
+    )
 
 
 PROGRAMS: dict[str, Program] = {}
@@ -46,11 +49,16 @@ TRAINING = ("loss", "inputs", "targets", "predictions")
 VALIDATION = ("validation/predictions", "validation/targets", "validation/loss")
 
 
-def program(*sites: str, epochs: tuple[int, ...] | None = None, unseen: tuple[str, ...] = ()) -> Any:
+def program(
+    *sites: str,
+    epochs: tuple[int, ...] | None = None,
+    unseen: tuple[str, ...] = (),
+    identity: str = "proven",
+) -> Any:
     """Enters a function into the table."""
 
     def enter(main: Callable[[Watch], Any]) -> Callable[[Watch], Any]:
-        PROGRAMS[main.__name__] = Program(main, frozenset(sites), epochs, frozenset(unseen))
+        PROGRAMS[main.__name__] = Program(main, frozenset(sites), epochs, frozenset(unseen), identity)
         return main
 
     return enter

@@ -58,7 +58,15 @@ def softmax_regression(watch: Watch) -> Any:
         sess.close()
 
 
-@program(*TRAINING, *VALIDATION, "activations/fc1", "gradients/fc1", "activations/conv1", epochs=(0,) * 8)
+@program(
+    *TRAINING,
+    *VALIDATION,
+    "activations/fc1",
+    "gradients/fc1",
+    "activations/conv1",
+    epochs=(0,) * 8,
+    identity="not provable",
+)
 def deep_convolutions(watch: Watch) -> Any:
     """Convolutions with a dropout placeholder; every second step prints the accuracy of the batch that comes next."""
     tf1.set_random_seed(1)
@@ -128,7 +136,12 @@ def autoencoder(watch: Watch) -> Any:
 
 
 @program(
-    *TRAINING, *VALIDATION, "activations/layer1", "activations/layer2", "weights/layer1/weights/Variable"
+    *TRAINING,
+    *VALIDATION,
+    "activations/layer1",
+    "activations/layer2",
+    "weights/layer1/weights/Variable",
+    identity="not provable",
 )
 def summaries_and_decay(watch: Watch) -> Any:
     """A rate that decays with the global step, summaries merged and written, dropout, a test every third step."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -324,3 +325,34 @@ def test_keras_on_batches_in_graph_mode(tmp_path):
     assert {"activations/first", "weight_gradients/last/kernel", "predictions"} <= set(run.sites)
     assert {"validation/predictions", "validation/targets", "validation/loss"} <= set(run.sites)
     assert run.series("validation/loss").iloc[0] == pytest.approx(plain[5], rel=1e-6)
+
+
+@pytest.mark.parametrize("identity", ["proven", "twin"])
+def test_a_step_of_keras_in_the_users_session_is_proven_too(tmp_path, identity):
+    """The callable that fetches more is compared with the one that Keras made, or looks on beside it."""
+
+    def losses(scope: fs.Scope | None) -> list[float]:
+        backend.clear_session()
+        tf1.set_random_seed(5)
+        config = tf1.ConfigProto(inter_op_parallelism_threads=1, intra_op_parallelism_threads=1)
+        rng = np.random.default_rng(1)
+        with tf1.Session(config=config) as sess:
+            backend.set_session(sess)
+            model = tf_keras.Sequential([layers.InputLayer((5,)), layers.Dense(1, name="out")])
+            model.compile("adam", "mse")
+            batches = [(rng.normal(size=(8, 5)), rng.normal(size=(8, 1))) for _ in range(4)]
+            found = [model.train_on_batch(*batches[0])]
+            with scope.session(sess) if scope is not None else nullcontext():
+                found += [model.train_on_batch(*batch) for batch in batches[1:]]
+        return found
+
+    plain = losses(None)
+    assert (
+        losses(fs.Scope(tmp_path, [fs.loss(), fs.activations(), fs.targets()], every=1, identity=identity))
+        == plain
+    )
+    run = fs.open(tmp_path)
+    assert run.errors == []
+    assert run.identity == identity, run.identity.why
+    np.testing.assert_allclose(run.series("loss"), plain[1:], rtol=1e-6)
+    assert {"activations/out", "targets"} <= set(run.sites)

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import fitscope as fs
-from programs_tf1 import PROGRAMS, Watch, classic, generative, pipelines, reinforcement, sequences
+from programs_tf1 import PROGRAMS, Program, Watch, classic, generative, pipelines, reinforcement, sequences
 
 pytestmark = pytest.mark.tf1
 ON = ("train", "validation")
@@ -41,22 +41,44 @@ def places(plan: Any, phase: str) -> set[str]:
 def test_a_program_trains_alike_and_shows_what_a_person_expects(name, tmp_path):
     program = PROGRAMS[name]
     plain = carried_out(name)
-    scope = fs.Scope(tmp_path, everything(), every=1, on=ON)
-    watched = carried_out(name, scope)
-    assert len(plain) == len(watched) > 0
-    for a, b in zip(plain, watched, strict=True):
-        np.testing.assert_array_equal(a, b)
-    run = fs.open(tmp_path)
-    assert run.errors == []
-    assert run.status == "complete"
+    # "trust" has our fetches in every captured step; "proven" finds out whether that may be.
+    for identity in ("trust", "proven"):
+        scope = fs.Scope(tmp_path / identity, everything(), every=1, on=ON, identity=identity)
+        watched = carried_out(name, scope)
+        assert len(plain) == len(watched) > 0
+        for a, b in zip(plain, watched, strict=True):
+            np.testing.assert_array_equal(a, b)
+        run = fs.open(tmp_path / identity)
+        assert run.errors == []
+        assert run.status == "complete"
+        assert run.identity == (program.identity if identity == "proven" else identity), run.identity.why
+        complete(program, run, scope._recording.plan)
+
+
+def complete(program: Program, run: Any, plan: Any) -> None:
+    """Everything that is watched is recorded or explained, and what a person expects is recorded."""
     sites, unseen = set(run.sites), dict(run.unseen)
     assert program.sites <= sites, (sorted(program.sites - sites), unseen)
     assert program.unseen <= set(unseen), sorted(program.unseen - set(unseen))
     assert not sites & set(unseen)
     phases = ["train", *(["validation"] if any(s.startswith("validation/") for s in sites) else [])]
-    for site in set().union(*(places(scope._recording.plan, phase) for phase in phases)):
+    for site in set().union(*(places(plan, phase) for phase in phases)):
         alike = any(s == site or s.startswith(f"{site}/") for s in (*sites, *unseen))
         assert alike, f"{site} is neither recorded nor explained"
     if program.epochs is not None:
         losses = next(site for site in run.sites if site.startswith("loss"))
         assert tuple(run.frame(losses)["epoch"]) == program.epochs
+
+
+@pytest.mark.parametrize("name", ["batch_norm", "dcgan", "monitored_session"])
+def test_a_program_whose_own_runs_take_every_step(name, tmp_path):
+    """A twin looks on. Where its fetches wait for updates, it takes them back."""
+    program = PROGRAMS[name]
+    plain = carried_out(name)
+    scope = fs.Scope(tmp_path, everything(), every=1, on=ON, identity="twin")
+    for a, b in zip(plain, carried_out(name, scope), strict=True):
+        np.testing.assert_array_equal(a, b)
+    run = fs.open(tmp_path)
+    assert run.identity == "twin", run.identity.why
+    assert run.errors == []
+    complete(program, run, scope._recording.plan)

@@ -115,7 +115,9 @@ class Backward:
 
     def why_not(self, tensor: Tensor) -> str:
         """Why there is no gradient with respect to a tensor."""
-        if any(op.name in self.by_forward for op in ancestors([tensor])):
+        users = [user for user in tensor.consumers() if user in self.ops and user.type not in SHAPE_ONLY]
+        goes_on = any(user.name in self.by_forward for user in users)
+        if goes_on and any(op.name in self.by_forward for op in ancestors([tensor])):
             return "the backward pass has no tensor that is its gradient alone"
         return "no gradient of the loss reaches it"
 

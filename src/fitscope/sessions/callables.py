@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from fitscope.sessions.identity import Ways
 from fitscope.sessions.reading import Reading
 from fitscope.sessions.recording import Run, RunRequest, SessionRecording
 from fitscope.sessions.signature import Signature
@@ -21,57 +22,81 @@ class SeenCallable:
 
     def __init__(
         self,
-        make: Callable[[Any], Any],
+        makers: tuple[Callable[[Any], Any], Callable[[Any], Any]],
         options: Any,
         recording: SessionRecording,
         run: Run,
         active: Callable[[], bool],
     ) -> None:
-        self._plain = make(options)
-        self._make, self._run, self._recording, self._active = make, run, recording, active
+        self._makers = makers  # one that others who watch the session see, and one that they do not
+        self._run, self._recording, self._active = run, recording, active
         self._options = _copy(options)
         self._connected = {c.to_tensor: c.from_tensor for c in options.tensor_connection}
         self._sig = Signature(
             (*options.fetch, *options.target, *self._connected.values()),
             frozenset((*options.feed, *self._connected)),
         )
-        self._made: dict[int, tuple[Reading, list[str], Any]] = {}  # by reading
+        self._made: dict[tuple[int, str], tuple[Reading | None, Any]] = {}  # by reading and way
+        self._plain = self._callable(None, "own")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         fed = dict(zip(self._options.feed, args, strict=False))
         request = self._recording.before_callable(self._run, self._sig, fed) if self._active() else None
         if request is None:
             return self._plain(*args, **kwargs)
-        names, both = self._with(request)
         try:
-            results = both(*args, **kwargs)
+            results, shown = self._recording.made(request, self._ways(request, fed, args, kwargs))
         except BaseException as error:
             self._recording.raised(request, error)
             raise
-        users = results[: len(self._options.fetch)]
-        shown = None
-        if request.reading is not None:
-            own = {**fed, **dict(zip(names, results[len(users) :], strict=True))}
-            shown = _in_shape(request.reading, own)
-        self._recording.after(request, self._run, users, shown)
-        return users
+        self._recording.after(request, self._run, results, shown)
+        return results
 
-    def _with(self, request: RunRequest) -> tuple[list[str], Any]:
-        """The names of what is fetched for a request, and the callable that fetches it too."""
-        reading = request.reading
-        if reading is None:
-            return [], self._plain
-        if id(reading) not in self._made:
-            names = [name for name in _names(reading) if name not in self._options.feed]
-            options = _copy(self._options)
-            options.fetch.extend(self._connected.get(name, name) for name in names)
+    def _ways(
+        self, request: RunRequest, fed: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Ways:
+        reading, users = request.reading, len(self._options.fetch)
+
+        def ours(values: Any) -> dict[str, Any]:
+            assert reading is not None
+            return _in_shape(reading, {**fed, **dict(zip(self._names(reading), values, strict=True))})
+
+        def both(way: str, **more: Any) -> tuple[Any, Any]:
+            results = self._callable(reading, way)(*args, **more)
+            return results[:users], ours(results[users:])
+
+        def take() -> tuple[Any, Any]:
             try:
-                made = self._make(options)
+                self._callable(reading, "both")
             except Exception as error:  # TensorFlow refuses it: ours must not harm the user's
                 self._recording.failed(request, error)
-                return [], self._plain
-            self._made[id(reading)] = reading, names, made
-        return self._made[id(reading)][1:]
+                return self._plain(*args, **kwargs), None
+            return both("both", **kwargs)
+
+        return Ways(
+            own=lambda: self._plain(*args, **kwargs),
+            both=take,
+            rehearse_own=lambda: self._callable(None, "rehearse own")(*args),
+            rehearse=lambda: both("rehearse"),
+            look=lambda: ours(self._callable(reading, "look")(*args)),
+        )
+
+    def _callable(self, reading: Reading | None, way: str) -> Any:
+        """The callable that also fetches what a reading asks for; or that alone, to look at it."""
+        key = id(reading), way
+        if key not in self._made:
+            options = _copy(self._options)
+            if way == "look":
+                del options.fetch[:], options.target[:]
+            if reading is not None:
+                options.fetch.extend(self._connected.get(name, name) for name in self._names(reading))
+            make = self._makers[0 if way in ("own", "both") else 1]
+            self._made[key] = reading, make(options)
+        return self._made[key][1]
+
+    def _names(self, reading: Reading) -> list[str]:
+        """What is fetched for a reading: what is fed cannot be."""
+        return [name for name in _names(reading) if name not in self._options.feed]
 
 
 def made_again(session: Any) -> None:

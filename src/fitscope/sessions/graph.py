@@ -22,6 +22,11 @@ VARIABLES = {"VarHandleOp", "Variable", "VariableV2"}
 #: Operations that look at a tensor's shape only: no value comes through them.
 SHAPE_ONLY = {"OnesLike", "Rank", "Shape", "ShapeN", "Size", "ZerosLike"}
 
+#: Operations that take the handle of a variable, and only look.
+_READ_ONLY = {
+    "Enter", "Identity", "ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VarIsInitializedOp", "VariableShape",
+}  # fmt: skip
+
 #: Operations that hand a variable on, for somebody else to write to it.
 _PASS_ON_VARIABLE = {"Enter", "Identity", "RefEnter", "RefIdentity"}
 
@@ -103,6 +108,18 @@ def written_references(ops: Collection[Op]) -> set[str]:
                 name for x in op.inputs if x.dtype._is_ref_dtype and (name := variable_of(x)) is not None
             }
     return found
+
+
+def written_variables(ops: Collection[Op]) -> set[str]:
+    """All variables that a run of these may write to: an optimizer's averages too."""
+    handed = [
+        variable_of(x)
+        for op in ops
+        if op.type not in _READ_ONLY
+        for x in op.inputs
+        if x.dtype.base_dtype.name == "resource"
+    ]
+    return written_references(ops) | {name for name in handed if name is not None}
 
 
 def once(make: Callable[[Any], Any]) -> Callable[[Any], Any]:

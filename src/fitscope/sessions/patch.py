@@ -7,6 +7,7 @@ their own. Steps in parts (`partial_run`) cannot be fetched from; they are count
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from fitscope.sessions.callables import SeenCallable, made_again
+from fitscope.sessions.identity import Ways
 from fitscope.sessions.recording import Run, RunRequest, SessionRecording
 
 
@@ -58,6 +60,10 @@ class _Seen:
         self._session, self._recording = session, recording
         self._raw_run, self._raw_partial_run = session.run, session.partial_run
         self._raw_make, self._raw_from_options = session.make_callable, session._make_callable_from_options
+        # Past everybody who watches this session: what we run for ourselves is nobody's step.
+        self._base_run = functools.partial(type(session).run, session)
+        self._base_from_options = functools.partial(type(session)._make_callable_from_options, session)
+        recording.identify(self._base_run, shared=bool(session.sess_str))
 
     def run(self, fetches: Any, feed_dict: Any = None, options: Any = None, run_metadata: Any = None) -> Any:
         recording, raw = self._recording, self._raw_run
@@ -65,12 +71,23 @@ class _Seen:
         if request is None:
             return raw(fetches, feed_dict, options, run_metadata)
         try:
-            results, shown = _together(recording, request, raw, fetches, (feed_dict, options, run_metadata))
+            ways = self._ways(request, fetches, (feed_dict, options, run_metadata))
+            results, shown = recording.made(request, ways)
         except BaseException as error:
             recording.raised(request, error)
             raise
         recording.after(request, raw, results, shown)
         return results
+
+    def _ways(self, request: RunRequest, fetches: Any, rest: tuple[Any, ...]) -> Ways:
+        raw, base, quiet = self._raw_run, self._base_run, rest[:2]  # a rehearsal leaves no metadata
+        return Ways(
+            own=lambda: raw(fetches, *rest),
+            both=lambda: _together(self._recording, request, raw, fetches, rest),
+            rehearse_own=lambda: base(fetches, *quiet),
+            rehearse=lambda: _both(base, request, fetches, quiet),
+            look=lambda: base(_asked(request), *quiet),
+        )
 
     def partial_run(self, handle: Any, fetches: Any, feed_dict: Any = None) -> Any:
         request = self._recording.before_part(self._raw_run, fetches, feed_dict) if self.active else None
@@ -93,26 +110,32 @@ class _Seen:
         )
 
     def _make_callable_from_options(self, options: Any) -> Any:
-        return SeenCallable(
-            self._raw_from_options, options, self._recording, self._raw_run, lambda: self.active
-        )
+        makers = self._raw_from_options, self._base_from_options
+        return SeenCallable(makers, options, self._recording, self._raw_run, lambda: self.active)
 
 
 def _together(
     recording: SessionRecording, request: RunRequest, raw: Run, fetches: Any, rest: tuple[Any, ...]
 ) -> tuple[Any, Any]:
     """The user's fetches and ours in one run: what the user gets, and what we get."""
-    if request.reading is None:
-        return raw(fetches, *rest), None
     try:
-        both = raw({"user": fetches, "fitscope": request.reading.asked}, *rest)
-        return both["user"], both["fitscope"]
+        return _both(raw, request, fetches, rest)
     except (TypeError, ValueError, RuntimeError) as error:
         failure = error  # TensorFlow refuses a call with these before it runs anything
     # Outside of the handler: should the user's own call be refused as well, its error bears no trace of ours.
     results = raw(fetches, *rest)
     recording.failed(request, failure)
     return results, None
+
+
+def _both(run: Run, request: RunRequest, fetches: Any, rest: tuple[Any, ...]) -> tuple[Any, Any]:
+    both = run({"user": fetches, "fitscope": _asked(request)}, *rest)
+    return both["user"], both["fitscope"]
+
+
+def _asked(request: RunRequest) -> dict[str, Any]:
+    assert request.reading is not None
+    return request.reading.asked
 
 
 def closed(session: Any) -> bool:

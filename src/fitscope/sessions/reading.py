@@ -16,7 +16,7 @@ import numpy as np
 from fitscope.anatomy import Anatomy
 from fitscope.attach import Site
 from fitscope.backends._shadow import Part
-from fitscope.plan import Place, Want
+from fitscope.plan import LOSS, Place, Want
 from fitscope.sessions import arrays
 from fitscope.sessions.anatomy import site_path
 from fitscope.sessions.backward import Backward, gradient_scope, inner_scopes
@@ -249,7 +249,10 @@ class Reading:
         small = {
             name: tensor
             for name, tensor in self.fetches.items()
-            if not isinstance(tensor, list) and wants[self.sites[name].place].stats_only
+            # A loss that was not reduced to one number is, when it is read.
+            if not isinstance(tensor, list)
+            and self.sites[name].place != LOSS
+            and wants[self.sites[name].place].stats_only
         }
         self.pack = call.watched.outlets.pack(small)
         for name in self.pack.names if self.pack is not None else ():

@@ -18,6 +18,7 @@ from fitscope.record import Moment
 from fitscope.recorder import Ending, Recorder
 from fitscope.reducing import Shown
 from fitscope.sessions.evaluations import Data, Evaluations, fingerprints
+from fitscope.sessions.identity import Identity, Ways
 from fitscope.sessions.progress import Progress, Request, kept
 from fitscope.sessions.reading import Call, Reading, Watched, weights_of
 from fitscope.sessions.signature import Signature, fed_values, signature
@@ -40,11 +41,16 @@ class RunRequest(Request):
 class SessionRecording(Progress):
     """One session being recorded."""
 
-    def __init__(self, watched: Watched, plan: Plan, recorder: Recorder, *, in_graph: bool) -> None:
+    def __init__(
+        self, watched: Watched, plan: Plan, recorder: Recorder, *, in_graph: bool, identity: str = "trust"
+    ) -> None:
         super().__init__(watched.graph, plan, recorder)
         self.watched = watched
         self._in_graph = in_graph
         self._calls: dict[Signature, Call] = {}
+        self._choice = identity
+        self._identity: Identity | None = None
+        self._under_way = 0  # steps
         self._first_step = 0
         self._steps_of: Counter[frozenset[str]] = Counter()  # each of several train ops
         self._evaluations = Evaluations(self._put_validation)
@@ -65,6 +71,27 @@ class SessionRecording(Progress):
         following.watched, following.plan = self.watched, self.plan  # the graph is finalized
         following._calls, following._epoch = self._calls, self._epoch
         return following
+
+    def identify(self, run: Run, *, shared: bool) -> None:
+        """From now on captured runs are compared with the user's own, which this runs as nobody's step."""
+        recorder = self.recorder
+        self._identity = made = Identity(
+            self._choice, run, recorder.identity.learn, recorder.failed, self.lock, shared=shared
+        )
+        recorder.proofs = lambda: made.seconds
+
+    def made(self, request: RunRequest, ways: Ways) -> tuple[Any, Any]:
+        """What the user gets of a run, and what we get. Raises what the user's own run raises."""
+        if request.reading is None or request.call is None or self._identity is None:
+            return ways.own(), None
+        alone = self._under_way == 1 or request.phase != "train"
+        return self._identity(request.call, request.reading, request.turn.step, ways, alone=alone)
+
+    @property
+    def saw_nothing(self) -> bool:
+        """Whether the session ran something, and none of it was worth recording."""
+        ran = any(sig.fetched for sig in self._calls)
+        return ran and not self.recorder.steps and self.recorder.writer is None
 
     # ---- told by the patch -------------------------------------------------------------------------------
 
@@ -120,6 +147,7 @@ class SessionRecording(Progress):
             for site, why in request.reading.unseen.items():
                 self.recorder.unseen(self.prefix(request.phase) + site, why)
             self._read_weights(request, run)
+        self._under_way += call.kind == "train"
         return request
 
     def _step_on(self, data: Data) -> None:
@@ -147,8 +175,14 @@ class SessionRecording(Progress):
         if self._evaluations.release():
             self.validated()
 
+    @kept
+    def raised(self, request: Request, error: BaseException) -> None:
+        super().raised(request, error)
+        self._under_way -= request.phase == "train"
+
     def done(self, request: Request) -> None:
         super().done(request)
+        self._under_way -= request.phase == "train"
         if request.phase == "train" and isinstance(request, RunRequest) and request.call is not None:
             self._steps_of[request.call.trainer] += 1
 

@@ -33,6 +33,7 @@ class Settings(Protocol):
     _watches: tuple[Watch, ...]
     _on: tuple[str, ...]
     _reduce: str
+    _identity: str
     _recording: Any
 
     def _pace(self, before: Any) -> tuple[Schedule, Budget | None]: ...
@@ -89,7 +90,7 @@ def begin(scope: Settings, graph: Any, said: Said, *, again: bool = False) -> Se
     recorder = scope._recorder(info, Arrays(), lambda step: again or (last is not None and last < step))
     recorder.budget = budget
     in_graph = scope._reduce == "step" or (scope._reduce == "auto" and _on_accelerator())
-    return SessionRecording(watched, plan, recorder, in_graph=in_graph)
+    return SessionRecording(watched, plan, recorder, in_graph=in_graph, identity=scope._identity)
 
 
 @contextmanager
@@ -118,7 +119,7 @@ def session(scope: Settings, sess: Any, said: Said) -> Iterator[Any]:
         recording.recorder.abandon(error)
         raise
     recording.complete()
-    if not recording.recorder.steps and recording.recorder.writer is None:
+    if recording.saw_nothing:
         warnings.warn(
             "fitscope recorded nothing: inside `with scope.session(...)` no run of this session trained or computed predictions",
             FitscopeWarning,
