@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -111,7 +112,7 @@ def test_tests_of_bfloat16_are_skipped_where_it_dies(tmp_path, dies):
     answer = "it dies here" if dies else amx.FINE
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "conftest", "-rs", str(tmp_path)],
-        env={**os.environ, amx.ANSWER: answer, "PYTHONPATH": os.pathsep.join(sys.path)},
+        env={**os.environ, amx.ANSWER: answer, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert ("2 passed, 3 skipped" if dies else "5 passed") in done.stdout, done.stdout + done.stderr
