@@ -80,12 +80,4 @@ PROGRAMS = (
 )  # fmt: skip
 
 #: Failures that are known, by program and backend: the reason. A line goes as soon as its program passes.
-KNOWN: dict[tuple[str, str], str] = {
-    ("guides.loop_jax", "jax"): "the loss of a value_and_grad from outside of the step is not seen",
-    ("guides.transfer_learning", "jax"): "fit after a new compile begins a new run",
-    ("guides.transfer_learning", "tensorflow"): "fit after a new compile begins a new run",
-    ("guides.transfer_learning", "torch"): "fit after a new compile begins a new run",
-    ("guides.quantization", "jax"): "fit after a new compile begins a new run",
-    ("guides.quantization", "tensorflow"): "fit after a new compile begins a new run",
-    ("guides.quantization", "torch"): "fit after a new compile begins a new run",
-}
+KNOWN: dict[tuple[str, str], str] = {}
