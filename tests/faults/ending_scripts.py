@@ -203,7 +203,7 @@ def error_in_a_step(script: Script) -> None:
 
     class Trap(keras.layers.Layer):  # type: ignore[misc]
         def call(self, x: Any) -> Any:
-            if script.progress.steps == script.at // 2 * 2 + 1:
+            if script.progress.steps == script.at // 8 * 2 + 1:
                 raise RuntimeError("boom")
             return x
 

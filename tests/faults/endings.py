@@ -35,7 +35,9 @@ sys.path[:0] = [str(HERE), str(SOURCE)]
 import ending_scripts  # noqa: E402
 from ending_scripts import KINDS, Kind, Progress  # noqa: E402
 
-PATIENCE = 180.0  #: seconds after which a process counts as hanging
+PATIENCE = (
+    120.0  #: seconds in which a process that does not hang uses some CPU, also on a machine that is busy
+)
 SWALLOWED = 150  #: steps after which a Ctrl-C counts as swallowed by the framework
 
 
@@ -180,7 +182,7 @@ def _drive(
     ended: list[tuple[int, float]] = []
     waits = threading.Thread(target=lambda: ended.append(start.wait()))
     waits.start()
-    sent, again, seen, deadline = 0, 0, 0, time.monotonic() + PATIENCE
+    sent, again, seen, used, deadline = 0, 0, 0, 0.0, time.monotonic() + PATIENCE
     while waits.is_alive():
         if sent < len(kind.send) and (progress.steps >= at if sent == 0 else progress.left):
             time.sleep(random.uniform(0, 0.01))
@@ -195,9 +197,20 @@ def _drive(
             _kill(pid, signal.SIGINT)
             again += 1
         elif time.monotonic() > deadline:
-            _kill(pid, signal.SIGKILL)
+            before, used, deadline = used, _cpu(pid), time.monotonic() + PATIENCE
+            if used < before + 0.5:
+                _kill(pid, signal.SIGKILL)
         waits.join(0.0005)
     return *ended[0], seen, again
+
+
+def _cpu(pid: int) -> float:
+    """Seconds of CPU that a process has used so far."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:  # it has ended, or this is no Linux
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _kill(pid: int, number: int) -> None:
