@@ -78,6 +78,3 @@ PROGRAMS = (
     Program("guides.data_parallel", "guides/distribution.py", JAX, environment=FOUR_DEVICES),
     Program("guides.model_parallel", "guides/distribution.py", JAX, environment=FOUR_DEVICES),
 )  # fmt: skip
-
-#: Failures that are known, by program and backend: the reason. A line goes as soon as its program passes.
-KNOWN: dict[tuple[str, str], str] = {}

@@ -27,17 +27,10 @@ class Row:
     why: str = ""
     problems: list[str] = field(default_factory=list)
     seconds: tuple[float, float] = (0.0, 0.0)
-    known: str | None = None
-
-    @classmethod
-    def of(cls, told: dict[str, Any], known: Mapping[tuple[str, str], str]) -> Row:
-        return cls(**told, known=known.get((told["program"], told["backend"])))
 
     @property
     def verdict(self) -> str:
-        if self.problems:
-            return "known" if self.known else "FAILS"
-        return "passes" if self.known else "ok"
+        return "FAILS" if self.problems else "ok"
 
 
 def titles() -> str:
@@ -80,10 +73,8 @@ def footnotes(rows: list[Row], reasons: Reasons) -> str:
     for row in rows:
         if row.identity not in ("", "proven"):
             lines.append(f"{row.program} on {row.backend} is {row.identity}: {row.why}")
-        if row.verdict == "passes":
-            lines.append(f"{row.program} on {row.backend} passes: take it out of KNOWN ({row.known})")
         for problem in row.problems:
-            lines.append(f"{row.program} on {row.backend} [{row.verdict}]: {problem}")
+            lines.append(f"{row.program} on {row.backend} fails: {problem}")
     verdicts = Counter(row.verdict for row in rows)
     total = sum(sum(row.seconds) for row in rows)
     counts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items()))

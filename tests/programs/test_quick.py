@@ -8,7 +8,7 @@ from __future__ import annotations
 import keras
 import pytest
 
-from programs.catalog import KNOWN, PROGRAMS, Program
+from programs.catalog import PROGRAMS, Program
 from programs.harness import examine
 
 BACKEND = keras.backend.backend()
@@ -18,10 +18,6 @@ QUICK = [one for one in PROGRAMS if one.quick and BACKEND in one.backends and no
 @pytest.mark.parametrize("program", QUICK, ids=lambda program: program.name)
 def test_watching_a_program_changes_nothing_and_misses_nothing(program: Program) -> None:
     outcome = examine(program)
-    known = KNOWN.get((program.name, BACKEND))
-    if known:
-        assert outcome.problems, f"it passes: take it out of KNOWN ({known})"
-        pytest.skip(f"known: {known}")
     assert outcome.problems == []
     assert outcome.identical
     assert outcome.captured
