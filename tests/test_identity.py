@@ -268,3 +268,16 @@ def test_the_worst_program_speaks_for_a_phase():
 def test_captured_steps_that_nobody_compared_are_not_provable():
     assert Standings().describe(captured=0) == {}
     assert Standings().describe(captured=1)["train"]["status"] == "not provable"
+
+
+@pytest.mark.parametrize("choice", ["proven", "twin"])
+def test_the_users_own_program_also_meets_the_end_of_the_data(world, tapped, choice):
+    tapped.kind = None  # only the batch tells
+
+    def exhausted(call):
+        raise StopIteration
+
+    tapped.hold = exhausted
+    with pytest.raises(StopIteration):
+        Checked(tapped, world.own, choice)(CALL, 0)
+    assert world.log == ["own"]

@@ -16,6 +16,7 @@ provable` where even that is impossible. The run says which.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
@@ -78,6 +79,16 @@ class Checked:
             self._run = self._proving if self._choice == "proven" else self._beside_by_choice
         return self._run(call, step)
 
+    def _hold(self, call: Call) -> Held:
+        """Holds the arguments. Where there is no batch left, or drawing it fails, the user's own program is to meet that too:
+        a graph of TensorFlow changes some of its state all the same."""
+        try:
+            return self._program.hold(call)
+        except Exception:
+            with contextlib.suppress(Exception):
+                call.of(self._own)
+            raise
+
     def _take(self, call: Call, step: int) -> Ran:  # noqa: ARG002
         return Ran(*self._program.take(call))
 
@@ -88,21 +99,21 @@ class Checked:
         except Exception as error:
             raise TapFailed(error, call) from error
         if signature is None:
-            held = self._program.hold(call)
+            held = self._hold(call)
             call, signature = held.call(), held.signature
         kind = self._kinds.setdefault(signature, Kind())
         kind.uses += 1
         if kind.due:
             began = time.perf_counter()
             try:
-                return self._prove(held or self._program.hold(call), step, kind)
+                return self._prove(held or self._hold(call), step, kind)
             finally:
                 self.proofs.append(time.perf_counter() - began)
         kind.trusted = True
         return Ran(*self._program.take(call))
 
     def _beside_by_choice(self, call: Call, step: int) -> Ran:  # noqa: ARG002
-        held = self._program.hold(call)
+        held = self._hold(call)
         obstacle = self._program.obstacle(held)
         if obstacle is not None and not obstacle.beside:
             why = f'with identity="twin" nothing of this step can be recorded: {obstacle.why}'
@@ -111,7 +122,7 @@ class Checked:
         return self._look(held)
 
     def _beside(self, call: Call, step: int) -> Ran:  # noqa: ARG002
-        return self._look(self._program.hold(call))
+        return self._look(self._hold(call))
 
     def _look(self, held: Held) -> Ran:
         """The user's own program takes the step, the tapped one looks at it."""
@@ -128,7 +139,7 @@ class Checked:
 
     def _unsettled(self, call: Call, step: int) -> Ran:
         """The first step after the two programs differed: does the user's own program at least agree with itself?"""
-        held = self._program.hold(call)
+        held = self._hold(call)
         self._run = self._beside
         expected, error = self._rehearsed(held)
         ran = self._look(held)
