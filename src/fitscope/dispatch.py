@@ -38,7 +38,7 @@ class Request:
     #: takes what the step showed, and why it showed nothing if it could not be built with taps
     deliver: Callable[[list[Harvest], BaseException | None], None]
     stands: Callable[[Standing], None]  #: told what is known of the tapped program now
-    failed: Callable[[BaseException], None]  #: something of ours went wrong
+    failed: Callable[[BaseException], None]  #: reports an error of fitscope itself
     raised: Callable[[BaseException], None]  #: the user's own step raised
     timing: Timing | None = None  #: the call is to be timed
 

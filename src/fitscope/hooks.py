@@ -1,7 +1,7 @@
 """The shape of a Keras callback without Keras: every hook that Keras calls, and the shield around those that somebody overrides.
 
-A class that overrides a hook gets it wrapped when the class is made, so there is no hook through which an error of ours could
-enter a training.
+Python wraps every hook that a subclass overrides when it makes the class, so no error of fitscope can enter a training through
+a hook.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Hooks:
             setattr(cls, name, _shielded(vars(cls)[name]))
 
     def hook_failed(self, error: Exception) -> None:
-        """Is told of an error that was raised in a hook."""
+        """Reports an error that a hook raised."""
         warn(f"fitscope could not observe everything, training goes on. {described(error)}")
 
     def lets_pass(self, hook: str, error: Exception) -> bool:  # noqa: ARG002

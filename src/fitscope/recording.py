@@ -63,7 +63,7 @@ class Recording:
         self._offset = 0  # steps that were done before this optimizer began to count
         if after is not None and after._optimizer is self._optimizer:
             self.next_step, self._counted, self._offset = after.next_step, after._counted, after._offset
-        elif after is not None:  # compiled anew, it counts from 0; one that was restored may know better
+        elif after is not None:  # a new compile() counts from 0; a restored optimizer may know better
             self._offset = max(after.done() - self._iterations(), 0)
         known = len(self._steps.first_calls)  # of those before us
         recorder.first_calls = lambda: self._steps.first_calls[known:]

@@ -318,7 +318,7 @@ def _leaves(structure: Any) -> list[Any]:
 
 
 def _signature(structure: Any, *, shapes: bool) -> Hashable:
-    """What a `tf.function` traces anew for, and with `shapes` what XLA compiles anew for."""
+    """What makes a `tf.function` trace again, and with `shapes` what makes XLA compile again."""
 
     def of(leaf: Any) -> Hashable:
         if isinstance(leaf, tf.Tensor | np.ndarray):
