@@ -24,11 +24,11 @@ class Hooks:
         for name in NAMES & vars(cls).keys():
             setattr(cls, name, _shielded(vars(cls)[name]))
 
-    def hook_failed(self, error: Exception) -> None:
+    def _hook_failed(self, error: Exception) -> None:
         """Reports an error that a hook raised."""
         warn(f"fitscope could not observe everything, training goes on. {described(error)}")
 
-    def lets_pass(self, hook: str, error: Exception) -> bool:  # noqa: ARG002
+    def _lets_pass(self, hook: str, error: Exception) -> bool:  # noqa: ARG002
         """Whether an error raised in a hook is for the user to hear, and so goes on."""
         return False
 
@@ -64,9 +64,9 @@ def _shielded(hook: Callable[..., None]) -> Callable[..., None]:
         except FitscopeWarning:
             raise
         except Exception as error:
-            if self.lets_pass(hook.__name__, error):
+            if self._lets_pass(hook.__name__, error):
                 raise
-            told(self.hook_failed, error)
+            told(self._hook_failed, error)
 
     return inside
 

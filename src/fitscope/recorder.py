@@ -171,7 +171,7 @@ class Recorder:
             return
         if self._transport.put(Capture(at, shown), shown.nbytes(self._border)):
             self._captured += 1
-        else:
+        elif not self.finished:  # a signal may have ended the run just now: this step is none of it any more
             self._dropped.update(shown.names())
 
     def weigh(self, turns: Sequence[Turn], captured: int, tapped: int) -> Timing | None:

@@ -197,7 +197,7 @@ class Scope(Hooks):
         before, self._recording = self._recording, None
         optimizers = (optimizer,) if optimizer is not None else ()
         self._loop = Loop(
-            model, border, lambda: self._begin(border, None, before, optimizers), self.hook_failed
+            model, border, lambda: self._begin(border, None, before, optimizers), self._hook_failed
         )
         return self
 
@@ -371,11 +371,11 @@ class Scope(Hooks):
 
     # ---- life cycle --------------------------------------------------------------------------------------
 
-    def lets_pass(self, hook: str, error: Exception) -> bool:
+    def _lets_pass(self, hook: str, error: Exception) -> bool:
         """What the user asked for does not fit the model: said before the first step, it is worth more than a warning."""
         return isinstance(error, WatchError) and hook in _BEGIN
 
-    def hook_failed(self, error: Exception) -> None:
+    def _hook_failed(self, error: Exception) -> None:
         """Keeps an error of ours in the run, if there is one, and tells of it."""
         if self._recording is None:
             warn(f"fitscope records nothing of this training. {described(error)}")
@@ -397,7 +397,7 @@ class Scope(Hooks):
         before, self._recording = self._recording, None
         self._phase, self._epoch = phase, self._epoch if phase != "train" else 0
         with shield(
-            self.hook_failed
+            self._hook_failed
         ):  # what is left of the one before must not keep this one from being recorded
             self._wait_no_more()
             if before is not None:
@@ -416,7 +416,7 @@ class Scope(Hooks):
         if frame is None:
             return
         self._frame = self._frame or Frame(frame)
-        with shield(self.hook_failed):  # then we do not know how it ends; it is no reason to end it
+        with shield(self._hook_failed):  # then we do not know how it ends; it is no reason to end it
             notice(frame, callbacks, self, self._raised, batches=_border().name in OUTSIDE)
 
     def _raised(self, error: BaseException) -> None:
@@ -440,7 +440,7 @@ class Scope(Hooks):
 
         def begin(failure: BaseException | None) -> None:
             # After the first step nothing is raised any more, not even what the user got wrong.
-            with shield(self.hook_failed, let=(WatchError,) if failure is None else ()):
+            with shield(self._hook_failed, let=(WatchError,) if failure is None else ()):
                 begin_now(failure)
 
         def begin_now(failure: BaseException | None) -> None:

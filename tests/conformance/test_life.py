@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import fitscope as fs
+from fitscope.transport import Transport
 
 WATCH = [fs.activations("first", keep="both"), fs.loss(), fs.updates("last")]
 FIT = {"batch_size": 8, "verbose": 0, "shuffle": False}
@@ -190,3 +191,21 @@ def test_validation_and_predictions_in_between_are_not_recorded(watch_fit, small
     )
     assert list(seen.run.series("loss").index) == [0, 1, 2, 3, 4, 5]
     assert seen.at("activations/first").shape == (8, 4)
+
+
+def test_a_step_that_a_signal_overtakes_is_none_of_the_run(small, xy, tmp_path, monkeypatch):
+    """SIGTERM ends the run while the training goes on for a moment: the step it struck was not dropped, it came after."""
+    put, handed = Transport.put, []
+
+    def struck(self, item, nbytes):
+        handed.append(item)
+        if len(handed) == 2:
+            self.process_ends("SIGTERM")
+        return put(self, item, nbytes)
+
+    monkeypatch.setattr(Transport, "put", struck)
+    x, y = xy
+    small().fit(x, y, callbacks=[fs.Scope(tmp_path, WATCH, every=1)], **FIT)
+    run = fs.open(tmp_path)
+    assert (run.status, run.ended_by, run.dropped) == ("interrupted", "SIGTERM", {})
+    assert loss_steps(tmp_path) == [0]

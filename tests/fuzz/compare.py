@@ -58,7 +58,8 @@ def judge(spec: dict[str, Any]) -> dict[str, Any]:
             "seconds": [time.perf_counter() - began],
         }
     plain_done = time.perf_counter()
-    with tempfile.TemporaryDirectory() as to:
+    # A training that raised may still be written while its directory goes.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as to:
         faults, facts = _watched(code, plain, to, spec)
     seconds = [plain_done - began, time.perf_counter() - plain_done]
     outcome = "failed" if faults else "equal"
