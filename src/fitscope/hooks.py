@@ -21,8 +21,7 @@ class Hooks:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        for name in NAMES & vars(cls).keys():
-            setattr(cls, name, _shielded(vars(cls)[name]))
+        shield_hooks(cls)
 
     def _hook_failed(self, error: Exception) -> None:
         """Reports an error that a hook raised."""
@@ -56,9 +55,15 @@ class Hooks:
 NAMES = frozenset(name for name in vars(Hooks) if name.startswith(("on_", "set_")))
 
 
+def shield_hooks(cls: type) -> None:
+    """Wraps the hooks that a class overrides, one that has `hook_failed` and `lets_pass`."""
+    for name in NAMES & vars(cls).keys():
+        setattr(cls, name, _shielded(vars(cls)[name]))
+
+
 def _shielded(hook: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(hook)
-    def inside(self: Hooks, *args: Any, **kwargs: Any) -> None:
+    def inside(self: Any, *args: Any, **kwargs: Any) -> None:
         try:
             hook(self, *args, **kwargs)
         except FitscopeWarning:

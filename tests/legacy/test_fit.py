@@ -239,6 +239,32 @@ def test_without_tf_keras_the_error_says_what_to_install(tmp_path, monkeypatch):
         fs.Scope(tmp_path).legacy()
 
 
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        ("legacy.LegacyCallback", "_make_way"),
+        ("legacy_step.StepWay", "train_begin"),
+        ("progress.Progress", "epoch"),
+    ],
+)
+def test_an_error_of_ours_does_not_end_the_training(tools, xy, tmp_path, monkeypatch, owner, name):
+    def boom(*args, **kwargs):
+        raise RuntimeError("broken on purpose")
+
+    weights = []
+    for broken in (False, True):
+        model = tools.small()
+        callback = fs.Scope(tmp_path, every=1).legacy()
+        if broken:
+            monkeypatch.setattr(f"fitscope.sessions.{owner}.{name}", boom)
+            with pytest.warns(FitscopeWarning, match="broken on purpose"):
+                model.fit(*xy, verbose=0, shuffle=False, callbacks=[callback])
+        else:
+            model.fit(*xy, verbose=0, shuffle=False)
+        weights.append(model.get_weights())
+    assert all(np.array_equal(a, b) for a, b in zip(*weights, strict=True))
+
+
 def test_a_pattern_that_matches_nothing(tools, xy, tmp_path):
     with pytest.raises(WatchError, match="Did you mean 'first'"):
         tools.small().fit(*xy, verbose=0, callbacks=[fs.Scope(tmp_path, fs.activations("frist")).legacy()])

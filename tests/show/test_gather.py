@@ -52,6 +52,18 @@ def test_rows_follow_the_model_with_what_is_no_layer_around_them() -> None:
     assert rows[2].after == ("a",)
 
 
+def test_the_first_of_several_losses_stands_for_the_loss(written: Callable[..., Written]) -> None:
+    """A step with several optimizers has no `loss` and no `learning_rate` without a name."""
+    run = written().add(
+        range(3),
+        lambda step: {"loss/d_optimizer": step, "loss/g_optimizer": -step, "learning_rate/d_optimizer": 0.5},
+    )
+    g = gathered(run)
+    assert g.loss.values.tolist() == [0.0, 1.0, 2.0]
+    assert payload.rates(g)[0] == (0, 0.5)
+    assert payload.series(g)[0]["count"] == 3
+
+
 def test_a_model_that_is_not_described_still_has_rows() -> None:
     assert [row.name for row in rows_of(None, ["activations/x", "weights/y/kernel"])] == ["x", "y"]
 

@@ -6,12 +6,12 @@ With eager execution Keras traces its step into a function (`legacy_step`); with
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from fitscope.errors import ModelError
+from fitscope.errors import ModelError, WatchError
+from fitscope.hooks import caller, shield_hooks
 
 try:
     import tf_keras
@@ -66,14 +66,16 @@ class LegacyCallback(tf_keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
         self._fitting = True
+        if self._way is None:  # said already why there is none
+            return
         # Keras does not tell callbacks of an exception. Its callback list lives just as long as `fit` does.
-        hook = sys._getframe(1)
+        hook = caller()
+        assert hook is not None
         callbacks, frame = hook.f_locals.get("self", self), outside(hook)
         fit, running = weakref.ref(callbacks), Frame(frame) if frame is not None else None
         with shield(lambda error: warn(f"fitscope does not see how this training ends. {described(error)}")):
             if frame is not None:
                 notice(frame, callbacks, self, self._raised, batches=True)
-        assert self._way is not None
         self._way.begun = lambda progress: progress.recorder.finish_with(fit(), running)
         self._way.train_begin()
 
@@ -83,7 +85,8 @@ class LegacyCallback(tf_keras.callbacks.Callback):  # type: ignore[misc]
             progress.recorder.raised = Ending.by(error)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
-        assert self._way is not None
+        if self._way is None:
+            return
         if self._way.progress is not None:
             self._way.progress.epoch(epoch, self._batches)
         else:
@@ -104,6 +107,19 @@ class LegacyCallback(tf_keras.callbacks.Callback):  # type: ignore[misc]
             if self._way.progress is not None:
                 self._way.progress.complete()
 
+    def lets_pass(self, hook: str, error: Exception) -> bool:
+        """What the user asked for does not fit the model, which is found out before the first step."""
+        return isinstance(error, WatchError) and hook in ("set_model", "on_train_begin")
+
+    def hook_failed(self, error: Exception) -> None:
+        """Keeps an error of ours in the run, if there is one, and tells of it."""
+        progress = self._way.progress if self._way is not None else None
+        if progress is None:
+            warn(f"fitscope records nothing of this training. {described(error)}")
+        else:
+            progress.recorder.failed(error)
+            progress.recorder.tell()
+
     def _make_way(self, model: Any) -> None:
         if self._way is not None:
             self._way.leave()
@@ -115,3 +131,6 @@ class LegacyCallback(tf_keras.callbacks.Callback):  # type: ignore[misc]
             from fitscope.sessions.legacy_step import StepWay
 
             self._way = StepWay(self._scope, model)
+
+
+shield_hooks(LegacyCallback)

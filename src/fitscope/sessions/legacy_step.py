@@ -18,13 +18,14 @@ import tensorflow as tf
 from fitscope.anatomy import Anatomy
 from fitscope.attach import Site
 from fitscope.backends._base import Harvest
-from fitscope.errors import FitscopeWarning
+from fitscope.errors import FitscopeWarning, WatchError
 from fitscope.plan import resolve
 from fitscope.sessions import arrays
 from fitscope.sessions.arrays import Arrays
 from fitscope.sessions.legacy_taps import KEY, Taps
 from fitscope.sessions.progress import Progress, Request, kept
 from fitscope.sessions.session import Settings
+from fitscope.shield import shield
 from fitscope.watch import Turn
 
 _MISSING = object()
@@ -79,9 +80,10 @@ class StepWay:
         def first(iterator: Any) -> Any:
             own["train_function"] = plain
             tf.function(lambda it: self._model.train_step(next(it))).get_concrete_function(iterator)
-            self._begin()
-            if self.progress is not None:
-                self.progress.epoch(self.first_epoch, None)
+            with shield(self._scope.hook_failed, let=(WatchError,)):
+                self._begin()
+                if self.progress is not None:
+                    self.progress.epoch(self.first_epoch, None)
             return self._model.train_function(iterator)
 
         own["train_function"] = first

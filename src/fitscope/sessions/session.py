@@ -40,6 +40,8 @@ class Settings(Protocol):
 
     def _recorder(self, info: dict[str, Any], border: Border, goes_on: Callable[[int], bool]) -> Recorder: ...
 
+    def hook_failed(self, error: Exception) -> None: ...
+
 
 @dataclass(frozen=True, slots=True)
 class Said:
