@@ -67,17 +67,18 @@ class Gan(keras.Model):
         return self.logs(*losses)
 
 
-def differentiate(model, compute, weights):
+def differentiate(model, compute, weights=None):
+    """The loss, and its gradients with respect to these weights or, of all the model has by then, to every one."""
     if BACKEND == "tensorflow":
         import tensorflow as tf
 
         with tf.GradientTape() as tape:
             loss = compute()
-        return loss, tape.gradient(loss, weights)
+        return loss, tape.gradient(loss, weights or model.trainable_weights)
     model.zero_grad()
     loss = compute()
     loss.backward()
-    return loss.detach(), [weight.value.grad for weight in weights]
+    return loss.detach(), [weight.value.grad for weight in weights or model.trainable_weights]
 
 
 def gan(**mode):
@@ -180,3 +181,143 @@ def test_a_gan_in_a_loop_of_jax(tmp_path, compiled):
         run.sites
     )
     assert "weight_gradients/discriminator/d1/kernel" in run.sites
+
+
+class Critic(Gan):
+    """A WGAN with a gradient penalty: the critic is trained twice in a step, and the step has a gradient of its own in its loss."""
+
+    def penalised(self, real):
+        fake = self.generator(self.z)
+        middle = (real + fake) / 2
+        if BACKEND == "tensorflow":
+            import tensorflow as tf
+
+            with tf.GradientTape() as tape:
+                tape.watch(middle)
+                score = self.discriminator(middle)
+            slope = tape.gradient(score, [middle])[0]
+        else:
+            import torch
+
+            score = self.discriminator(middle)
+            (slope,) = torch.autograd.grad(score.sum(), middle, create_graph=True)
+        penalty = ops.mean((ops.sqrt(ops.sum(slope**2, axis=1) + 1e-6) - 1.0) ** 2)
+        return ops.mean(self.discriminator(fake)) - ops.mean(self.discriminator(real)) + penalty
+
+    def train_step(self, data):
+        critic, generator = self.discriminator.trainable_weights, self.generator.trainable_weights
+        for _ in range(2):
+            d_loss, gradients = differentiate(self, lambda: self.penalised(data), critic)
+            self.d_optimizer.apply(gradients, critic)
+        g_loss, gradients = differentiate(
+            self, lambda: -ops.mean(self.discriminator(self.generator(self.z))), generator
+        )
+        self.g_optimizer.apply(gradients, generator)
+        return self.logs(d_loss, g_loss)
+
+
+@pytest.mark.skipif(BACKEND == "jax", reason="on JAX a step of two optimizers is a loop")
+def test_a_gradient_inside_the_loss_is_no_loss(tmp_path):
+    global RNG
+    models = []
+    for scope in (None, fs.Scope(tmp_path, everything(), every=1)):
+        RNG = np.random.default_rng(7)
+        keras.utils.set_random_seed(0)
+        models.append(model := Critic())
+        model.compile(keras.optimizers.SGD(0.1), keras.optimizers.SGD(0.2))
+        model.fit(X, callbacks=[scope] if scope else [], **FIT)
+    same(*models)
+    run = fs.open(tmp_path)
+    assert run.errors == []
+    assert_complete(run)
+    losses = [site for site in run.sites if site.split("/")[0] == "loss"]
+    assert losses == ["loss/d_optimizer", "loss/d_optimizer#2", "loss/g_optimizer"]
+    np.testing.assert_allclose(run.series("loss/d_optimizer#2"), run.series("metrics/d_loss"), rtol=1e-5)
+    np.testing.assert_allclose(run.series("loss/g_optimizer"), run.series("metrics/g_loss"), rtol=1e-5)
+
+
+class Autoencoder(keras.Model):
+    """Built by its first step, which calls the parts and never the model."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder = keras.Sequential([layers.Dense(3, name="e1")], name="encoder")
+        self.decoder = keras.Sequential([layers.Dense(4, name="d1")], name="decoder")
+        if BACKEND != "tensorflow":
+            self.encoder.build((None, 4))
+            self.decoder.build((None, 3))
+            self.built = True
+
+    def train_step(self, data):
+        if not isinstance(data, tuple):
+            data = (data,)
+
+        def compute():
+            return ops.mean((self.decoder(self.encoder(data[0])) - data[0]) ** 2)
+
+        loss, gradients = differentiate(self, compute)
+        self.optimizer.apply(gradients, self.trainable_weights)
+        return {"own": loss}
+
+
+@pytest.mark.skipif(BACKEND == "jax", reason="Keras builds a model by calling it there")
+def test_an_autoencoder_whose_parts_the_first_step_builds(tmp_path):
+    models = []
+    for scope in (None, fs.Scope(tmp_path, everything(), every=1)):
+        keras.utils.set_random_seed(0)
+        models.append(model := Autoencoder())
+        model.compile(keras.optimizers.SGD(0.1))
+        model.fit(X, callbacks=[scope] if scope else [], **FIT)
+    same(*models)
+    run = fs.open(tmp_path)
+    assert run.errors == []
+    assert_complete(run)
+    assert list(run.series("loss").index) == [0, 1]
+    assert run.series("learning_rate").round(6).tolist() == [0.1, 0.1]
+    assert {"activations/encoder/e1", "gradients/decoder/d1", "updates/encoder/e1/kernel"} <= set(run.sites)
+    assert run.unseen["predictions"] == "the step does not call the model itself"
+
+
+@pytest.mark.skipif(BACKEND != "jax", reason="the loop of the Keras guide for JAX")
+@pytest.mark.parametrize("private", [True, False], ids=["vjp", "public"])
+def test_a_gradient_function_made_before_the_step(tmp_path, monkeypatch, private):
+    import jax
+
+    from fitscope.backends import jax as adapter
+
+    if not private:  # a JAX whose inner parts have other names: then only what is made in the step is seen
+        monkeypatch.setattr(
+            adapter, "jax_differentiators", lambda jax, api: [(jax, "value_and_grad"), (jax, "grad")]
+        )
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((4,)), layers.Dense(3, name="first"), layers.Dense(2, name="last")])
+    optimizer = keras.optimizers.SGD(0.1)
+    optimizer.build(model.trainable_variables)
+
+    def compute(trainable, non_trainable, x):
+        y, non_trainable = model.stateless_call(trainable, non_trainable, x, training=True)
+        return ops.mean(y**2), non_trainable
+
+    before = jax.value_and_grad(compute, has_aux=True)
+    scope = fs.Scope(tmp_path, everything(), every=1)
+
+    @scope.step
+    @jax.jit
+    def step(state, x):
+        trainable, non_trainable, optimizer_state = state
+        function = before if private else jax.value_and_grad(compute, has_aux=True)
+        (loss, non_trainable), gradients = function(trainable, non_trainable, x)
+        trainable, optimizer_state = optimizer.stateless_apply(optimizer_state, gradients, trainable)
+        return loss, (trainable, non_trainable, optimizer_state)
+
+    state = [[v.value for v in part.variables] for part in (model, optimizer)]
+    state = (state[0], [], state[1])
+    losses = []
+    with scope.attach(model, optimizer=optimizer):
+        for i in (0, 8):
+            loss, state = step(state, X[i : i + 8])
+            losses.append(float(loss))
+    run = fs.open(tmp_path)
+    assert_complete(run)
+    np.testing.assert_allclose(run.series("loss"), losses, rtol=1e-6)
+    assert {"activations/first", "gradients/first", "learning_rate", "updates/first/kernel"} <= set(run.sites)

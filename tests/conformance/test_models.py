@@ -8,6 +8,8 @@ import pytest
 from keras import layers, ops
 
 import fitscope as fs
+from complete import assert_complete
+from watching import everything
 
 RNG = np.random.default_rng(5)
 
@@ -21,6 +23,23 @@ def compiled(
 ) -> keras.Model:
     model.compile(optimizer, loss, **more)
     return model
+
+
+@pytest.fixture
+def watch_fit(watch_fit, tmp_path):
+    """Every model here is evaluated and predicts too: what is watched then is recorded or explained as well."""
+
+    def fit(make, x, y=None, **more):
+        seen = watch_fit(make, x, y, **more)
+        scope = fs.Scope(tmp_path / "passes", [*everything(), fs.loss(per_sample=True)], every=1)
+        seen.model.evaluate(x, y, batch_size=8, verbose=0, callbacks=[scope])
+        seen.model.predict(x, batch_size=8, verbose=0, callbacks=[scope])
+        run = fs.open(tmp_path / "passes")
+        assert run.errors == []
+        assert_complete(run, ("evaluate", "predict"))
+        return seen
+
+    return fit
 
 
 def sites(run: fs.Run, kind: str) -> list[str]:
