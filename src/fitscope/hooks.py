@@ -56,7 +56,7 @@ NAMES = frozenset(name for name in vars(Hooks) if name.startswith(("on_", "set_"
 
 
 def shield_hooks(cls: type) -> None:
-    """Wraps the hooks that a class overrides, one that has `hook_failed` and `lets_pass`."""
+    """Wraps the hooks that a class overrides, one that has `_hook_failed` and `_lets_pass`."""
     for name in NAMES & vars(cls).keys():
         setattr(cls, name, _shielded(vars(cls)[name]))
 

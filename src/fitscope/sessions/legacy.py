@@ -107,11 +107,11 @@ class LegacyCallback(tf_keras.callbacks.Callback):  # type: ignore[misc]
             if self._way.progress is not None:
                 self._way.progress.complete()
 
-    def lets_pass(self, hook: str, error: Exception) -> bool:
+    def _lets_pass(self, hook: str, error: Exception) -> bool:
         """What the user asked for does not fit the model, which is found out before the first step."""
         return isinstance(error, WatchError) and hook in ("set_model", "on_train_begin")
 
-    def hook_failed(self, error: Exception) -> None:
+    def _hook_failed(self, error: Exception) -> None:
         """Keeps an error of ours in the run, if there is one, and tells of it."""
         progress = self._way.progress if self._way is not None else None
         if progress is None:

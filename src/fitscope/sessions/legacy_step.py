@@ -80,7 +80,7 @@ class StepWay:
         def first(iterator: Any) -> Any:
             own["train_function"] = plain
             tf.function(lambda it: self._model.train_step(next(it))).get_concrete_function(iterator)
-            with shield(self._scope.hook_failed, let=(WatchError,)):
+            with shield(self._scope._hook_failed, let=(WatchError,)):
                 self._begin()
                 if self.progress is not None:
                     self.progress.epoch(self.first_epoch, None)
