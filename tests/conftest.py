@@ -34,20 +34,20 @@ hypothesis.settings.load_profile("same")
 #: does a test marked `per_backend`.
 ONCE = (
     "bench",  # processes of their own
+    "capture",  # decisions, with programs that are made up
     "browser",  # looks at runs with a browser
     "cli",  # prints runs, written without a backend
     "docs",  # but for the examples and the README, which are marked
     "export",  # rewrites runs
     "faults",  # the store, under kill and full disks
     "fuzz/test_tables.py",  # plain data
+    "pipeline",  # a queue, and processes of their own
     "programs/test_harness.py",  # compares and counts
     "reduce/test_compiled.py",  # numba
     "reduce/test_host.py",  # numba
     "reduce/test_stats.py",  # arithmetic
     "show",  # draws numbers
     "store",  # files
-    "test_transport.py",  # a queue
-    "test_unfinished.py",  # processes of their own
     "test_watch.py",  # plain data
 )
 

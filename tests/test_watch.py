@@ -6,7 +6,7 @@ import pytest
 
 import fitscope as fs
 from fitscope import sizes
-from fitscope.budget import Budget
+from fitscope.plan.budget import Budget
 from fitscope.watch import KINDS, Turn, defaults, schedule
 
 

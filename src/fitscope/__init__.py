@@ -17,6 +17,7 @@ from fitscope._version import __version__
 
 if TYPE_CHECKING:
     from fitscope import layers
+    from fitscope.capture.tap import tap
     from fitscope.errors import (
         FitscopeError,
         FitscopeWarning,
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from fitscope.show.serve import Server, serve
     from fitscope.show.views import View
     from fitscope.tapped_model import with_taps
-    from fitscope.tapping import tap
     from fitscope.watch import (
         activations,
         changes,
@@ -84,7 +84,7 @@ _NAMES = {
         ),
         "fitscope.show.pictures",
     ),
-    "tap": "fitscope.tapping",
+    "tap": "fitscope.capture.tap",
     "with_taps": "fitscope.tapped_model",
     **dict.fromkeys(
         (

@@ -21,7 +21,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fitscope.hooks import Hooks
+from fitscope.capture.callback import Hooks
 from fitscope.scope import Scope
 
 SIZE = 16  #: pixels a side

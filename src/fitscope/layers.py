@@ -16,8 +16,8 @@ from typing import Any, Literal
 import keras
 from keras import ops
 
+from fitscope.capture.tap import tap
 from fitscope.errors import ModelError, WatchError, one_of
-from fitscope.tapping import tap
 
 PACKAGE = "fitscope"  #: under which Keras knows the layers in a saved model
 

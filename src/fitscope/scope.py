@@ -19,24 +19,24 @@ from types import FrameType
 from typing import Any, Literal
 
 from fitscope import sizes
-from fitscope.anatomy import Anatomy
-from fitscope.backends import Adapter, adapter
-from fitscope.batch import Batch
-from fitscope.budget import Budget
-from fitscope.dispatch import when_built
+from fitscope.capture.backends import Adapter, adapter
+from fitscope.capture.callback import Hooks, caller
+from fitscope.capture.dispatch import when_built
+from fitscope.capture.identity import CHOICES
+from fitscope.capture.leaving import OUTSIDE, Frame, notice, outside
+from fitscope.capture.loop import Loop
+from fitscope.capture.training import Recording
 from fitscope.errors import WatchError, one_of
-from fitscope.hooks import Hooks, caller
-from fitscope.identity import CHOICES
-from fitscope.leaving import OUTSIDE, Frame, notice, outside
-from fitscope.loop import Loop
-from fitscope.plan import resolve
-from fitscope.recorder import COMPLETE, Recorder
-from fitscope.recording import Recording
+from fitscope.pipeline.handover import Border
+from fitscope.pipeline.newest import Batch
+from fitscope.pipeline.recorder import COMPLETE, Recorder
+from fitscope.pipeline.sample_loss import SampleLosses
+from fitscope.pipeline.sinks import Make
+from fitscope.plan.anatomy import Anatomy
+from fitscope.plan.budget import Budget
+from fitscope.plan.plan import resolve
 from fitscope.reduce.average import Average
-from fitscope.reducing import Border
-from fitscope.samples import SampleLosses
 from fitscope.shield import described, shield, warn
-from fitscope.sink import Make
 from fitscope.store import Objects, RunWriter, existing, place
 from fitscope.watch import Schedule, Watch, phases, schedule, several
 
@@ -280,7 +280,7 @@ class Scope(Hooks):
         What the graph does not say is said here, by tensor or name: which tensors are the loss, the predictions, the targets and the
         inputs, what runs a training step, and what gradients it applies.
         """
-        from fitscope.sessions.session import Said, session
+        from fitscope.capture.sessions.session import Said, session
 
         return session(self, sess, Said(loss, predictions, targets, inputs, train_op, grads_and_vars))
 
@@ -295,14 +295,14 @@ class Scope(Hooks):
         grads_and_vars: Any = None,
     ) -> Any:
         """The same as a `SessionRunHook`, for `MonitoredTrainingSession(hooks=[scope.hook()])` and its like."""
-        from fitscope.sessions.hook import CaptureHook
-        from fitscope.sessions.session import Said
+        from fitscope.capture.sessions.hook import CaptureHook
+        from fitscope.capture.sessions.session import Said
 
         return CaptureHook(self, Said(loss, predictions, targets, inputs, train_op, grads_and_vars))
 
     def legacy(self) -> Any:
         """The callback for models of legacy Keras: `model.fit(callbacks=[scope.legacy()])`, with `tf_keras`."""
-        from fitscope.sessions.legacy import LegacyCallback
+        from fitscope.capture.sessions.legacy import LegacyCallback
 
         return LegacyCallback(self)
 

@@ -1,20 +1,10 @@
-"""A place in the step that was passed, how it is shown to a collector, and the tensors of a nested structure by name.
-
-`guarded` and `kept` are the shield inside the step: an error at a site becomes the reason why that site was not seen.
-"""
+"""A place in the step."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
 
-from fitscope.plan import Place
-from fitscope.shield import described, shield
-
-if TYPE_CHECKING:
-    from fitscope.losses import Losses
+Place = tuple[str, str]  #: a kind of site, and the path of a layer or weight ("" where there is only one)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,64 +14,3 @@ class Site:
     name: str
     place: Place
     batched: bool
-
-
-class Collector(Protocol):
-    """Where taps report to. One per execution of an eager step, or per trace of a compiled one."""
-
-    harvest: Any  #: what it has collected, see `backends._base.Harvest`
-    losses: Losses
-    failed: dict[str, str]  #: site → why it could not be seen
-    noted: list[str]  #: what the user should hear of
-
-    def see(self, site: Site, tensor: Any) -> Any: ...
-
-    def see_gradient(self, site: Site, tensor: Any) -> Any: ...
-
-
-def leaves(structure: Any, names: list[str] | None = None) -> Iterator[tuple[str, Any]]:
-    """The tensors of a nested structure with the end of their site's name: "", "/name" or "[0]"."""
-    if isinstance(structure, Mapping):
-        for key in structure:
-            for suffix, tensor in leaves(structure[key]):
-                yield f"/{key}{suffix}", tensor
-    elif isinstance(structure, list | tuple):
-        if len(structure) == 1:
-            yield from leaves(structure[0])
-            return
-        named = names if names is not None and len(names) == len(structure) else None
-        for i, item in enumerate(structure):
-            for suffix, tensor in leaves(item):
-                yield (f"/{named[i]}" if named else f"[{i}]") + suffix, tensor
-    elif structure is not None:
-        yield "", structure
-
-
-def rebuilt(structure: Any, tensors: Iterator[Any]) -> Any:
-    """The same structure with its leaves replaced, in the order of `leaves`."""
-    if isinstance(structure, Mapping):
-        same_type: Any = type(structure)
-        return same_type((key, rebuilt(structure[key], tensors)) for key in structure)
-    if isinstance(structure, tuple) and hasattr(structure, "_fields"):
-        return type(structure)(*(rebuilt(item, tensors) for item in structure))
-    if isinstance(structure, list | tuple):
-        return type(structure)([rebuilt(item, tensors) for item in structure])
-    return None if structure is None else next(tensors)
-
-
-def guarded(collector: Collector, site: Site, tensor: Any, *, gradient: bool = False) -> Any:
-    """Shows a tensor to the collector; an error of ours never becomes an error of the step."""
-    with kept(collector, site.name):
-        return (collector.see_gradient if gradient else collector.see)(site, tensor)
-    return tensor
-
-
-def kept(collector: Collector, *sites: str) -> AbstractContextManager[None]:
-    """An error inside the block becomes the reason why these sites are not seen; without any, the user hears of it."""
-
-    def tell(error: Exception) -> None:
-        collector.failed.update(dict.fromkeys(sites, described(error)))
-        if not sites:
-            collector.noted.append(described(error))
-
-    return shield(tell)

@@ -13,10 +13,10 @@ from typing import Any
 import keras
 from keras.src.models.functional import Functional, functional_like_constructor
 
-from fitscope.anatomy import Anatomy, LayerPart
 from fitscope.errors import ModelError, WatchError
 from fitscope.layers import Tap
-from fitscope.selection import is_input, select, shown
+from fitscope.plan.anatomy import Anatomy, LayerPart
+from fitscope.plan.selection import is_input, select, shown
 
 #: What a class of models may do its own way, and a plain functional model would then do otherwise.
 _OWN_WAYS = ("call", "train_step", "test_step", "predict_step", "compute_loss")

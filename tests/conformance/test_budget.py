@@ -10,8 +10,9 @@ import pytest
 from keras import layers
 
 import fitscope as fs
-from fitscope import budget, identity
-from fitscope.budget import START, Budget
+from fitscope.capture import identity
+from fitscope.plan import budget
+from fitscope.plan.budget import START, Budget
 
 X = np.random.default_rng(0).normal(size=(640, 5)).astype("float32")
 Y = X.sum(1, keepdims=True)

@@ -283,7 +283,7 @@ def test_an_autoencoder_whose_parts_the_first_step_builds(tmp_path):
 def test_a_gradient_function_made_before_the_step(tmp_path, monkeypatch, private):
     import jax
 
-    from fitscope.backends import jax as adapter
+    from fitscope.capture.backends import jax as adapter
 
     if not private:  # a JAX whose inner parts have other names: then only what is made in the step is seen
         monkeypatch.setattr(

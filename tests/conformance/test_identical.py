@@ -13,7 +13,7 @@ import pytest
 from keras import layers
 
 import fitscope as fs
-from fitscope import sampling
+from fitscope.plan import sampling
 from watching import EACH_MODE
 
 

@@ -16,7 +16,7 @@ import pytest
 from keras import layers, ops
 
 import fitscope as fs
-from fitscope import layer_taps
+from fitscope.capture import layer_taps
 from fitscope.errors import WatchError
 from watching import EACH_MODE
 
@@ -160,7 +160,7 @@ def test_a_tap_that_is_wrong_cannot_change_the_training(mode, together, tmp_path
 @compiled
 def test_a_proof_that_fails_leaves_the_training_alone(tmp_path, monkeypatch):
     """As where a large model leaves no memory for a copy of its state."""
-    module = __import__(f"fitscope.backends._{BACKEND}_programs", fromlist=["_"])
+    module = __import__(f"fitscope.capture.backends._{BACKEND}_programs", fromlist=["_"])
     held = module._HeldArguments if BACKEND == "jax" else module._Variables
     without = train(cast, None)
     save = held.save

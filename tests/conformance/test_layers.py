@@ -15,7 +15,7 @@ import pytest
 from keras import layers, ops
 
 import fitscope as fs
-from fitscope.tapping import listening
+from fitscope.capture.tap import listening
 
 BACKEND = keras.backend.backend()
 MODES = {

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import fitscope as fs
-from fitscope.transport import Transport
+from fitscope.pipeline.queue import Transport
 
 WATCH = [fs.activations("first", keep="both"), fs.loss(), fs.updates("last")]
 FIT = {"batch_size": 8, "verbose": 0, "shuffle": False}

@@ -46,7 +46,7 @@ def test_what_an_unbuilt_model_has_not(xy, tmp_path):
     model.compile("sgd", "mse")
     with pytest.raises(fs.WatchError, match="There are: 'a', 'b'"):
         model.fit(*xy, callbacks=[fs.Scope(tmp_path, fs.activations("c"))], **FIT)
-    assert type(model.train_function).__module__ != "fitscope.dispatch"
+    assert type(model.train_function).__module__ != "fitscope.capture.dispatch"
     model.fit(*xy, **FIT)
 
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import fitscope as fs
-from fitscope import digest, recorder, reducing
-from fitscope.backends import adapter
+from fitscope.capture.backends import adapter
+from fitscope.pipeline import digest, handover, recorder
 from fitscope.store import RunWriter
 
 FIT = {"batch_size": 8, "verbose": 0, "shuffle": False, "epochs": 2}
@@ -51,7 +51,7 @@ def break_trace(monkeypatch):
 
 
 def break_finish(monkeypatch):
-    monkeypatch.setattr(reducing.OnHost, "__call__", boom)
+    monkeypatch.setattr(handover.OnHost, "__call__", boom)
 
 
 def break_reduce(monkeypatch):

@@ -11,7 +11,7 @@ import pytest
 from keras import layers
 
 import fitscope as fs
-from fitscope import sampling
+from fitscope.plan import sampling
 from fitscope.reduce import oracle
 from fitscope.reduce.stats import ZERO_BUCKET
 from watching import EACH_MODE, MODES

@@ -9,14 +9,16 @@ import numpy as np
 import pytest
 
 import fitscope as fs
-from fitscope import attach, dispatch, hooks, recorder, recording, scope
-from fitscope.anatomy import Anatomy
-from fitscope.backends import _base, adapter
-from fitscope.layer_taps import Taps
-from fitscope.losses import Losses
-from fitscope.missing import Missing
-from fitscope.optimizer_taps import OptimizerTaps
-from fitscope.plan import Plan
+from fitscope import scope
+from fitscope.capture import callback, dispatch, patch, training
+from fitscope.capture.backends import _base, adapter
+from fitscope.capture.layer_taps import Taps
+from fitscope.capture.losses import Losses
+from fitscope.capture.missing import Missing
+from fitscope.capture.optimizer_taps import OptimizerTaps
+from fitscope.pipeline import recorder
+from fitscope.plan.anatomy import Anatomy
+from fitscope.plan.plan import Plan
 
 BACKEND = keras.backend.backend()
 ADAPTER = type(adapter(BACKEND))
@@ -38,13 +40,13 @@ PATH = [
     (scope.Scope, "_start"), (scope.Scope, "_begin"), (scope.Scope, "_pace"), (scope.Scope, "_recorder"),
     (scope.Scope, "_begin_pass"), (scope.Scope, "_end"),
     (ADAPTER, "unbuilt"), (ADAPTER, "why_not"), (ADAPTER, "on_accelerator"), (ADAPTER, "iterations"), (ADAPTER, "tapped"),
-    (recording, "install"), (recording.Recording, "note_saves"), (recording.Recording, "epoch"),
-    (recording.Recording, "before_step"), (recording.Recording, "_turns"), (recording.Recording, "_request"),
-    (recording.Recording, "_ask"), (recording.Recording, "_deliver"), (recording.Recording, "_shown"),
-    (recording.Recording, "epoch_end"), (recording.Recording, "begin_pass"), (recording.Recording, "before_pass_step"),
-    (recording.Recording, "end_pass"), (recording.Recording, "_leave"), (recording.Recording, "done"),
+    (training, "install"), (training.Recording, "note_saves"), (training.Recording, "epoch"),
+    (training.Recording, "before_step"), (training.Recording, "_turns"), (training.Recording, "_request"),
+    (training.Recording, "_ask"), (training.Recording, "_deliver"), (training.Recording, "_shown"),
+    (training.Recording, "epoch_end"), (training.Recording, "begin_pass"), (training.Recording, "before_pass_step"),
+    (training.Recording, "end_pass"), (training.Recording, "_leave"), (training.Recording, "done"),
     (dispatch.TappedSteps, "get"), (dispatch.StandIn, "remove"), (Plan, "due"), (Plan, "wants"), (Missing, "of"),
-    (attach, "Taps"), (attach, "patched"), (Taps, "patches"), (Taps, "account"), (Taps, "_seen"), (Losses, "computed"),
+    (patch, "Taps"), (patch, "patched"), (Taps, "patches"), (Taps, "account"), (Taps, "_seen"), (Losses, "computed"),
     (Losses, "names"), (OptimizerTaps, "_applied"), (_base.Harvest, "rename"), (COLLECTOR, "_Collector"),
     (recorder.Recorder, "ready"), (recorder.Recorder, "put"), (recorder.Recorder, "measured"),
     (recorder.Recorder, "finish"), (recorder.Recorder, "finish_with"),
@@ -98,12 +100,12 @@ def test_every_hook_passes_the_shield():
         "on_predict_end",
         "set_model",
         "set_params",
-    } <= hooks.NAMES
-    own = hooks.NAMES & vars(fs.Scope).keys()
+    } <= callback.NAMES
+    own = callback.NAMES & vars(fs.Scope).keys()
     assert len(own) > 10
-    assert all(vars(fs.Scope)[name].__code__.co_filename == hooks.__file__ for name in own)
+    assert all(vars(fs.Scope)[name].__code__.co_filename == callback.__file__ for name in own)
 
-    class Careless(hooks.Hooks):
+    class Careless(callback.Hooks):
         def on_epoch_end(self, epoch, logs=None):
             raise Ours("broken on purpose")
 
@@ -139,7 +141,7 @@ def test_a_loop_goes_on_whatever_raises(plain, tmp_path, monkeypatch, name):
         model = make()
         watching = fs.Scope(tmp_path / str(broken), every=1)
         if broken:
-            monkeypatch.setattr(recording.Recording, name, boom)
+            monkeypatch.setattr(training.Recording, name, boom)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             with watching.attach(model):

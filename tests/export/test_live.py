@@ -19,8 +19,8 @@ import fitscope as fs
 from fitscope.errors import FitscopeWarning, WatchError
 from fitscope.export import export_run, live, tensorboard
 from fitscope.export.live import tables as live_tables
+from fitscope.pipeline.sinks import PATIENCE, Sinks
 from fitscope.record import Moment, Record, Samples
-from fitscope.sink import PATIENCE, Sinks
 from fitscope.store import RunWriter
 
 pytestmark = pytest.mark.once
@@ -422,10 +422,10 @@ class Border:
 
 
 def test_a_recorder_feeds_its_sinks_and_says_what_is_wrong_with_them(tmp_path: Path) -> None:
-    from fitscope.attach import Site
-    from fitscope.plan import Want, Wants
-    from fitscope.recorder import COMPLETE, Recorder
-    from fitscope.reducing import Shown
+    from fitscope.pipeline.handover import Shown
+    from fitscope.pipeline.recorder import COMPLETE, Recorder
+    from fitscope.plan.plan import Want, Wants
+    from fitscope.sites import Site
 
     makers = live.sinks(
         tmp_path / "runs", database=f"sqlite:///{tmp_path / 'all.db'}", npy=tmp_path / "arrays"

@@ -91,7 +91,7 @@ def test_an_error_in_a_thread_is_found_out(spec, monkeypatch):
 
 
 def test_a_watched_site_that_is_missing_is_found_out(spec, monkeypatch):
-    from fitscope.recorder import Recorder
+    from fitscope.pipeline.recorder import Recorder
 
     spec["scope"]["watch"] = ["fs.activations()", "fs.gradients()"]
     spec["graph"]["nodes"].insert(0, {"id": "n2", "op": "keras.ops.stop_gradient({0})", "in": ["n3"]})

@@ -234,7 +234,7 @@ def test_an_exception_in_the_step(tools, xy, tmp_path):
 
 def test_without_tf_keras_the_error_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tf_keras", None)
-    monkeypatch.delitem(sys.modules, "fitscope.sessions.legacy", raising=False)
+    monkeypatch.delitem(sys.modules, "fitscope.capture.sessions.legacy", raising=False)
     with pytest.raises(ModelError, match=r"pip install fitscope\[legacy\]"):
         fs.Scope(tmp_path).legacy()
 
@@ -256,7 +256,7 @@ def test_an_error_of_ours_does_not_end_the_training(tools, xy, tmp_path, monkeyp
         model = tools.small()
         callback = fs.Scope(tmp_path, every=1).legacy()
         if broken:
-            monkeypatch.setattr(f"fitscope.sessions.{owner}.{name}", boom)
+            monkeypatch.setattr(f"fitscope.capture.sessions.{owner}.{name}", boom)
             with pytest.warns(FitscopeWarning, match="broken on purpose"):
                 model.fit(*xy, verbose=0, shuffle=False, callbacks=[callback])
         else:

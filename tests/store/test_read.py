@@ -56,7 +56,7 @@ def test_reading_imports_no_framework() -> None:
     code = (
         "import sys; import fitscope.read\n"
         "unwanted = 'keras tensorflow jax torch numba xarray pandas duckdb zarr obstore'.split()\n"
-        "unwanted += ['fitscope.scope', 'fitscope.plan', 'fitscope.backends', 'fitscope.transport']\n"
+        "unwanted += ['fitscope.scope', 'fitscope.plan.plan', 'fitscope.capture.backends', 'fitscope.pipeline.queue']\n"
         "print([name for name in unwanted if name in sys.modules])"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

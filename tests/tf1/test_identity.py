@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 
 import fitscope as fs
+from fitscope.capture.sessions import identity as module
 from fitscope.errors import FitscopeWarning
-from fitscope.sessions import identity as module
 
 pytestmark = pytest.mark.tf1
 tf1 = tf.compat.v1
@@ -134,7 +134,7 @@ def test_where_the_two_differ_the_users_own_takes_every_step(tools, tmp_path, mo
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
 def test_a_proof_that_fails_leaves_the_step_as_it_was(tools, tmp_path, monkeypatch, error):
     """Interrupted or broken between the two runs: the variables are those of the user's own step."""
-    from fitscope.sessions import patch
+    from fitscope.capture.sessions import patch
 
     def broken(*_: Any) -> Any:
         raise error("in the middle")

@@ -134,7 +134,7 @@ def test_a_call_that_tensorflow_refuses_is_refused_alike(at, fetches):
 
 def test_an_error_of_ours_never_reaches_the_run(at, monkeypatch):
     sess, net, feed, scope = at
-    from fitscope.sessions.reading import Reading
+    from fitscope.capture.sessions.reading import Reading
 
     monkeypatch.setattr(Reading, "asked", property(lambda self: {"bad": object()}))
     with pytest.warns(FitscopeWarning), scope.session(sess):

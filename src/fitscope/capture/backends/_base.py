@@ -1,0 +1,282 @@
+"""The contract between fitscope and a framework.
+
+An adapter knows one way in which Keras runs a training step and how to take tensors out of it. It must
+
+- say whether it can tap this model as it is compiled now, and if not, why (`why_not`);
+- build a `Program`: the step with taps. It takes what `model.train_function` takes, does what that does, and returns
+  the tensors that were asked for beside its result, one `Harvest` for every training step it ran. A compiler may round
+  a program with more outputs differently, so the program can also be compared with the user's own, and run beside it;
+- hand a tensor over as a NumPy array, without a copy where the framework allows it;
+- leave nothing behind: outside a call of the tapped step no patch exists.
+
+A program runs in the user's mode: compiled steps compiled, eager steps eagerly. It may be called from one
+thread at a time. Tensors in a harvest must stay valid and unchanged for as long as somebody holds them: what the
+framework updates in place or donates is copied inside the step.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fitscope.capture.collector import Collector
+from fitscope.pipeline.handover import Finish
+from fitscope.plan.anatomy import Anatomy
+from fitscope.plan.plan import Wants
+from fitscope.sites import Site
+
+#: The attribute of a Keras model that holds the compiled function of a phase, and the method it is made from.
+PHASES = {
+    "train": ("train_function", "train_step"),
+    "test": ("test_function", "test_step"),
+    "predict": ("predict_function", "predict_step"),
+}
+
+
+@dataclass(slots=True)
+class Harvest:
+    """What one training step showed: a framework tensor for every site that was passed."""
+
+    tensors: dict[str, Any] = field(default_factory=dict)
+    sites: dict[str, Site] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)  #: site → why it could not be seen
+    noted: list[str] = field(default_factory=list)  #: what the user should hear of
+    broken: Exception | None = None  #: why nothing of it could be handed out, after a step that did run
+
+    def rename(self, names: Mapping[str, str]) -> None:
+        """Gives sites the names that they have in the end, and keeps their order."""
+        if names:
+            for mine in (self.tensors, self.failed):
+                renamed = {names.get(name, name): value for name, value in mine.items()}
+                mine.clear()
+                mine.update(renamed)
+            sites = [replace(site, name=names.get(name, name)) for name, site in self.sites.items()]
+            self.sites.clear()
+            self.sites.update({site.name: site for site in sites})
+
+    def account(self) -> None:
+        """Every site that was passed has a value or a reason: gives a reason to those that have neither."""
+        for name, site in self.sites.items():
+            if name not in self.tensors and name not in self.failed:
+                gradient = site.place[0] == "gradients"
+                self.failed[name] = NO_GRADIENT if gradient else "the step did not hand it out"
+
+
+NO_GRADIENT = "the step computes no gradient of it: nothing that it is made from is trained, or the loss is not made from it"
+NO_NUMBERS = "it holds no numbers (text, or a handle)"
+NOT_FLOATING = "it holds no floating-point numbers, so it has no gradient"
+
+
+class Call(NamedTuple):
+    """The arguments of one step."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def of(self, step: Own) -> Any:
+        """Runs a step on them."""
+        return step(*self.args, **self.kwargs)
+
+
+class TapFailed(Exception):  # noqa: N818 - a message between adapter and dispatch, never seen by a user
+    """The tapped step could not be built. `call` are the arguments with which the user's own step goes on.
+
+    Only for a step that has changed nothing yet, neither state nor batch. Once it runs, what it raises is the user's.
+    """
+
+    def __init__(self, error: BaseException, call: Call, harvests: list[Harvest] | None = None) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.call = call
+        self.harvests = harvests or []
+
+
+def numbers_inside(collector: Collector, site: Site, what: str) -> Site:
+    """Where the numbers of a sparse or ragged tensor are recorded; says so of the site itself."""
+    inside = replace(site, name=f"{site.name}/values", batched=False)
+    collector.failed[site.name] = f"it is a {what} tensor; the numbers in it are recorded as {inside.name}"
+    return inside
+
+
+def finished(harvest: Harvest, finish: Finish) -> Harvest:
+    """The harvest of a step that has run, or was traced, to its end: an error of ours must not undo that."""
+    try:
+        harvest.account()
+        harvest.tensors = finish(harvest.tensors, harvest.sites)
+    except Exception as error:
+        harvest.tensors, harvest.broken = {}, error
+    return harvest
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What the tapped step must show."""
+
+    anatomy: Anatomy
+    wants: Wants
+    phase: str = "train"
+    finish: Finish = field(default_factory=Finish)
+    #: The user's own step, where it is none of the model's (phase "step").
+    function: Callable[..., Any] | None = None
+    #: To be called whenever a program is traced, which is then compiled.
+    traced: Callable[[], None] = lambda: None
+
+
+def wanted_weights(ask: Ask) -> Iterator[tuple[Any, Site]]:
+    """The weights that are looked at themselves: before the step, and for what the step did to them."""
+    for weight in ask.anatomy.weights:
+        for kind in ("weights", "updates"):
+            if (kind, weight.path) in ask.wants:
+                yield weight, Site(f"{kind}/{weight.path}", (kind, weight.path), False)
+
+
+#: The user's own compiled step: takes and returns what Keras, or the user's loop, gives it and expects of it.
+Own = Callable[..., Any]
+#: What a step returned, and what it showed.
+Outcome = tuple[Any, list[Harvest]]
+
+
+class Obstacle(NamedTuple):
+    """Why a step must not be run twice."""
+
+    why: str
+    beside: bool  #: the tapped program may still run beside the user's own
+
+
+class Held(ABC):
+    """The arguments of one step, held so that the step can be run from the same state more than once."""
+
+    signature: Hashable = None  #: of the arguments: another signature may be another compiled program
+
+    @abstractmethod
+    def save(self) -> None:
+        """Copies the state that a run changes or uses up. May fail for want of memory; nothing is changed then."""
+
+    @abstractmethod
+    def call(self) -> Call:
+        """The arguments for the run that counts: on the state itself."""
+
+    @abstractmethod
+    def rehearsal(self) -> Call:
+        """The arguments for a run on the saved copy. Once per `save`."""
+
+    @abstractmethod
+    def after(self, result: Any) -> Any:
+        """Everything that a run returned and changed, computed to its end."""
+
+    @abstractmethod
+    def result(self, after: Any) -> Any:
+        """What that run returned."""
+
+    def restore(self) -> None:  # noqa: B027 - most steps of JAX change nothing in place
+        """Puts the state back as it was saved, where a run changes it in place."""
+
+    def adopt(self, after: Any) -> None:  # noqa: B027
+        """Makes the state what one run left behind, where a run changes it in place."""
+
+    @abstractmethod
+    def numbers(self, after: Any) -> int:
+        """How many numbers that is."""
+
+    @abstractmethod
+    def same(self, one: Any, other: Any) -> str | None:
+        """What differs between two of `after`, bit for bit; None if nothing does."""
+
+
+class Program(ABC):
+    """A step with taps, and three ways to use it: in place of the user's own step, compared with it, or beside it."""
+
+    identical: str | None = None  #: why it computes what the user's own step does, by construction
+
+    @abstractmethod
+    def take(self, call: Call) -> Outcome:
+        """Takes the step. Raises `TapFailed` only while nothing was changed."""
+
+    @abstractmethod
+    def hold(self, call: Call) -> Held:
+        """Holds the arguments; draws the batches that the step would draw, and raises what drawing them raises."""
+
+    def signature(self, call: Call) -> Hashable:  # noqa: ARG002
+        """What tells one compiled program from another, if the arguments show it. None: it is `Held.signature`."""
+        return None
+
+    def obstacle(self, held: Held) -> Obstacle | None:  # noqa: ARG002
+        """Traces the program without running it, and says why it must not be run twice. Raises `TapFailed` as `take`."""
+        return None
+
+    def look(self, held: Held) -> list[Harvest]:
+        """Runs the program beside the user's own, which takes the step afterwards: it leaves no trace."""
+        held.save()
+        try:
+            return self.take(held.rehearsal())[1]
+        finally:
+            held.restore()
+
+
+def steps_of(optimizer: Any) -> Any:
+    """The variable that counts the batches an optimizer has seen."""
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)  # of loss scaling
+    # `iterations` leaves out the batches whose gradients are only added up for a later one.
+    return getattr(optimizer, "_iterations", optimizer.iterations)
+
+
+class Adapter(ABC):
+    """The border to one framework."""
+
+    name: str
+
+    @abstractmethod
+    def why_not(self, model: Any) -> str | None:
+        """Why this model cannot be tapped as it is, or None."""
+
+    def unbuilt(self, model: Any) -> bool:  # noqa: ARG002
+        """Whether the first step will build parts of the model. Most backends build them before."""
+        return False
+
+    def build(self, model: Any, phase: str, *args: Any) -> tuple[Any, ...]:  # noqa: ARG002
+        """Builds what the first step would build, given its arguments; returns the arguments that it is to be given."""
+        return args
+
+    def build_step(self, function: Any, *args: Any, **kwargs: Any) -> bool:  # noqa: ARG002
+        """Builds what the first call of the user's own step would build, and uses nothing up. False: it cannot."""
+        return False
+
+    @abstractmethod
+    def tapped(self, ask: Ask) -> Program:
+        """The model's own step, or the user's own (`ask.function`), with taps."""
+
+    @abstractmethod
+    def thinned(self, tensor: Any, *, batched: bool) -> Any:
+        """Inside a step: the rows that are looked at of a large tensor, as a `Thin`; a small one as it is."""
+
+    def small(self, tensor: Any) -> bool:  # noqa: ARG002
+        """Inside a step: whether the tensor is better handed out joined with others. Most eager code has nothing to gain."""
+        return False
+
+    def joined(self, tensors: dict[int, Any]) -> tuple[Any, Any]:
+        """Inside a step: small tensors of one dtype, each with a number, as one vector; and a vector of their numbers, ranks and shapes."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def to_numpy(self, tensor: Any) -> np.ndarray[Any, Any]:
+        """The tensor's values. May wait for the step to finish; called off the training thread."""
+
+    @abstractmethod
+    def nbytes(self, tensor: Any) -> int:
+        """How much memory the tensor holds, without waiting for its value."""
+
+    @abstractmethod
+    def settle(self, values: Any) -> None:
+        """Returns when these values, of whatever structure, are computed."""
+
+    @abstractmethod
+    def iterations(self, optimizer: Any) -> int:
+        """How many batches the optimizer has seen."""
+
+    @abstractmethod
+    def on_accelerator(self) -> bool:
+        """Whether tensors live on a device that is not this machine's memory."""

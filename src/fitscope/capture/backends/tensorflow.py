@@ -1,0 +1,464 @@
+"""Taps for the TensorFlow backend: collect tensors while the step is traced, return them from the same function.
+
+A tap only remembers the tensor; the layer's own output goes on. It must not even be wrapped in `tf.identity`: Keras looks
+for the `Softmax` op behind the model's output to use its logits, an identity hides it, and the numbers change.
+For gradients, `tf.GradientTape.gradient` is asked, in the one call that the training step makes anyway, for the
+tapped tensors as well as for the weights. It is replaced while a tapped step is traced (or runs eagerly), in that
+thread's eyes only, and put back.
+
+The step runs as Keras runs it: in `tf.function`, with XLA or without, or eagerly.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from fitscope.capture.backends._base import (
+    NO_GRADIENT,
+    NO_NUMBERS,
+    NOT_FLOATING,
+    PHASES,
+    Adapter,
+    Ask,
+    Call,
+    Harvest,
+    Program,
+    TapFailed,
+    finished,
+    numbers_inside,
+    steps_of,
+    wanted_weights,
+)
+from fitscope.capture.backends._shadow import handed_out, rows_of
+from fitscope.capture.backends._tensorflow_programs import Fit, Predict, Step, without_optionals
+from fitscope.capture.collector import kept
+from fitscope.capture.losses import Losses
+from fitscope.capture.patch import attached, guarded, show_batch
+from fitscope.pipeline.handover import SMALL, Thin
+from fitscope.plan import sampling
+from fitscope.plan.anatomy import unbuilt
+from fitscope.plan.plan import LOSS, SAMPLE_LOSS
+from fitscope.plan.sampling import as_rows, stride
+from fitscope.shield import shield
+from fitscope.sites import Site
+
+
+class _Collector:
+    """Where the taps of one trace, or of one eager step, report to."""
+
+    def __init__(self) -> None:
+        self.harvest = Harvest()
+        self.failed = self.harvest.failed
+        self.noted = self.harvest.noted
+        self.losses = Losses(self)
+        self.graph = _graph()
+        self.ungraded: dict[str, Any] = {}  # site → tensor whose gradient no tape was asked for yet
+        self.logits: dict[str, str] = {}  # a site → the one of the logits behind it
+
+    def see(self, site: Site, tensor: Any) -> Any:
+        if isinstance(tensor, tf.SparseTensor | tf.RaggedTensor):
+            what = "sparse" if isinstance(tensor, tf.SparseTensor) else "ragged"
+            numbers = tensor.values if what == "sparse" else tensor.flat_values
+            self.see(numbers_inside(self, site, what), numbers)
+        elif getattr(tensor, "dtype", None) in _NO_NUMBERS and site.place != SAMPLE_LOSS:
+            self.failed[site.name] = NO_NUMBERS
+        elif self._reachable(site, tensor):
+            self.harvest.sites[site.name] = site
+            # Gradients of embeddings come as slices of a tensor that is zero elsewhere.
+            self.harvest.tensors[site.name] = (
+                tensor if isinstance(tensor, Thin) else tf.convert_to_tensor(tensor)
+            )
+        return tensor
+
+    def see_gradient(self, site: Site, tensor: Any) -> Any:
+        if not isinstance(tensor, tf.Tensor) or not tensor.dtype.is_floating:
+            self.failed[site.name] = NOT_FLOATING
+        elif self._reachable(site, tensor):
+            self.harvest.sites[site.name] = site
+            self.ungraded[site.name] = tensor
+            logits = _logits_of(tensor)
+            if logits is not None:
+                behind = replace(site, name=f"{site.name}/logits")
+                self.logits[site.name] = behind.name
+                self.harvest.sites[behind.name] = behind
+                self.ungraded[behind.name] = logits
+        return tensor
+
+    def no_more_gradients(self) -> None:
+        """The step has computed all its gradients: says of each that did not come why not."""
+        for name, behind in self.logits.items():
+            if name in self.ungraded and behind not in self.ungraded:
+                del self.ungraded[name]
+                self.failed[name] = (
+                    f"Keras computes the loss from the logits, so no gradient passes here; theirs is {behind}"
+                )
+            else:  # the gradient came where it was expected, or nowhere
+                self.ungraded.pop(behind, None)
+                self.harvest.sites.pop(behind, None)
+                self.harvest.tensors.pop(behind, None)
+        for name in self.ungraded:
+            self.failed[name] = NO_GRADIENT
+
+    def _reachable(self, site: Site, tensor: Any) -> bool:
+        tensor = tensor.rows if isinstance(tensor, Thin) else tensor
+        graph = None if isinstance(tensor, np.ndarray | int | float) else getattr(tensor, "graph", None)
+        if graph is not None and graph is not self.graph:
+            self.failed[site.name] = "it is computed inside a loop, a branch or a tf.function of its own"
+            return False
+        return True
+
+
+#: Types of which there is nothing to count.
+_NO_NUMBERS = (tf.string, tf.variant, tf.resource)
+
+
+def _logits_of(tensor: Any) -> Any | None:
+    """What a softmax or sigmoid was taken of: Keras computes a cross-entropy from that, past the softmax."""
+    logits = getattr(tensor, "_keras_logits", None)
+    if logits is None and not tf.executing_eagerly() and tensor.op.type in ("Softmax", "Sigmoid"):
+        logits = tensor.op.inputs[0]
+    return logits
+
+
+def _graph() -> Any:
+    return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+
+
+@contextmanager
+def _asking_tapes(collector: _Collector, wants_loss: bool) -> Iterator[None]:
+    """Lets every tape of this thread answer for the tapped tensors too, in the call that asks for the weights."""
+    original = tf.GradientTape.gradient
+    thread = threading.get_ident()
+
+    def gradient(tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
+        # A gradient with respect to anything but weights is one of the step's own making, as a penalty needs it.
+        of_weights = any(hasattr(source, "assign") for source in tf.nest.flatten(sources))
+        if threading.get_ident() != thread or _graph() is not collector.graph or not of_weights:
+            return original(tape, target, sources, *args, **kwargs)
+        if wants_loss:
+            with kept(collector, "loss"):
+                collector.losses.differentiated(target)
+        names = list(collector.ungraded)
+        answer, grads = original(
+            tape, target, [sources, [collector.ungraded[n] for n in names]], *args, **kwargs
+        )
+        for name, grad in zip(names, grads, strict=True):
+            if grad is not None:
+                with kept(collector, name):
+                    del collector.ungraded[name]
+                    collector.harvest.tensors[name] = tf.convert_to_tensor(grad)
+        return answer
+
+    tf.GradientTape.gradient = gradient
+    try:
+        yield
+    finally:
+        tf.GradientTape.gradient = original
+
+
+def _single_step(ask: Ask, collector: _Collector, run: Any) -> Any:
+    """The user's own step with taps, and the taps on what it did to the weights."""
+    with attached(ask.anatomy, ask.wants, collector), _asking_tapes(collector, LOSS in ask.wants):
+        before = []
+        with shield(lambda error: setattr(collector.harvest, "broken", error)):
+            for weight, site in wanted_weights(ask):
+                with kept(collector, site.name):
+                    before.append((weight, site, _now(ask, weight, site)))
+        result = run()
+        for weight, site, old in before:
+            with kept(collector, site.name):
+                moved = site.place[0] == "updates"
+                guarded(collector, site, _minus(_now(ask, weight, site), old) if moved else old)
+    with kept(collector):
+        collector.no_more_gradients()
+    return result
+
+
+def _now(ask: Ask, weight: Any, site: Site) -> Any:
+    """The value of a weight at this point of the step, or as much of it as is needed."""
+    return ask.finish.thin(site, tf.convert_to_tensor(weight.variable.value))
+
+
+def _minus(new: Any, old: Any) -> Any:
+    if isinstance(new, Thin):
+        return Thin(_minus(new.rows, old.rows), new.shape)
+    return new - old if new.dtype != tf.bool else tf.not_equal(new, old)
+
+
+class _Trace:
+    """A step in the making: what tracing it found, and whether it got to its end."""
+
+    def __init__(self, ask: Ask, *, compiled: bool, xla: bool) -> None:
+        self.ask = ask
+        self.compiled = compiled
+        self.begun = False  # the user's own step has
+        self.done = False
+        self._seen = Harvest()  # sites and failures
+        self._zero = tf.Variable(0, trainable=False, dtype=tf.int64) if xla else None
+
+    def __call__(self, run: Any, data: Any = None) -> tuple[Any, dict[str, Any]]:
+        """Runs the step with taps; returns what it returns, and what is handed out."""
+        self.begun = self.done = False
+        if self.compiled:
+            self.ask.traced()
+        collector, seen = _Collector(), self._seen
+
+        def step() -> Any:
+            if data is not None:
+                show_batch(self.ask.wants, self.ask.anatomy, collector, data)
+            self.begun = True
+            return run()
+
+        result = _single_step(self.ask, collector, step)
+        seen.sites.update(collector.harvest.sites)
+        seen.failed.update(collector.failed)
+        seen.noted[:] = collector.noted
+        if self.compiled:
+            _detach(collector, self._zero)
+        # An error of ours must not end the trace: what the trace of the step has made would be left half made.
+        tensors = finished(collector.harvest, self.ask.finish).tensors
+        seen.broken = collector.harvest.broken
+        self.done = True
+        return result, tensors
+
+    @property
+    def ran(self) -> bool:
+        """Whether what was raised came from the user's own step, which may have changed something by then."""
+        return self.done if self.compiled else self.begun
+
+    def harvest(self, tensors: dict[str, Any]) -> Harvest:
+        seen = self._seen
+        return Harvest(tensors, seen.sites, dict(seen.failed), seen.noted, seen.broken)
+
+
+def _inlined(function: Any) -> Any:
+    """What a `tf.function` runs, to be traced into a graph that is there: from a graph of its own no tensor could be handed out."""
+    if not isinstance(function, tf.types.experimental.PolymorphicFunction):
+        return function
+    body = function.python_function
+    method = getattr(body, "__original_wrapped__", body)
+    if (
+        type(getattr(method, "__self__", None)).__name__ == "TfMethodTarget"
+    ):  # TensorFlow's stand-in for the instance
+        body = types.MethodType(method.__func__, method.__self__.target)
+    if function._autograph:  # ours is not to be converted, theirs is
+        body = tf.__internal__.autograph.tf_convert(body, tf.__internal__.autograph.control_status_ctx())
+    return body
+
+
+def _function(ask: Ask, function: Any) -> Program:
+    """The user's own step with taps: a `tf.function` like the one it is, or run as it is."""
+    compiled = isinstance(function, tf.types.experimental.PolymorphicFunction)
+    xla = bool(compiled and function._jit_compile)
+    trace = _Trace(ask, compiled=compiled, xla=xla)
+    body = _inlined(function)
+
+    @tf.autograph.experimental.do_not_convert
+    def tapped(*args: Any, **kwargs: Any) -> Any:
+        return trace(lambda: body(*args, **kwargs))
+
+    if compiled:
+        tapped = tf.function(
+            tapped,
+            input_signature=function.input_signature,
+            jit_compile=function._jit_compile,
+            reduce_retracing=function._reduce_retracing,
+        )
+
+    return Step(tapped, trace, compiled=compiled, xla=xla)
+
+
+class TensorFlowAdapter(Adapter):
+    name = "tensorflow"
+
+    def why_not(self, model: Any) -> str | None:
+        if model.distribute_strategy.num_replicas_in_sync > 1:
+            return "the model trains under tf.distribute with several replicas, which is not supported yet"
+        return None
+
+    def unbuilt(self, model: Any) -> bool:
+        # Outside of tf.distribute Keras leaves building to the trace of the first step. The loss makes the metrics of
+        # single outputs then.
+        compiled = getattr(model, "_compile_loss", None)
+        several = len(getattr(model, "output_names", None) or ()) > 1
+        return bool(unbuilt(model)) or (several and compiled is not None and not compiled.built)
+
+    def build(self, model: Any, phase: str, *args: Any) -> tuple[Any, ...]:
+        @tf.autograph.experimental.do_not_convert
+        def on_iterator(iterator: Any) -> Any:
+            return on_data(iterator.get_next())
+
+        @tf.autograph.experimental.do_not_convert
+        def on_data(data: Any) -> Any:
+            return getattr(model, PHASES[phase][1])(without_optionals(data))
+
+        # Traces, as Keras would, and runs nothing.
+        (given,) = args
+        if isinstance(given, tf.data.Iterator | tf.distribute.DistributedIterator):
+            tf.function(on_iterator).get_concrete_function(given)
+        elif phase == "predict":  # a list of batches
+            tf.function(on_data).get_concrete_function(given[0])
+        else:
+            batch = next(given)
+            rest = (itertools.chain([batch], given),)
+            try:
+                tf.function(on_data).get_concrete_function(batch)
+            except Exception as error:
+                raise TapFailed(error, Call(rest, {})) from error
+            return rest
+        return args
+
+    def build_step(self, function: Any, *args: Any, **kwargs: Any) -> bool:
+        if not isinstance(function, tf.types.experimental.PolymorphicFunction):
+            return False
+        function.get_concrete_function(*args, **kwargs)  # traces it and runs nothing
+        return True
+
+    def tapped(self, ask: Ask) -> Program:
+        if ask.function is not None:
+            return _function(ask, ask.function)
+        model = ask.anatomy.model
+        trace = _Trace(ask, compiled=not model.run_eagerly, xla=model.jit_compile and not model.run_eagerly)
+
+        def one_step(data: Any) -> Any:
+            return trace(lambda: _inlined(getattr(model, PHASES[ask.phase][1]))(data), data)
+
+        @tf.autograph.experimental.do_not_convert
+        def on_data(data: Any) -> Any:
+            return model.distribute_strategy.run(one_step, args=(data,))
+
+        if not model.run_eagerly:
+            on_data = tf.function(on_data, reduce_retracing=True, jit_compile=model.jit_compile)
+
+        @tf.autograph.experimental.do_not_convert
+        def on_iterator(iterator: Any) -> Any:
+            return on_data(without_optionals(iterator.get_next()))
+
+        @tf.autograph.experimental.do_not_convert
+        def on_optional(optional: Any) -> Any:
+            return on_data(without_optionals(optional.get_value()))
+
+        if not model.run_eagerly:
+            # The batch is drawn inside the graph, as Keras does it: drawn outside, its size would be a constant of the
+            # program, which then rounds differently.
+            on_iterator = tf.function(on_iterator, reduce_retracing=True)
+            on_optional = tf.function(on_optional, reduce_retracing=True)
+
+        if ask.phase == "predict":
+            return Predict(model, trace, on_data)
+        return Fit(model, trace, on_data, on_iterator, on_optional)
+
+    def thinned(self, tensor: Any, *, batched: bool) -> Any:
+        if tensor.shape.rank is None:
+            return tensor
+        if tensor.shape.is_fully_defined():
+            rows, length = as_rows(tensor.shape.as_list(), batched=batched)
+            shape, step = np.array(tensor.shape.as_list(), np.int32), stride(rows, length)
+            if step == 1:
+                return tensor
+        else:
+            if _short(tensor):
+                return tensor
+            shape = tf.shape(tensor)
+            one_row = batched or tensor.shape.rank == 1
+            rows = shape[0] if one_row else tf.reduce_prod(shape[:-1])
+            length = tf.reduce_prod(shape[1:]) if one_row else shape[-1]
+            step = _stride(rows, length)
+        # Not a slice: one with a step is copied number by number, and one without holds on to the whole tensor.
+        numbers = tf.range(0, rows, step)
+        if batched and not tf.executing_eagerly():
+            return Thin(rows_of(tensor, numbers), shape)
+        return Thin(tf.gather(tf.reshape(tensor, (rows, length)), numbers), shape)
+
+    def small(self, tensor: Any) -> bool:
+        real = tensor.dtype.is_floating or tensor.dtype.is_integer or tensor.dtype.is_bool
+        if not real or tf.executing_eagerly() or tensor.shape.rank is None:
+            return False
+        return _short(tensor) or int(tensor.shape.num_elements() or SMALL + 1) <= SMALL
+
+    def joined(self, tensors: dict[int, Any]) -> tuple[Any, Any]:
+        unknown = {n: x for n, x in tensors.items() if not x.shape.is_fully_defined()}
+        shapes = iter(tf.raw_ops.ShapeN(input=list(unknown.values())) if unknown else ())
+        layout: list[Any] = []
+        for number, x in tensors.items():
+            layout.append(np.array([number, x.shape.rank], np.int32))
+            layout.append(next(shapes) if number in unknown else np.array(x.shape.as_list(), np.int32))
+        return (
+            tf.concat([tf.reshape(x, (-1,)) for x in tensors.values()], 0),
+            tf.concat(layout, 0) if unknown else tf.constant(np.concatenate(layout)),
+        )
+
+    def to_numpy(self, tensor: Any) -> np.ndarray[Any, Any]:
+        return np.asarray(tensor)
+
+    def nbytes(self, tensor: Any) -> int:
+        return int(np.prod(tensor.shape.as_list(), dtype=np.int64)) * int(tensor.dtype.size)
+
+    def settle(self, values: Any) -> None:  # noqa: ARG002
+        if self.on_accelerator():
+            tf.experimental.sync_devices()
+
+    def iterations(self, optimizer: Any) -> int:
+        return int(steps_of(optimizer).numpy())
+
+    def on_accelerator(self) -> bool:
+        return bool(tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("TPU"))
+
+
+def _short(tensor: Any) -> bool:
+    """Whether only the number of samples is unknown, and it is not worth while to choose among them."""
+    sizes = tensor.shape.as_list()
+    return sizes != [] and None not in sizes[1:] and math.prod(sizes[1:]) <= sampling.SHORT
+
+
+def _stride(rows: Any, length: Any) -> Any:
+    """`sampling.stride`, where the shape is known only when the step runs."""
+    most = tf.maximum(sampling.ENOUGH // tf.maximum(length, 1), sampling.FEWEST)
+    powers = 1 << np.arange(31, dtype=np.int32)
+    return tf.bitwise.left_shift(1, tf.reduce_sum(tf.cast((rows - 1) // powers + 1 > most, tf.int32)))
+
+
+def _detach(collector: _Collector, zero: Any) -> None:
+    """Replaces what is handed out by something whose use leaves the rest of the graph as the compiler would have it.
+
+    `zero` is what XLA needs for that, None where the graph is not compiled by it.
+    """
+    tensors = collector.harvest.tensors
+    shadows: dict[Any, Any] = {}
+    for name, tensor in tensors.items():
+        try:
+            if isinstance(tensor, Thin):
+                if zero is not None:
+                    tensors[name] = Thin(_own_copy(tensor.rows, zero), tensor.shape)
+            elif zero is not None:
+                tensors[name] = _own_copy(tensor, zero)
+            else:
+                forward = collector.harvest.sites[name].place[0] in ("activations", "predictions")
+                tensors[name] = handed_out(tensor, shadows, forward=forward)
+        except Exception as error:
+            collector.failed[name] = f"{type(error).__name__}: {error}"
+
+
+#: An integer type of the same width.
+_BITS = {1: tf.uint8, 2: tf.uint16, 4: tf.uint32, 8: tf.uint64}
+
+
+def _own_copy(x: Any, zero: Any) -> Any:
+    """The same bits, by an operation that XLA can fuse: see the JAX adapter for why."""
+    bits = _BITS.get(x.dtype.size)
+    if bits is None or not (x.dtype.is_floating or x.dtype.is_integer):
+        return x
+    return tf.bitcast(tf.bitwise.bitwise_xor(tf.bitcast(x, bits), tf.cast(zero, bits)), x.dtype)
+
+
+ADAPTER = TensorFlowAdapter()

@@ -1,0 +1,279 @@
+"""Which compiled step runs next: the user's own, or one with taps.
+
+Before a step that is to be captured, `install` puts a stand-in where Keras keeps its compiled function. Keras calls it once;
+the first thing it does is put the user's function back. Steps that are not captured are therefore run by
+Keras itself, through its own function, and no stand-in outlives the step it was made for, whatever is raised
+and wherever. Several scopes that want the same step share one stand-in, and one tapped step.
+
+A model that is built by its first step (TensorFlow's way) cannot be watched before it. `when_built` puts a stand-in of
+another kind there, which builds the model just before that step.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from fitscope.capture.backends import Adapter, Ask, Call, Harvest, Program, TapFailed
+from fitscope.capture.backends._base import PHASES
+from fitscope.capture.identity import STRICTEST, Checked, Ran
+from fitscope.pipeline.handover import Finish
+from fitscope.pipeline.standing import Standing
+from fitscope.plan.anatomy import Anatomy
+from fitscope.plan.budget import Timing
+from fitscope.plan.plan import Wants
+from fitscope.shield import shield
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One scope's wish for the next call: what it wants to see, and whom to give it to."""
+
+    who: object  #: whose wish it is
+    key: object  #: equal keys want the same things of the same model
+    wants: Wants
+    step: int  #: the number of the first step of the call
+    identity: str  #: how to make sure that the call changes nothing: see `identity.py`
+    #: takes what the step showed, and why it showed nothing if it could not be built with taps
+    deliver: Callable[[list[Harvest], BaseException | None], None]
+    stands: Callable[[Standing], None]  #: told what is known of the tapped program now
+    failed: Callable[[BaseException], None]  #: reports an error of fitscope itself
+    raised: Callable[[BaseException], None]  #: the user's own step raised
+    timing: Timing | None = None  #: the call is to be timed
+
+
+@dataclass(slots=True)
+class TappedSteps:
+    """The tapped steps built so far for one model, by what they show. Building one again would compile it again."""
+
+    adapter: Adapter
+    anatomy: Anatomy
+    finish: Callable[[Wants], Finish]
+    built: dict[object, tuple[Any, Checked | None]] = field(default_factory=dict)
+    first_calls: list[float] = field(default_factory=list)  #: seconds; tracing and compiling happen in them
+    _traced: int = 0  # programs, so far
+
+    def get(self, phase: str, plain: Any, requests: list[Request]) -> Checked | None:
+        """The step that shows what is requested; None if it is known that it cannot be built."""
+        key = _key(phase, requests)
+        made_for, step = self.built.get(key, (None, None))
+        if made_for is not plain:  # not built yet, or the model was compiled anew
+            wants = Wants()
+            for request in requests:
+                for place, want in request.wants.items():
+                    wants.add(place, want)
+            function = plain if phase == "step" else None
+            ask = Ask(self.anatomy, wants, phase, self.finish(wants), function, self._trace)
+            strictest = min((request.identity for request in requests), key=STRICTEST.index)
+            step = Checked(self._timed(self.adapter.tapped(ask)), plain, strictest)
+            self.built[key] = (plain, step)
+        return step
+
+    @property
+    def proofs(self) -> list[float]:
+        """The seconds that each proof took so far: a step that is one takes longer than others."""
+        return [
+            seconds for _, step in list(self.built.values()) if step is not None for seconds in step.proofs
+        ]
+
+    def _trace(self) -> None:
+        self._traced += 1
+
+    def _timed(self, program: Program) -> Program:
+        """Has the program measure its own calls in which something is traced and compiled."""
+        first = True  # whatever the first run does, it does once: torch compiles without telling
+        tracing = 0.0  # seconds, of a program that was traced and not compiled yet
+
+        def timed(run: Callable[..., Any], *given: Any, runs: bool) -> Any:
+            nonlocal first, tracing
+            known, began = self._traced, time.perf_counter()
+            try:
+                return run(*given)
+            finally:
+                if self._traced > known or (runs and (tracing or first)):  # again for a batch of another size
+                    tracing += time.perf_counter() - began
+                    if runs:
+                        self.first_calls.append(tracing)
+                        first, tracing = False, 0.0
+
+        for name, runs in (("obstacle", False), ("take", True), ("look", True)):
+            setattr(program, name, functools.partial(timed, getattr(program, name), runs=runs))
+        return program
+
+    def give_up(self, phase: str, plain: Any, requests: list[Request]) -> None:
+        """This one cannot be built: do not try again."""
+        self.built[_key(phase, requests)] = (plain, None)
+
+
+def _key(phase: str, requests: list[Request]) -> object:
+    return phase, tuple((request.key, request.identity) for request in requests)
+
+
+class StandIn:
+    """Stands in for a model's compiled function for one call."""
+
+    def __init__(self, steps: TappedSteps, phase: str, plain: Any) -> None:
+        self.steps = steps
+        self.phase = phase
+        self.plain = plain
+        self.requests: list[Request] = []
+
+    def remove(self) -> None:
+        if self.phase in PHASES:  # it stands on the model
+            own = vars(self.steps.anatomy.model)
+            if own.get(PHASES[self.phase][0]) is self:
+                own[PHASES[self.phase][0]] = self.plain
+
+    def withdraw(self, who: object) -> None:
+        """Drops a wish that was not fulfilled, and with the last one the stand-in."""
+        self.requests[:] = [request for request in self.requests if request.who != who]
+        if not self.requests:
+            self.remove()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        timings: list[Timing] = []
+        with shield(self._failed):
+            self.remove()
+            # A plain step of one scope in which another looks at something is none.
+            asking = self._asking
+            timings = [r.timing for r in self.requests if r.timing is not None and (r.wants or not asking)]
+            if timings and self._settled((args, kwargs)):
+                for timing in timings:
+                    timing.start()
+        try:
+            result, harvests, failure = self._run(*args, **kwargs)
+        except BaseException as error:
+            with shield(self._failed):
+                for request in self.requests:
+                    request.raised(error)
+            raise
+        for request in self._asking:
+            with shield(request.failed):
+                request.deliver(harvests, failure)
+        with shield(self._failed):
+            if timings and self._settled(result):
+                for timing in timings:
+                    timing.stop()
+        return result
+
+    def _failed(self, error: BaseException) -> None:
+        for request in self.requests:
+            request.failed(error)
+
+    def _settled(self, values: Any) -> bool:
+        """Waits until these are computed. What goes wrong in that is the user's to hear of, from the next use of them."""
+        try:
+            self.steps.adapter.settle(values)
+        except Exception:
+            return False
+        return True
+
+    @property
+    def _asking(self) -> list[Request]:
+        """Those that want to see something, and not only to know how long it takes."""
+        return [request for request in self.requests if request.wants]
+
+    def _run(self, *args: Any, **kwargs: Any) -> Ran:
+        """Runs the step with taps, or, if it turns out that it has none, the user's own on the same batch."""
+        failure: BaseException | None = None
+        harvests: list[Harvest] = []
+        asking = self._asking
+        step: Checked | None = None
+        call = Call(args, kwargs)
+        try:
+            step = self.steps.get(self.phase, self.plain, asking) if asking else None
+        except Exception as error:  # whatever it is, it is ours: nothing was run
+            failure = error
+        try:
+            if step is not None:
+                ran = step(call, asking[0].step)
+                for request in asking:
+                    request.stands(step.standing)
+                if ran.failure is not None:
+                    self.steps.give_up(self.phase, self.plain, asking)
+                return ran
+        except TapFailed as failed:
+            failure, call, harvests = failed.error, failed.call, failed.harvests
+        if failure is not None:
+            self.steps.give_up(self.phase, self.plain, asking)
+        # Outside of the handlers: what the user's own step raises bears no trace of our failure.
+        return Ran(call.of(self.plain), harvests, failure)
+
+
+def run(steps: TappedSteps, function: Callable[..., Any], request: Request, *args: Any, **kwargs: Any) -> Any:
+    """Runs a step of the user's own, which stands on no model, showing what the request wants."""
+    stand_in = StandIn(steps, "step", function)
+    stand_in.requests.append(request)
+    return stand_in(*args, **kwargs)
+
+
+def install(steps: TappedSteps, phase: str, request: Request) -> StandIn:
+    """Has the next call of the model's compiled function show what the request wants."""
+    own = vars(steps.anatomy.model)
+    attribute = PHASES[phase][0]
+    current = own[attribute]
+    if not isinstance(current, StandIn):
+        current = own[attribute] = StandIn(steps, phase, current)
+    # A stand-in that was never called (something raised in between) may still hold an older wish of this scope.
+    current.requests[:] = [other for other in current.requests if other.who != request.who] + [request]
+    return current
+
+
+class FirstCall:
+    """Stands in for the compiled function of a model that is not built yet, for one call."""
+
+    def __init__(self, adapter: Adapter, model: Any, phase: str, plain: Any) -> None:
+        self.adapter = adapter
+        self.model = model
+        self.phase = phase
+        self.plain = plain
+        self.waiting: list[Callable[[BaseException | None], None]] = []
+
+    def remove(self) -> None:
+        own = vars(self.model)
+        if own.get(PHASES[self.phase][0]) is self:
+            own[PHASES[self.phase][0]] = self.plain
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with shield(lambda error: None):  # noqa: ARG005 - nothing depends on it, and there is nobody to tell yet
+            self.remove()
+        failure: BaseException
+        try:
+            args = self.adapter.build(self.model, self.phase, *args)
+        except TapFailed as failed:
+            failure, args = failed.error, failed.call.args
+        except Exception as error:  # the first step builds it, as it would have anyway, but is not seen
+            failure = error
+        else:
+            for begin in self.waiting:
+                begin(None)
+            return vars(self.model)[PHASES[self.phase][0]](*args, **kwargs)
+        result = self.plain(*args, **kwargs)
+        for begin in self.waiting:
+            begin(failure)
+        return result
+
+
+def when_built(
+    adapter: Adapter, model: Any, phase: str, begin: Callable[[BaseException | None], None]
+) -> Callable[[], None]:
+    """Calls `begin` when the model was built, before its first step or, with the reason why, after it.
+
+    Returns what takes it all back.
+    """
+    own = vars(model)
+    attribute = PHASES[phase][0]
+    if not isinstance(own[attribute], FirstCall):
+        own[attribute] = FirstCall(adapter, model, phase, own[attribute])
+    current: FirstCall = own[attribute]
+    current.waiting.append(begin)
+
+    def cancel() -> None:
+        current.waiting[:] = [other for other in current.waiting if other is not begin]
+        if not current.waiting:
+            current.remove()
+
+    return cancel

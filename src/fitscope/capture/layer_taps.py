@@ -1,0 +1,244 @@
+"""The taps on a model's layers, predictions, loss and metrics, and on what `fs.tap` shows.
+
+Every tap runs the user's own method first and returns what it returned, or an identity of it; what goes wrong in between is
+kept as the reason why that site was not seen.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from fitscope.capture.collector import Collector, guarded, kept, leaves, rebuilt
+from fitscope.plan.anatomy import Anatomy
+from fitscope.plan.plan import LOSS, SAMPLE_LOSS, Wants
+from fitscope.shield import described
+from fitscope.sites import Site
+
+Patch = tuple[
+    Any, str, Callable[[Any], Any]
+]  #: an object, the name of a method, and what makes the one that stands in
+
+
+class Taps:
+    """The patches for one model, and how often each layer was called so far."""
+
+    def __init__(self, anatomy: Anatomy, wants: Wants, collector: Collector) -> None:
+        self.anatomy = anatomy
+        self.wants = wants
+        self.collector = collector
+        self.calls: Counter[str] = Counter()
+        self._metrics: list[tuple[str, Any]] = []  # by name
+        self._updated: set[int] = set()
+        self._metric_sites: dict[tuple[int, str], str] = {}
+        self._tracked: Any = None  # what the model's own metric of the loss was given
+
+    def patches(self) -> Iterator[Patch]:
+        model = self.anatomy.model
+        for part in self.anatomy.layers:
+            if self._of_layer(part.path):
+                tap = self._layer(part.path)
+                # Keras runs the one or the other: the second where the layer is quantized.
+                yield part.layer, "call", tap
+                if getattr(part.layer, "quantization_mode", None) is not None:
+                    yield part.layer, "quantized_call", tap
+        if ("predictions", "") in self.wants:
+            yield model, "call", self._predictions
+        if LOSS in self.wants or SAMPLE_LOSS in self.wants:
+            yield model, "compute_loss", self._loss
+        if LOSS in self.wants:
+            for metric in own_loss_metrics(model):
+                yield metric, "update_state", self._tracker
+        if ("metrics", "") in self.wants:
+            self._metrics = batch_metrics(model)
+            for name, metric in self._metrics:
+                yield metric, "update_state", self._metric(name, metric)
+
+    def account(self) -> None:
+        """The step is over: names what it did not pass."""
+        if self._tracked is not None and not self.collector.losses.any:
+            with kept(self.collector, "loss"):
+                self.collector.losses.computed(self._tracked)
+        for part in self.anatomy.layers:
+            for site in self._of_layer(part.path):
+                if not self.calls[part.path]:
+                    self.collector.failed.setdefault(site, NOT_CALLED)
+        for name, metric in self._metrics:
+            if id(metric) not in self._updated:
+                for each in [m.name for m in getattr(metric, "metrics", ())] or [name]:
+                    self.collector.failed.setdefault(f"metrics/{each}", "the step does not update it")
+
+    def _of_layer(self, path: str) -> list[str]:
+        return [f"{kind}/{path}" for kind in ("activations", "gradients") if (kind, path) in self.wants]
+
+    def _layer(self, path: str) -> Callable[[Any], Any]:
+        inside = False  # one of the two methods may call the other
+
+        def make(call: Any) -> Any:
+            def tapped(*args: Any, **kwargs: Any) -> Any:
+                nonlocal inside
+                if inside:
+                    return call(*args, **kwargs)
+                inside = True
+                try:
+                    outputs = call(*args, **kwargs)
+                finally:
+                    inside = False
+                with kept(self.collector, *self._of_layer(path)):
+                    return self._seen(path, outputs)
+                return outputs
+
+            return tapped
+
+        return make
+
+    def _seen(self, path: str, outputs: Any) -> Any:
+        """The outputs of a layer, shown, with the tensors the collector wants to go on with: mostly just what they were."""
+        self.calls[path] += 1
+        name = path if self.calls[path] == 1 else f"{path}#{self.calls[path]}"
+        value, gradient = (("activations", path) in self.wants), (("gradients", path) in self.wants)
+        seen = []
+        for suffix, tensor in leaves(outputs):
+            if value:
+                site = Site(f"activations/{name}{suffix}", ("activations", path), True)
+                tensor = guarded(self.collector, site, tensor)
+            if gradient:
+                site = Site(f"gradients/{name}{suffix}", ("gradients", path), True)
+                tensor = guarded(self.collector, site, tensor, gradient=True)
+            seen.append(tensor)
+        if not seen:
+            self.collector.failed.update(dict.fromkeys(self._of_layer(path), "the layer returns no tensor"))
+        if all(new is old for new, (_, old) in zip(seen, leaves(outputs), strict=True)):
+            return outputs
+        return rebuilt(outputs, iter(seen))
+
+    def _predictions(self, call: Any) -> Any:
+        place = ("predictions", "")
+
+        def tapped(*args: Any, **kwargs: Any) -> Any:
+            outputs = call(*args, **kwargs)
+            with kept(self.collector, "predictions"):
+                self.calls[""] += 1
+                name = "predictions" if self.calls[""] == 1 else f"predictions#{self.calls['']}"
+                names = getattr(self.anatomy.model, "output_names", None)
+                for suffix, tensor in leaves(outputs, names):
+                    guarded(self.collector, Site(name + suffix, place, True), tensor)
+            return outputs
+
+        return tapped
+
+    def show(self, name: str, value: Any) -> None:
+        """What `fs.tap` was given."""
+        place = ("taps", name)
+        if self.wants.at(place) is None:
+            return
+        with kept(self.collector, f"taps/{name}"):
+            self.calls["taps/" + name] += 1
+            times = self.calls["taps/" + name]
+            if times == 2:
+                self.collector.noted.append(
+                    f"taps/{name}: this name is used more than once in a step; later uses are recorded as taps/{name}#2 and so on"
+                )
+            for suffix, tensor in leaves(value):
+                site = f"taps/{name}{suffix}" if times == 1 else f"taps/{name}#{times}{suffix}"
+                guarded(self.collector, Site(site, place, True), tensor)
+
+    def _loss(self, compute_loss: Any) -> Any:
+        def tapped(*args: Any, **kwargs: Any) -> Any:
+            if SAMPLE_LOSS in self.wants:
+                with kept(self.collector, "sample_loss"):
+                    self._samples(inspect.signature(compute_loss).bind(*args, **kwargs).arguments)
+            loss = compute_loss(*args, **kwargs)
+            if loss is not None and LOSS in self.wants:
+                with kept(self.collector, "loss"):
+                    self.collector.losses.computed(loss)
+            return loss
+
+        return tapped
+
+    def _tracker(self, update_state: Any) -> Any:
+        """A custom step that computes its loss by itself, and needs no gradient of it, still tracks it."""
+
+        def tapped(*args: Any, **kwargs: Any) -> Any:
+            result = update_state(*args, **kwargs)
+            self._tracked = args[0] if args else kwargs.get("values")
+            return result
+
+        return tapped
+
+    def _samples(self, given: Mapping[str, Any]) -> None:
+        names = getattr(self.anatomy.model, "output_names", None)
+        masks = [getattr(tensor, "_keras_mask", None) for _, tensor in leaves(given.get("y_pred"))]
+        for part in ("y", "y_pred", "sample_weight"):
+            show_sample(self.collector, part, given.get(part), names)
+        show_sample(self.collector, "mask", masks, names)
+
+    def _metric(self, own: str, metric: Any) -> Callable[[Any], Any]:
+        """The metric on this batch alone: Keras's stateless form of it, beside the stateful update."""
+        state: list[Any] | None = None
+        inside = False  # the stateless form calls update_state itself
+
+        def make(update_state: Any) -> Any:
+            def tapped(*args: Any, **kwargs: Any) -> Any:
+                nonlocal state, inside
+                result = update_state(*args, **kwargs)
+                if inside:
+                    return result
+                inside = True
+                self._updated.add(id(metric))
+                try:
+                    fresh = metric.stateless_reset_state() if state is None else state
+                    state = metric.stateless_update_state(fresh, *args, **kwargs)
+                    values = metric.stateless_result(state)
+                    for name, value in values.items() if isinstance(values, Mapping) else [(own, values)]:
+                        site = self._metric_site(metric, name)
+                        guarded(self.collector, Site(site, ("metrics", ""), False), value)
+                except Exception as error:
+                    why = described(error)
+                    self.collector.failed[f"metrics/{own}"] = why
+                    self.collector.noted.append(f"metrics/{own} has no value for one batch alone: {why}")
+                finally:
+                    inside = False
+                return result
+
+            return tapped
+
+        return make
+
+    def _metric_site(self, metric: Any, name: str) -> str:
+        """One site for each: of two metrics with one name the second is `name_1`, as in the logs of Keras."""
+        known = self._metric_sites
+        if (id(metric), name) not in known:
+            site, n = f"metrics/{name}", 0
+            while site in known.values():
+                n += 1
+                site = f"metrics/{name}_{n}"
+            known[id(metric), name] = site
+        return known[id(metric), name]
+
+
+NOT_CALLED = (
+    "the step does not call this layer, or calls it inside a function that was compiled before the step was"
+)
+
+
+def show_sample(collector: Collector, part: str, value: Any, names: list[str] | None = None) -> None:
+    """Reports something that the samples are made of: see `samples.py`."""
+    for suffix, tensor in leaves(value, names):
+        guarded(collector, Site(f"sample_loss/{part}{suffix}", SAMPLE_LOSS, True), tensor)
+
+
+def own_loss_metrics(model: Any) -> list[Any]:
+    """The metrics by which the model itself tracks its loss: those called "loss" that are not Keras's own."""
+    keras_own = getattr(model, "_loss_tracker", None)
+    return [metric for metric in model.metrics if metric.name == "loss" and metric is not keras_own]
+
+
+def batch_metrics(model: Any) -> list[tuple[str, Any]]:
+    """The metrics to take on the batch alone, by name: those given to compile() as one, and the model's own."""
+    compiled = getattr(model, "_compile_metrics", None)
+    inner = {id(m) for m in getattr(compiled, "metrics", ())} | {id(getattr(model, "_loss_tracker", None))}
+    own = [(m.name, m) for m in model.metrics if id(m) not in inner and m is not compiled]
+    return ([(compiled.name, compiled)] if compiled is not None else []) + own

@@ -1,0 +1,166 @@
+"""Hand-written training loops: the same recording, told of its steps by the loop itself.
+
+Inside `with scope.attach(model):` the model's `train_on_batch`, `test_on_batch` and `predict_on_batch` are steps of the recording, and
+so is every call of a function under `@scope.step`. Nobody tells where an epoch ends but the loop: `scope.epoch_end()`. An
+`evaluate` that is given the scope is the loop's validation.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+from fitscope.capture.backends import Adapter
+from fitscope.capture.dispatch import when_built
+from fitscope.capture.patch import patched
+from fitscope.capture.training import Recording
+from fitscope.errors import WatchError
+from fitscope.plan.anatomy import unbuilt
+from fitscope.shield import Tell, shield
+
+#: The methods that run one step, the compiled function behind each, how it is made, and the pass it is a step of.
+ON_BATCH = {
+    "train_on_batch": ("train", "make_train_function", ""),
+    "test_on_batch": ("test", "make_test_function", "validation"),
+    "predict_on_batch": ("predict", "make_predict_function", "predict"),
+}
+
+
+class Loop:
+    """A training loop that somebody wrote, and where it is."""
+
+    def __init__(
+        self, model: Any, border: Adapter, begin: Callable[[], Recording | None], tell: Tell
+    ) -> None:
+        self.model = model
+        self.recording: Recording | None = None
+        self.epoch = 0
+        self._border = border
+        self._begin = begin
+        self._tell = tell
+        self._begun = False
+        self._batch = 0
+        self._pass, self._pass_batch = "", 0
+        self._undo = ExitStack()
+        for name, how in ON_BATCH.items():
+            self._undo.enter_context(patched(model, name, self._on_batch(*how)))
+
+    def close(self) -> None:
+        """Takes off the model what was put on it."""
+        self._undo.close()
+
+    def epoch_end(self) -> None:
+        """The epoch of the loop is over."""
+        self._leave_pass()
+        self.epoch += 1
+        self._batch = 0
+        if self.recording is not None:
+            self.recording.epoch_end()
+            self.recording.epoch(self.epoch, None)
+
+    def step(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Runs one step of the user's own."""
+        with shield(self._tell):
+            self._leave_pass()
+        batch, self._batch = self._batch, self._batch + 1
+        if not self._begun:
+            failure = self._build(function, *args, **kwargs)
+            if failure is not None:
+                result = function(*args, **kwargs)
+                with shield(self._tell):  # the loop has begun: nothing is raised any more
+                    self._start(failure)
+                return result
+            with shield(self._tell, let=(WatchError,)):
+                self._start()
+        if self.recording is None:
+            return function(*args, **kwargs)
+        return self.recording.run_step(batch, function, *args, **kwargs)
+
+    @property
+    def _built(self) -> bool:
+        """Whether the model has all its weights now; on JAX a layer that is never called may stay without."""
+        return (self.model.built or not unbuilt(self.model)) and not self._border.unbuilt(self.model)
+
+    def _build(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> str | None:
+        """Why the model cannot be built before the first step, if it is not."""
+        try:
+            if self._built:
+                return None
+            if self._border.build_step(function, *args, **kwargs):
+                return None
+        except Exception as error:
+            return str(error)
+        return "only running the step builds it; call model.build(...) or the model on a batch beforehand"
+
+    def _start(self, failure: object = None) -> None:
+        self._begun = True
+        self.recording = self._begin()
+        if self.recording is not None:
+            if failure is not None:
+                self.recording.recorder.failed(
+                    f"the first step was not captured, as the model could not be built before it: {failure}"
+                )
+            self.recording.epoch(self.epoch, None)
+
+    def _on_batch(self, phase: str, make: str, name: str) -> Callable[[Any], Any]:
+        loop = weakref.ref(self)  # the model does not hold on to us
+
+        def patch(original: Any) -> Any:
+            def on_batch(*args: Any, **kwargs: Any) -> Any:
+                self = loop()
+                if self is not None:
+                    getattr(self.model, make)()  # Keras's own; it would do so itself in a moment
+                    with shield(self._tell, let=() if self._begun else (WatchError,)):
+                        self._before(phase, name)
+                try:
+                    return original(*args, **kwargs)
+                except BaseException as error:
+                    if self is not None and self.recording is not None:
+                        self.recording.raised(error)
+                    raise
+
+            return on_batch
+
+        return patch
+
+    def _before(self, phase: str, name: str) -> None:
+        """A step of one of the model's own methods is about to run."""
+        if name != self._pass:
+            self._leave_pass()
+        if name:
+            batch, self._pass_batch = self._pass_batch, self._pass_batch + 1
+        else:
+            batch, self._batch = self._batch, self._batch + 1
+
+        def announce() -> None:
+            if self.recording is None:
+                return
+            if not name:
+                self.recording.before_step(batch, 1)
+                return
+            if batch == 0:
+                self._pass = name
+                self.recording.begin_pass(name)
+            self.recording.before_pass_step(batch, 1)
+
+        if self._begun:
+            announce()
+        elif self._built:
+            self._start()
+            announce()
+        else:
+
+            def begin(failure: BaseException | None) -> None:
+                with shield(self._tell, let=(WatchError,) if failure is None else ()):
+                    self._start(failure)
+                    if failure is None:
+                        announce()
+
+            when_built(self._border, self.model, phase, begin)
+
+    def _leave_pass(self) -> None:
+        if self._pass and self.recording is not None:
+            self.recording.end_pass()
+        self._pass, self._pass_batch = "", 0

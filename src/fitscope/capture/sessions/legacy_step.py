@@ -1,0 +1,197 @@
+"""Legacy Keras with eager execution: its step is traced into one function, with taps, for the whole of a `fit`.
+
+Another trace of the step would draw other random numbers: legacy Keras seeds its operations while it traces, and their state lives in
+the function. So there is one trace, which always hands out what is watched, and what is not due is let go. Weights are read beside the
+step. What is handed out is handed out as in `backends.tensorflow`, so that the step rounds as it would have.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from fitscope.capture.backends._base import Harvest
+from fitscope.capture.sessions import arrays
+from fitscope.capture.sessions.arrays import Arrays
+from fitscope.capture.sessions.legacy_taps import KEY, Taps
+from fitscope.capture.sessions.progress import Progress, Request, kept
+from fitscope.capture.sessions.session import Settings
+from fitscope.errors import FitscopeWarning, WatchError
+from fitscope.plan.anatomy import Anatomy
+from fitscope.plan.plan import resolve
+from fitscope.shield import shield
+from fitscope.sites import Site
+from fitscope.watch import Turn
+
+_MISSING = object()
+_FUNCTIONS = {"train": ("train_function", "train_step"), "validation": ("test_function", "test_step")}
+
+
+class StepWay:
+    """A model whose step is traced."""
+
+    def __init__(self, scope: Settings, model: Any) -> None:
+        self.progress: StepProgress | None = None
+        self.first_epoch = 0
+        self.begun: Callable[[Progress], None] = lambda progress: None  # noqa: ARG005
+        self._scope = scope
+        self._model = model
+        self._before: dict[str, Any] = {}  # the functions as they were
+
+    def train_begin(self) -> None:
+        model = self._model
+        why_not = _why_not(model)
+        if why_not is not None:
+            warnings.warn(
+                f"fitscope records nothing of this training: {why_not}", FitscopeWarning, stacklevel=2
+            )
+            return
+        if all(layer.built for layer in model._flatten_layers()):
+            self._begin()
+        else:
+            self._wait()
+
+    def test_begin(self) -> None:
+        """The function of a validation is in place since the training began."""
+
+    def leave(self) -> None:
+        own = vars(self._model)
+        for name, function in self._before.items():
+            if function is _MISSING:
+                own.pop(name, None)
+            else:
+                own[name] = function
+        for _, step in _FUNCTIONS.values():
+            own.pop(step, None)
+        self._before = {}
+
+    # ---- one function for a whole fit --------------------------------------------------------------------
+
+    def _wait(self) -> None:
+        """A model that its first step builds is built just before that, from a trace that is thrown away."""
+        own, plain = vars(self._model), self._model.train_function
+        self._before["train_function"] = plain
+
+        def first(iterator: Any) -> Any:
+            own["train_function"] = plain
+            tf.function(lambda it: self._model.train_step(next(it))).get_concrete_function(iterator)
+            with shield(self._scope._hook_failed, let=(WatchError,)):
+                self._begin()
+                if self.progress is not None:
+                    self.progress.epoch(self.first_epoch, None)
+            return self._model.train_function(iterator)
+
+        own["train_function"] = first
+
+    def _begin(self) -> None:
+        self.progress = self._scope._recording = _begin(self._scope, self._model)
+        self.progress.leaving = self.leave
+        self.begun(self.progress)
+        self._put_in("train")
+        if self.progress.plan.on_validation:
+            self._put_in("validation")
+
+    def _put_in(self, phase: str) -> None:
+        name, step = _FUNCTIONS[phase]
+        progress, model, own = self.progress, self._model, vars(self._model)
+        assert progress is not None
+        taps = Taps(model, progress.plan, phase)
+        for attribute in (name, name.replace("_function", "_tf_function")):
+            self._before.setdefault(attribute, own.get(attribute, _MISSING))
+        own[step] = taps.around(getattr(model, step))
+        made = (model.make_train_function if phase == "train" else model.make_test_function)(force=True)
+
+        def function(iterator: Any) -> Any:
+            request = progress.before(phase, model)
+            try:
+                logs = made(iterator)
+            except BaseException as error:
+                if request is not None:
+                    progress.raised(request, error)
+                raise
+            logs, shown = dict(logs), logs.get(KEY, {})
+            logs.pop(KEY, None)
+            if request is not None:
+                progress.after(request, taps.seen, shown)
+            return logs
+
+        own[name] = function
+
+
+@dataclass(slots=True)
+class StepRequest(Request):
+    """A step that is about to run, with the weights it finds."""
+
+    weights: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+
+
+class StepProgress(Progress):
+    """One `fit` of a legacy model."""
+
+    @kept
+    def before(self, phase: str, model: Any) -> StepRequest:
+        """A step, or several in one execution, is about to run."""
+        assert self.next_step is not None
+        request = StepRequest(phase, Turn(self.next_step, 0, 0, None))
+        together = int(model._steps_per_execution.numpy()) if model._steps_per_execution is not None else 1
+        if phase == "train" and together > 1:
+            self.recorder.unseen("steps", f"of {together} steps in one execution only the last is handed out")
+            self.next_step += together - 1
+            self._batch += together - 1
+        if (self.step if phase == "train" else self.pass_batch)(request):
+            wanted = self.wants(request)
+            request.weights = {
+                w.path: (w.variable, w.variable.numpy())
+                for w in self.plan.anatomy.weights
+                if ("weights", w.path) in wanted or ("updates", w.path) in wanted
+            }
+        return request
+
+    @kept
+    def after(self, request: StepRequest, seen: Harvest, shown: dict[str, Any]) -> None:
+        """It ran, and showed this."""
+        try:
+            for site, why in seen.failed.items():
+                self.recorder.unseen(site, why)
+            if request.due.all:
+                wanted = self.wants(request)
+                values: dict[str, Any] = {name: np.asarray(tensor) for name, tensor in shown.items()}
+                sites = dict(seen.sites)
+                for path, (variable, old) in request.weights.items():
+                    if ("weights", path) in wanted:
+                        values[f"weights/{path}"] = old
+                    if ("updates", path) in wanted:
+                        values[f"updates/{path}"] = arrays.difference(variable.numpy(), old)
+                    for kind in ("weights", "updates"):
+                        sites[f"{kind}/{path}"] = Site(f"{kind}/{path}", (kind, path), False)
+                self.deliver(request, sites, values)
+        finally:
+            self.done(request)
+
+
+def _why_not(model: Any) -> str | None:
+    if model.distribute_strategy.num_replicas_in_sync > 1:
+        return "the model trains under tf.distribute with several replicas, which is not supported yet"
+    return None
+
+
+def _begin(scope: Settings, model: Any) -> StepProgress:
+    anatomy = Anatomy.of(model)
+    before = scope._recording
+    same = before is not None and before.model is model
+    every, budget = scope._pace(before if same else None)
+    plan = resolve(scope._watches, anatomy, every, scope._on)
+    if before is not None:
+        before.recorder.abandon()
+    last = before.last_step if same else None
+    info = {"model": anatomy.describe(), "plan": plan.describe(), "backend": "tf_keras"}
+    recorder = scope._recorder(info, Arrays(), lambda step: last is not None and last < step)
+    recorder.budget = budget
+    progress = StepProgress(model, plan, recorder)
+    progress.next_step = int(model.optimizer.iterations.numpy())
+    return progress

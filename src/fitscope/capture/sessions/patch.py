@@ -1,0 +1,151 @@
+"""A session, seen: its methods are replaced on the instance, and put back.
+
+`op.run()`, `tensor.eval()` and `Saver.save` go through `run`. The user's fetches are nested beside ours in one call, so that they come back
+in the very structure they were given in. `make_callable` is led through `run` as well; the callables of Keras have a module of
+their own. Steps in parts (`partial_run`) cannot be fetched from; they are counted and named.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import tensorflow as tf
+
+from fitscope.capture.sessions.callables import SeenCallable, made_again
+from fitscope.capture.sessions.identity import Ways
+from fitscope.capture.sessions.recording import Run, RunRequest, SessionRecording
+
+
+@contextmanager
+def patched(session: Any, recording: SessionRecording) -> Iterator[None]:
+    """Every run of the session is shown to the recording, for the length of the block."""
+    take_out = put_in(session, recording)
+    try:
+        yield
+    finally:
+        take_out()
+
+
+def put_in(session: Any, recording: SessionRecording) -> Callable[[], None]:
+    """Puts the patch in. Returns what takes it out again."""
+    own = vars(session)
+    seen = _Seen(session, recording)
+    mine = {
+        name: getattr(seen, name)
+        for name in ("run", "partial_run", "make_callable", "_make_callable_from_options")
+    }
+    before = {name: own[name] for name in mine if name in own}
+    own.update(mine)
+    made_again(session)
+
+    def take_out() -> None:
+        seen.active = False
+        for name, method in mine.items():
+            if own.get(name) is method:
+                own.pop(name)
+                own.update({name: before[name]} if name in before else {})
+        made_again(session)
+
+    return take_out
+
+
+class _Seen:
+    """The ways to run a session, each of them seen."""
+
+    def __init__(self, session: Any, recording: SessionRecording) -> None:
+        self.active = True
+        self._session, self._recording = session, recording
+        self._raw_run, self._raw_partial_run = session.run, session.partial_run
+        self._raw_make, self._raw_from_options = session.make_callable, session._make_callable_from_options
+        # Past everybody who watches this session: what we run for ourselves is nobody's step.
+        self._base_run = functools.partial(type(session).run, session)
+        self._base_from_options = functools.partial(type(session)._make_callable_from_options, session)
+        recording.identify(self._base_run, shared=bool(session.sess_str))
+
+    def run(self, fetches: Any, feed_dict: Any = None, options: Any = None, run_metadata: Any = None) -> Any:
+        recording, raw = self._recording, self._raw_run
+        request = recording.before(raw, fetches, feed_dict) if self.active else None
+        if request is None:
+            return raw(fetches, feed_dict, options, run_metadata)
+        try:
+            ways = self._ways(request, fetches, (feed_dict, options, run_metadata))
+            results, shown = recording.made(request, ways)
+        except BaseException as error:
+            recording.raised(request, error)
+            raise
+        recording.after(request, raw, results, shown)
+        return results
+
+    def _ways(self, request: RunRequest, fetches: Any, rest: tuple[Any, ...]) -> Ways:
+        raw, base, quiet = self._raw_run, self._base_run, rest[:2]  # a rehearsal leaves no metadata
+        return Ways(
+            own=lambda: raw(fetches, *rest),
+            both=lambda: _together(self._recording, request, raw, fetches, rest),
+            rehearse_own=lambda: base(fetches, *quiet),
+            rehearse=lambda: _both(base, request, fetches, quiet),
+            look=lambda: base(_asked(request), *quiet),
+        )
+
+    def partial_run(self, handle: Any, fetches: Any, feed_dict: Any = None) -> Any:
+        request = self._recording.before_part(self._raw_run, fetches, feed_dict) if self.active else None
+        try:
+            results = self._raw_partial_run(handle, fetches, feed_dict)
+        except BaseException as error:
+            if request is not None:
+                self._recording.raised(request, error)
+            raise
+        if request is not None:
+            self._recording.after(request, self._raw_run, results, None)
+        return results
+
+    def make_callable(self, fetches: Any, feed_list: Any = None, accept_options: bool = False) -> Any:
+        plain = self._raw_make(fetches, feed_list, accept_options)  # refuses what it refuses
+        if feed_list is not None:
+            return plain  # it calls `run`
+        return lambda *args, **kwargs: (
+            self._session.run(fetches, None, *args, **kwargs) if self.active else plain(*args, **kwargs)
+        )
+
+    def _make_callable_from_options(self, options: Any) -> Any:
+        makers = self._raw_from_options, self._base_from_options
+        return SeenCallable(makers, options, self._recording, self._raw_run, lambda: self.active)
+
+
+def _together(
+    recording: SessionRecording, request: RunRequest, raw: Run, fetches: Any, rest: tuple[Any, ...]
+) -> tuple[Any, Any]:
+    """The user's fetches and ours in one run: what the user gets, and what we get."""
+    try:
+        return _both(raw, request, fetches, rest)
+    except (TypeError, ValueError, RuntimeError) as error:
+        failure = error  # TensorFlow refuses a call with these before it runs anything
+    # Outside of the handler: should the user's own call be refused as well, its error bears no trace of ours.
+    results = raw(fetches, *rest)
+    recording.failed(request, failure)
+    return results, None
+
+
+def _both(run: Run, request: RunRequest, fetches: Any, rest: tuple[Any, ...]) -> tuple[Any, Any]:
+    both = run({"user": fetches, "fitscope": _asked(request)}, *rest)
+    return both["user"], both["fitscope"]
+
+
+def _asked(request: RunRequest) -> dict[str, Any]:
+    assert request.reading is not None
+    return request.reading.asked
+
+
+def closed(session: Any) -> bool:
+    return bool(getattr(session, "_closed", False))
+
+
+def is_session(thing: Any) -> bool:
+    return isinstance(thing, tf.compat.v1.Session | tf.compat.v1.InteractiveSession)
+
+
+def is_monitored(thing: Any) -> bool:
+    monitored = tf.compat.v1.train.MonitoredSession, tf.compat.v1.train.SingularMonitoredSession
+    return isinstance(thing, monitored)

@@ -1,0 +1,240 @@
+"""Where a training is that somebody else drives, what is due there, and the way of what was seen to the recorder.
+
+Sessions and legacy Keras have this in common: each says when a step or a batch of a pass is about to run and what it showed. Nothing in
+here raises into the user's code.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections import ChainMap
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from fitscope.capture.sessions.arrays import Arrays
+from fitscope.errors import FitscopeWarning
+from fitscope.pipeline.handover import Shown
+from fitscope.pipeline.newest import Batch
+from fitscope.pipeline.recorder import COMPLETE, Ending, Recorder
+from fitscope.plan.budget import Timing
+from fitscope.plan.plan import Due, Plan, Wants
+from fitscope.record import Moment
+from fitscope.sites import Site
+from fitscope.watch import Turn
+
+_NOTHING = Due(frozenset(), frozenset(), frozenset())
+
+
+@dataclass(slots=True)
+class Request:
+    """A step, or a batch of a pass, that is about to run."""
+
+    phase: str
+    turn: Turn
+    due: Due = field(default_factory=lambda: _NOTHING)
+    scheduled: int | None = None  #: its number as schedules count, where there are steps of several kinds
+    held: bool = False  #: it is not yet sure what it is: it ends no epoch, and what it shows waits
+
+
+def kept(method: Callable[..., Any]) -> Callable[..., Any]:
+    """An error of ours inside this method stays ours: it is kept and told, and the user's code goes on."""
+
+    @functools.wraps(method)
+    def safe(self: Progress, *args: Any, **kwargs: Any) -> Any:
+        try:
+            with self.lock, self.recorder.measured():
+                return method(self, *args, **kwargs)
+        except FitscopeWarning:  # the user wants warnings to be errors
+            raise
+        except Exception as error:
+            self.recorder.failed(error)
+            return None
+
+    return safe
+
+
+class Progress:
+    """One training that somebody else drives."""
+
+    def __init__(self, model: Any, plan: Plan, recorder: Recorder) -> None:
+        self.model = model  #: or the graph
+        self.plan = plan
+        self.recorder = recorder
+        self._shown: dict[str, tuple[Moment, dict[str, Any]]] = {}  # by phase, the newest captured
+        self.next_step: int | None = None  #: steps done so far, once that is known
+        self.last_step: int | None = None  #: the last one that was captured
+        self.lock = threading.RLock()  # runs may come from several threads
+        self._running: Request | None = None  # the step that is running
+        self._timing: Timing | None = None  # of it
+        self._epoch, self._batch = 0, 0
+        self._batches: int | None = None
+        self._epoch_over = False  # the next step begins another one
+        self._told = False  # the user says when an epoch ends
+        self._pass: tuple[str, int] = "", 0  # the pass that goes on, and its next batch
+        self._pending: tuple[Moment, Shown] | None = None
+        self.leaving: Callable[[], None] = lambda: None  #: called once, when the training ends
+        recorder.leaving = self._leave
+
+    @property
+    def batch(self) -> Batch | None:
+        """The newest captured batch, and below it the newest of every other phase."""
+        newest = list(reversed(self._shown.values()))
+        return Batch(newest[0][0], ChainMap(*(values for _, values in newest)), Arrays()) if newest else None
+
+    @property
+    def loop(self) -> Progress:
+        """Who is told when an epoch ends."""
+        return self
+
+    @kept
+    def saved(self, path: Any) -> None:
+        """A checkpoint was saved."""
+        self.recorder.checkpoint(str(Path(path).absolute()), self.next_step or 0, self._epoch)
+
+    def hold(self, at: Moment, shown: Shown) -> None:
+        """Keeps what a run showed until it is clear what the run was."""
+        self.recorder.put(at, shown)
+
+    def release(self) -> None:
+        """Nothing more will make it clear."""
+
+    # ---- epochs --------------------------------------------------------------------------------------------
+
+    @kept
+    def epoch(self, epoch: int, batches: int | None) -> None:
+        """An epoch begins; from now on nothing is inferred."""
+        self.release()
+        self._told, self._epoch_over = True, False
+        self._epoch, self._batch, self._batches = epoch, 0, batches
+
+    @kept
+    def epoch_end(self) -> None:
+        """The epoch is over; from now on nothing is inferred."""
+        self.release()
+        self._told = True
+        self._end_epoch()
+
+    def complete(self) -> None:
+        """The training is over, and with it its last epoch."""
+        self._finish_epoch()
+        self.recorder.finish(COMPLETE)
+
+    @kept
+    def _finish_epoch(self) -> None:
+        self.release()
+        self._end_epoch()
+
+    def _end_epoch(self) -> None:
+        if not self._epoch_over:
+            self._epoch_over = True
+            if self._pending is not None:
+                self.recorder.put(*self._pending)
+                self._pending = None
+
+    def _leave(self) -> None:
+        self.release()
+        self._pending = None  # its epoch never ended
+        self.leaving()
+
+    # ---- before ----------------------------------------------------------------------------------------------
+
+    def step(self, request: Request) -> bool:
+        """A step is about to run. Whether it is to be captured."""
+        self.recorder.raised = None
+        self.recorder.tell()
+        if self._epoch_over:
+            self._epoch, self._batch, self._epoch_over = self._epoch + 1, 0, False
+        self.recorder.steps += 1
+        request.turn = self.turn("train")
+        if self._running is not None:  # a step in another thread: their weights cannot be told apart
+            self.recorder.unseen("steps", "several steps ran at the same time; only one of them was captured")
+            return False
+        if self._asked(request):
+            self._running = request
+        self._timing = self.recorder.weigh([self._scheduled(request)], *self.plan.paced([request.due]))
+        if self._timing is not None:
+            self._timing.start()
+        return bool(request.due.all)
+
+    def pass_batch(self, request: Request) -> bool:
+        """A batch of a pass is about to run. Whether it is to be captured."""
+        if request.phase == "validation" and not request.held:
+            self.validated()
+        name, batch = self._pass
+        self._pass = (request.phase, batch + 1 if name == request.phase else 1)
+        request.turn = self.turn(request.phase)
+        return self._asked(request)
+
+    def validated(self) -> None:
+        """There is a validation: an epoch is over, unless the user says when that is."""
+        if not self._told and self._batch:
+            self._end_epoch()
+
+    def _asked(self, request: Request) -> bool:
+        due = self.plan.due(self._scheduled(request))
+        if due.all and self.recorder.ready(request.turn.step):
+            request.due = due
+        return bool(request.due.all)
+
+    def turn(self, phase: str) -> Turn:
+        assert self.next_step is not None
+        batch, batches = (self._batch, self._batches) if phase == "train" else (self._pass[1] - 1, None)
+        return Turn(self.next_step, self._epoch, batch, batches, phase)
+
+    @staticmethod
+    def _scheduled(request: Request) -> Turn:
+        step = request.scheduled
+        return request.turn if step is None else replace(request.turn, step=step)
+
+    def wants(self, request: Request) -> Wants:
+        """What is wanted where, in what is about to run."""
+        return self.plan.wants(request.due.all, request.phase)
+
+    @staticmethod
+    def prefix(phase: str) -> str:
+        """What the names of sites begin with in a phase."""
+        return "" if phase == "train" else f"{phase}/"
+
+    # ---- after ---------------------------------------------------------------------------------------------
+
+    def done(self, request: Request) -> None:
+        """It has run."""
+        if request.phase == "train":
+            if self._timing is not None:
+                self._timing.stop()
+                self._timing = None
+            self._running = None
+            self._batch += 1
+            self.next_step = (self.next_step or 0) + 1
+            self._pass = "", 0
+
+    @kept
+    def raised(self, request: Request, error: BaseException) -> None:
+        """It raised, so it was no step."""
+        self.recorder.raised = Ending.by(error)
+        self._timing = None
+        if self._running is request:
+            self._running = None
+
+    def deliver(self, request: Request, sites: Mapping[str, Site], values: Mapping[str, Any]) -> None:
+        """What it showed."""
+        turn, training = request.turn, request.phase == "train"
+        prefix = self.prefix(request.phase)
+        at = Moment(turn.step, turn.epoch, turn.batch, time.time())
+        self.recorder.seen(prefix + name for name in values)
+        self._shown.pop(request.phase, None)  # so that the newest comes last
+        self._shown[request.phase] = at, {prefix + name: value for name, value in values.items()}
+        if training:
+            self.last_step = turn.step
+        due = request.due
+        now = Shown(values, sites, self.plan.items(due, due.now, request.phase), prefix)
+        if now:
+            (self.hold if request.held else self.recorder.put)(at, now)
+        if training:
+            rest = due.if_last - due.now
+            later = Shown(values, sites, self.plan.items(due, rest, request.phase), prefix)
+            self._pending = (at, later) if rest else None

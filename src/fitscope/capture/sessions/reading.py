@@ -1,0 +1,298 @@
+"""What to fetch beside the user's own fetches, for one way of calling `run`, and how to read what comes back.
+
+A `Call` is what one signature means: what it executes, and whether it trains, validates, predicts, saves, or is none of our business. A
+`Reading` is what to take out of it for a set of wants. Both are worked out once and kept: a graph only ever grows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from fitscope.capture.backends._shadow import Part
+from fitscope.capture.sessions import arrays
+from fitscope.capture.sessions.anatomy import site_path
+from fitscope.capture.sessions.backward import Backward, gradient_scope, inner_scopes
+from fitscope.capture.sessions.graph import Op, Tensor, executed, saves, written_references
+from fitscope.capture.sessions.outlets import Outlets, Unseen
+from fitscope.capture.sessions.roles import Roles
+from fitscope.capture.sessions.signature import Signature, operations
+from fitscope.capture.sessions.training import (
+    Applied,
+    applied_gradients,
+    changed,
+    losses,
+    training_roots,
+    trains,
+    updates,
+)
+from fitscope.plan.anatomy import Anatomy
+from fitscope.plan.plan import LOSS, Want
+from fitscope.sites import Place, Site
+
+ROLES = ("loss", "inputs", "targets", "predictions")
+_NOT_GIVEN = "this run gives it to no optimizer kernel; give scope.session or scope.hook `grads_and_vars=`"
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A graph with all that is known of it."""
+
+    graph: Any
+    anatomy: Anatomy
+    roles: Roles
+    outlets: Outlets
+    train_ops: tuple[Op, ...] = ()
+    given_gradients: Mapping[str, Any] = field(
+        default_factory=dict
+    )  #: by variable: what the user said is applied
+    _plain: dict[tuple[str, str], str] = field(default_factory=dict)  # whose the short names are
+
+    def call(self, sig: Signature) -> Call:
+        """What a signature means."""
+        ops = executed(operations(self.graph, sig), sig.fed)
+        return Call(self, sig, ops, self._kind(sig, ops))
+
+    def name(self, phase: str, kind: str, tensor: Tensor) -> str:
+        """What a tensor in a role is called in a phase: the same in whatever run, and never like another one.
+
+        The short name is that of the only one there is in training; or of the only one there is beside it, for a network that
+        was built twice, to be trained and to be validated.
+        """
+        peers = [t for t in self.roles.of(kind) if self.trained(t) == self.trained(tensor)]
+        plain = len(peers) == 1 and self._plain.get((phase, kind), tensor.name) == tensor.name
+        return kind if plain else f"{kind}/{site_path(tensor)}"
+
+    def take_name(self, phase: str, kind: str, tensor: Tensor) -> str:
+        """The name of a tensor that is recorded: from now on no other one in its role has it."""
+        name = self.name(phase, kind, tensor)
+        if name == kind:
+            self._plain[phase, kind] = tensor.name
+        return name
+
+    def trained(self, tensor: Tensor) -> bool:
+        """Whether training steps compute a tensor."""
+        return self._steps.runs(tensor.op) or self.outlets.computed(tensor, self._steps)
+
+    @cached_property
+    def _steps(self) -> Part:
+        return Part(executed(training_roots(self.graph, self.train_ops)))
+
+    def _kind(self, sig: Signature, ops: set[Op]) -> str | None:
+        if trains(ops, self.graph, self.train_ops):
+            return "train"
+        if saves(ops):
+            return "save"
+        inner = inner_scopes(self.graph)
+        if any((scope := gradient_scope(op)) is not None and scope not in inner for op in ops):
+            return None  # gradients without a step: they are gathered for a later one, or looked at
+        part = Part(ops, sig.fed)
+        if any(self.outlets.computed(tensor, part) for tensor in self.roles.predictions):
+            labelled = any(t.name in sig.fed or t.op in ops for t in self.roles.targets)
+            return "validation" if labelled else "predict"
+        return None
+
+
+@dataclass(eq=False)
+class Call:
+    """What one way of calling `run` means."""
+
+    watched: Watched
+    sig: Signature
+    ops: set[Op]
+    kind: str | None
+    broken: bool = False  #: what we wanted of it could not be fetched
+    _readings: dict[object, Reading] = field(default_factory=dict)
+
+    @cached_property
+    def part(self) -> Part:
+        """What is run, for those who ask how a tensor gets out of it."""
+        return Part(self.ops, self.sig.fed, written_references(self.ops))
+
+    @cached_property
+    def trainer(self) -> frozenset[str]:
+        """Which of several train ops it is: the operations that train."""
+        return frozenset(op.name for op in updates(self.ops, self.watched.graph)) or frozenset(
+            op.name for op in self.watched.train_ops if op in self.ops
+        )
+
+    @cached_property
+    def backward(self) -> Backward:
+        return Backward(self.watched.graph, self.ops)
+
+    @cached_property
+    def applied(self) -> Applied:
+        """The gradients that variables are changed by in this call, by variable."""
+        found = applied_gradients(self.ops, self.watched.graph)
+        for name, gradient in self.watched.given_gradients.items():
+            sliced = hasattr(gradient, "indices")
+            found[name] = (gradient.values, gradient.indices) if sliced else (gradient, None)
+        return found
+
+    def reading(self, wants: Mapping[Place, Want], key: object, *, in_graph: bool) -> Reading:
+        """What to take out of it for these wants. Equal keys have equal wants."""
+        if key not in self._readings:
+            self._readings[key] = Reading.of(self, wants, in_graph=in_graph)
+        return self._readings[key]
+
+    def role(self, kind: str) -> list[Tensor]:
+        """The tensors in a role that this call may compute."""
+        roles = self.watched.roles
+        found = roles.of(kind)
+        if kind == "loss" and self.kind == "train" and "loss" not in roles.said:
+            mine = {loss.name for loss in losses(self.watched.graph, self.ops)}
+            found = [tensor for tensor in found if tensor.name in mine] or found
+        return found
+
+
+@dataclass(slots=True)
+class Reading:
+    """What to fetch, and what the values mean."""
+
+    sites: dict[str, Site] = field(default_factory=dict)
+    fetches: dict[str, Any] = field(default_factory=dict)  #: by site: a tensor, or the parts of one
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)  #: of gradients that arrive in slices
+    shared: set[str] = field(default_factory=set)  #: sites whose array is also the user's
+    unseen: dict[str, str] = field(default_factory=dict)
+    variables: dict[str, Any] = field(default_factory=dict)  #: by path, to be read beside the run
+    pack: Any = None
+
+    @classmethod
+    def of(cls, call: Call, wants: Mapping[Place, Want], *, in_graph: bool) -> Reading:
+        reading = cls()
+        for kind, path in wants:
+            reading._add(call, kind, path)
+        if in_graph:
+            reading._pack(call, wants)
+        return reading
+
+    # ---- what to fetch -------------------------------------------------------------------------------------
+
+    def _add(self, call: Call, kind: str, path: str) -> None:
+        watched = call.watched
+        if kind in ("weights", "updates"):
+            weights = {weight.path: weight.variable for weight in watched.anatomy.weights}
+            self.variables[path] = weights[path]
+            self.sites[f"{kind}/{path}"] = Site(f"{kind}/{path}", (kind, path), False)
+        elif kind == "weight_gradients":
+            self._weight_gradient(call, path)
+        elif kind in ("activations", "gradients"):
+            output = next(part.layer.output for part in watched.anatomy.layers if part.path == path)
+            if kind == "activations":
+                self._fetch(call, Site(f"activations/{path}", (kind, path), True), output)
+            elif (gradient := call.backward.gradient(output)) is not None:
+                self._fetch(call, Site(f"gradients/{path}", (kind, path), True), gradient, forward=False)
+            else:
+                self.unseen[f"gradients/{path}"] = call.backward.why_not(output)
+        elif kind in ROLES:
+            self._role(call, kind)
+        elif kind not in ("metrics", "taps"):
+            self.unseen[kind] = "a graph does not say what it is; watch its tensors by name"
+
+    def _role(self, call: Call, kind: str) -> None:
+        assert call.kind is not None
+        watched, missing, found = call.watched, {}, set()
+        for tensor in call.role(kind):
+            try:
+                outlet = _outlet(call, tensor)
+            except Unseen as why:
+                missing[tensor.name] = tensor, str(why)
+            else:
+                found.add(watched.trained(tensor))
+                name = watched.take_name(call.kind, kind, tensor)
+                self._take(call, Site(name, (kind, ""), kind != "loss"), tensor, outlet)
+        for tensor, reason in missing.values():
+            if found <= {
+                watched.trained(tensor)
+            }:  # else the same of a network that was built twice was found
+                self.unseen[watched.name(call.kind, kind, tensor)] = reason
+        if not watched.roles.of(kind):
+            self.unseen[kind] = (
+                f"the graph does not say which tensor it is: give scope.session or scope.hook `{kind}=`"
+            )
+
+    def _weight_gradient(self, call: Call, path: str) -> None:
+        site = Site(f"weight_gradients/{path}", ("weight_gradients", path), False)
+        variable = next(w.variable for w in call.watched.anatomy.weights if w.path == path)
+        if variable.op.name not in call.applied:
+            moves = variable.op.name in changed(call.ops)
+            self.unseen[site.name] = _NOT_GIVEN if moves else "the training step does not change it"
+            return
+        values, rows = call.applied[variable.op.name]
+        self._fetch(call, site, values, forward=False)
+        if rows is not None and site.name in self.fetches:
+            self.fetches[site.name] = [self.fetches[site.name], rows]
+            self.shapes[site.name] = tuple(variable.shape.as_list())
+
+    def _fetch(self, call: Call, site: Site, tensor: Tensor, *, forward: bool = True) -> None:
+        try:
+            self._take(call, site, tensor, _outlet(call, tensor, forward=forward))
+        except Unseen as why:
+            self.unseen[site.name] = str(why)
+
+    def _take(self, call: Call, site: Site, tensor: Tensor, outlet: Tensor) -> None:
+        dtype = tensor.dtype.base_dtype
+        if not (dtype.is_floating or dtype.is_integer or dtype.is_bool):
+            self.unseen[site.name] = f"it holds no numbers but {dtype.name}"
+            return
+        self.sites[site.name] = site
+        self.fetches[site.name] = outlet
+        if tensor.name in call.sig.fed or tensor.name in call.sig.fetched:
+            self.shared.add(site.name)
+
+    def _pack(self, call: Call, wants: Mapping[Place, Want]) -> None:
+        """Has the graph compute statistics, where nothing else is wanted of a tensor."""
+        small = {
+            name: tensor
+            for name, tensor in self.fetches.items()
+            # A loss that was not reduced to one number is, when it is read.
+            if not isinstance(tensor, list)
+            and self.sites[name].place != LOSS
+            and wants[self.sites[name].place].stats_only
+        }
+        self.pack = call.watched.outlets.pack(small)
+        for name in self.pack.names if self.pack is not None else ():
+            del self.fetches[name]
+
+    # ---- what came back --------------------------------------------------------------------------------------
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """What is fetched beside the user's fetches."""
+        return {"tensors": self.fetches, **({"pack": self.pack.fetch} if self.pack is not None else {})}
+
+    def values(self, results: Mapping[str, Any]) -> dict[str, Any]:
+        """By site: an array, or statistics."""
+        found: dict[str, Any] = {}
+        for name, value in results["tensors"].items():
+            if name in self.shapes:
+                gradient, rows = value
+                found[name] = arrays.dense(gradient, rows, self.shapes[name])
+            else:
+                found[name] = np.array(value) if name in self.shared else value
+        if self.pack is not None:
+            found |= self.pack.read(results["pack"])
+        return found
+
+
+def _outlet(call: Call, tensor: Tensor, *, forward: bool = True) -> Tensor:
+    if tensor.name in call.sig.fetched:
+        return tensor
+    return call.watched.outlets.of(tensor, call.part, forward=forward)
+
+
+def weights_of(
+    reading: Reading, wants: Collection[Place], before: Mapping[str, Any], after: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Weights and updates, from what was read before and after the step."""
+    found: dict[str, Any] = {}
+    for path in reading.variables:
+        if ("weights", path) in wants:
+            found[f"weights/{path}"] = before[path]
+        if ("updates", path) in wants:
+            found[f"updates/{path}"] = arrays.difference(after[path], before[path])
+    return found

@@ -1,0 +1,256 @@
+"""One session being recorded: what each run means, and what is taken out of it.
+
+It is told of every `run` before and after, by the patch on the session. A run that trains is a step; all others are looked at only as far
+as they say something: a validation, a prediction, a checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fitscope.capture.sessions.evaluations import Data, Evaluations, fingerprints
+from fitscope.capture.sessions.identity import Identity, Ways
+from fitscope.capture.sessions.progress import Progress, Request, kept
+from fitscope.capture.sessions.reading import Call, Reading, Watched, weights_of
+from fitscope.capture.sessions.signature import Signature, fed_values, signature
+from fitscope.capture.sessions.training import training_roots
+from fitscope.pipeline.handover import Shown
+from fitscope.pipeline.recorder import Ending, Recorder
+from fitscope.plan.plan import Plan, Watches
+from fitscope.record import Moment
+from fitscope.watch import Turn
+
+Run = Callable[..., Any]  #: `sess.run` as it was
+
+
+@dataclass(slots=True)
+class RunRequest(Request):
+    """A run that is about to begin, and what is to be read from it."""
+
+    call: Call | None = None
+    reading: Reading | None = None
+    before: Mapping[str, Any] | None = None  #: weights, as the step finds them
+    trouble: Exception | None = None  #: why nothing is read
+
+
+class SessionRecording(Progress):
+    """One session being recorded."""
+
+    def __init__(
+        self, watched: Watched, plan: Plan, recorder: Recorder, *, in_graph: bool, identity: str = "trust"
+    ) -> None:
+        super().__init__(watched.graph, plan, recorder)
+        self.watched = watched
+        self._in_graph = in_graph
+        self._calls: dict[Signature, Call] = {}
+        self._choice = identity
+        self._identity: Identity | None = None
+        self._under_way = 0  # steps
+        self._first_step = 0
+        self._steps_of: Counter[frozenset[str]] = Counter()  # each of several train ops
+        self._evaluations = Evaluations(self._put_validation)
+
+    @kept
+    def prepare(self) -> None:
+        """Adds to the graph, before it is finalized, what the steps in it will need."""
+        every: Watches = frozenset(range(len(self.plan.watches)))
+        for root in training_roots(self.watched.graph, self.watched.train_ops):
+            self._call(Signature((root.name,), frozenset())).reading(
+                self.plan.wants(every), every, in_graph=self._in_graph
+            )
+
+    def again(self, begin: Callable[[], SessionRecording]) -> SessionRecording:
+        """Another session goes on with the training, maybe from an earlier step: another attempt at the run."""
+        self.recorder.finish(Ending("interrupted", None))
+        following = begin()
+        following.watched, following.plan = self.watched, self.plan  # the graph is finalized
+        following._calls, following._epoch = self._calls, self._epoch
+        return following
+
+    def identify(self, run: Run, *, shared: bool) -> None:
+        """From now on captured runs are compared with the user's own, which this runs as nobody's step."""
+        recorder = self.recorder
+        self._identity = made = Identity(
+            self._choice, run, recorder.identity.learn, recorder.failed, self.lock, shared=shared
+        )
+        recorder.proofs = lambda: made.seconds
+
+    def made(self, request: RunRequest, ways: Ways) -> tuple[Any, Any]:
+        """What the user gets of a run, and what we get. Raises what the user's own run raises."""
+        if request.reading is None or request.call is None or self._identity is None:
+            return ways.own(), None
+        alone = self._under_way == 1 or request.phase != "train"
+        return self._identity(request.call, request.reading, request.turn.step, ways, alone=alone)
+
+    @property
+    def saw_nothing(self) -> bool:
+        """Whether the session ran something, and none of it was worth recording."""
+        ran = any(sig.fetched for sig in self._calls)
+        return ran and not self.recorder.steps and self.recorder.writer is None
+
+    # ---- told by the patch -------------------------------------------------------------------------------
+
+    @kept
+    def before(self, run: Run, fetches: Any, feed_dict: Any) -> RunRequest | None:
+        """A run is about to begin. What the answer has to read is fetched with it."""
+        graph = self.watched.graph
+        sig = signature(graph, fetches, feed_dict)
+        return None if sig is None else self._begin(run, sig, lambda: fed_values(graph, feed_dict))
+
+    @kept
+    def before_callable(self, run: Run, sig: Signature, fed: Mapping[str, Any]) -> RunRequest | None:
+        """A callable is about to be called."""
+        return self._begin(run, sig, lambda: fed)
+
+    @kept
+    def before_part(self, run: Run, fetches: Any, feed_dict: Any) -> RunRequest | None:
+        """A part of a run (`partial_run`) is about to begin, from which nothing more can be fetched."""
+        sig = signature(self.watched.graph, fetches, feed_dict)
+        if sig is None or self._call(sig).kind != "train":
+            return None
+        request = self.begin(self._call(sig), run, fetch=False)
+        self.recorder.unseen(
+            "steps", "steps that `partial_run` runs are counted, but nothing can be fetched from them"
+        )
+        return request
+
+    def _begin(self, run: Run, sig: Signature, fed: Callable[[], Mapping[str, Any]]) -> RunRequest | None:
+        call = self._call(sig)
+        return None if call.kind is None else self.begin(call, run, fingerprints(fed()))
+
+    def begin(
+        self, call: Call, run: Run, data: Data | None = None, *, fetch: bool = True
+    ) -> RunRequest | None:
+        """A call that means something is about to begin, on data that is known by this, if at all. None if it is left alone."""
+        assert call.kind is not None
+        if self.next_step is None:
+            self.next_step = self._first_step = self._counted(run)
+        request = RunRequest(call.kind, Turn(self.next_step, 0, 0, None), call=call)
+        if call.kind == "save":
+            return request
+        if call.kind == "train":
+            self._step_on(data or {})
+            request.scheduled = self._first_step + self._steps_of[call.trainer]
+        elif call.kind == "validation" and data:
+            if not self._evaluations.begin(data):
+                self._looked_at_training()
+                return None
+            request.held = True
+        wanted = (self.step if call.kind == "train" else self.pass_batch)(request)
+        if wanted and fetch and not call.broken:
+            request.reading = call.reading(self.wants(request), request.due.all, in_graph=self._in_graph)
+            for site, why in request.reading.unseen.items():
+                self.recorder.unseen(self.prefix(request.phase) + site, why)
+            self._read_weights(request, run)
+        self._under_way += call.kind == "train"
+        return request
+
+    def _step_on(self, data: Data) -> None:
+        """A step on this data tells what the runs before it were."""
+        validated, looked = self._evaluations.step(data)
+        if validated:
+            self.validated()
+        if looked:
+            self._looked_at_training()
+
+    def _looked_at_training(self) -> None:
+        if self.plan.on_validation:
+            self.recorder.unseen(
+                "validation", "the session evaluates the batch that it trains on: no validation"
+            )
+
+    def _put_validation(self, at: Moment, shown: Shown) -> None:
+        self.recorder.seen(["validation"])
+        self.recorder.put(at, shown)
+
+    def hold(self, at: Moment, shown: Shown) -> None:
+        self._evaluations.show(at, shown)
+
+    def release(self) -> None:
+        if self._evaluations.release():
+            self.validated()
+
+    @kept
+    def raised(self, request: Request, error: BaseException) -> None:
+        super().raised(request, error)
+        self._under_way -= request.phase == "train"
+
+    def done(self, request: Request) -> None:
+        super().done(request)
+        self._under_way -= request.phase == "train"
+        if request.phase == "train" and isinstance(request, RunRequest) and request.call is not None:
+            self._steps_of[request.call.trainer] += 1
+
+    @kept
+    def after(self, request: RunRequest, run: Run, results: Any, own: Mapping[str, Any] | None) -> None:
+        """The run went well; `own` is what we fetched with it."""
+        if request.phase == "save":
+            self._saved(results)
+            return
+        if request.trouble is not None:
+            self.recorder.failed(request.trouble)
+        try:
+            if own is not None and request.reading is not None:
+                self.deliver(request, request.reading.sites, self._values(request, run, own))
+        finally:
+            self.done(request)
+
+    def failed(self, request: RunRequest, error: BaseException) -> None:
+        """What we wanted to fetch cannot be fetched: this kind of run is left alone from now on."""
+        assert request.call is not None
+        request.call.broken = True
+        request.reading = None
+        self.recorder.failed(error)
+
+    # ------------------------------------------------------------------------------------------------------
+
+    def _call(self, sig: Signature) -> Call:
+        if sig not in self._calls:
+            self._calls[sig] = self.watched.call(sig)
+        return self._calls[sig]
+
+    def _counted(self, run: Run) -> int:
+        """The steps that were done before: what the graph's own counter says, if it has one."""
+        found = self.watched.graph.get_collection("global_step")
+        try:
+            return int(run(found[0])) if len(found) == 1 else 0
+        except Exception:  # not initialized: then there is nothing to continue
+            return 0
+
+    def _read_weights(self, request: RunRequest, run: Run) -> None:
+        assert request.reading is not None
+        try:
+            request.before = run(request.reading.variables) if request.reading.variables else {}
+        except Exception as error:  # a closed session: the user's own run says so
+            request.reading, request.trouble = None, error
+
+    def _values(self, request: RunRequest, run: Run, own: Mapping[str, Any]) -> dict[str, Any]:
+        """What a run showed, and the weights beside it: never in the same run, which changes them."""
+        reading, wants = request.reading, self.wants(request)
+        assert reading is not None
+        values = reading.values(own)
+        if reading.variables and request.before is not None:
+            moved = {path: v for path, v in reading.variables.items() if ("updates", path) in wants}
+            values |= weights_of(reading, wants, request.before, run(moved) if moved else {})
+        return values
+
+    def _saved(self, results: Any) -> None:
+        """`Saver.save` runs its operation through the session, and gets the path of the checkpoint back."""
+        path = next((path for path in _paths(results)), None)
+        if path is not None:
+            self.saved(path)
+
+
+def _paths(results: Any) -> list[str]:
+    found = []
+    for item in results if isinstance(results, list | tuple) else [results]:
+        if isinstance(item, bytes | str | np.bytes_ | np.str_):
+            found.append(item.decode() if isinstance(item, bytes) else str(item))
+        elif isinstance(item, np.ndarray) and item.dtype == object and item.ndim == 0:
+            found += _paths(item.item())
+    return found

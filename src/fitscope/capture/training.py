@@ -1,0 +1,321 @@
+"""One training being recorded, from its first step until it ends.
+
+A recording owns what belongs to one `fit`: the plan, the tapped steps, and where in the training it is. It is made by `Scope`, told of
+every step before it runs, and hands what the steps show to its `Recorder`.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections import ChainMap
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+from fitscope.capture.backends import Adapter, Harvest
+from fitscope.capture.backends._base import PHASES
+from fitscope.capture.dispatch import Request, StandIn, TappedSteps, install, run
+from fitscope.capture.leaving import OUTSIDE, noticed_step
+from fitscope.capture.missing import Missing, prefix
+from fitscope.capture.patch import patched
+from fitscope.pipeline import handover
+from fitscope.pipeline.handover import Shown
+from fitscope.pipeline.newest import Batch
+from fitscope.pipeline.recorder import Ending, Recorder
+from fitscope.plan.plan import NOTHING, Due, Plan, Watches
+from fitscope.record import Moment
+from fitscope.shield import described, shield, shielded
+from fitscope.watch import Turn
+
+_kept = shielded(lambda recording: recording.recorder.failed)
+
+
+class Recording:
+    """One training being recorded."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        adapter: Adapter,
+        recorder: Recorder,
+        *,
+        in_step: bool,
+        identity: str = "proven",
+        after: Recording | None = None,
+    ) -> None:
+        self.plan = plan
+        self.adapter = adapter
+        self.recorder = recorder
+        self.model = plan.anatomy.model
+        self.batches: dict[str, tuple[Moment, Shown]] = {}  #: by phase, the newest captured
+        self.next_step: int | None = None  #: the step after the last one announced
+        self.seen_step: int | None = None  #: the last one that was captured,
+        #: also in what we go on from
+        self.last_step: int | None = after.last_step if after is not None else None
+        own = getattr(self.model, "optimizer", None)
+        self._optimizer = own if own is not None else next(iter(plan.anatomy.optimizers), None)
+        finish = handover.InStep if in_step else handover.OnHost
+        self._steps = TappedSteps(adapter, plan.anatomy, lambda wants: finish(wants, adapter))
+        self._counted: int | None = None  # by the optimizer, when the newest epoch began
+        if after is not None and after.plan.same(plan):  # nothing to compile again
+            self._steps = after._steps
+        self._offset = 0  # steps that were done before this optimizer began to count
+        if after is not None and after._optimizer is self._optimizer:
+            self.next_step, self._counted, self._offset = after.next_step, after._counted, after._offset
+        elif after is not None:  # a new compile() counts from 0; a restored optimizer may know better
+            self._offset = max(after.done() - self._iterations(), 0)
+        known = len(self._steps.first_calls)  # of those before us
+        recorder.first_calls = lambda: self._steps.first_calls[known:]
+        proven = len(self._steps.proofs)
+        recorder.proofs = lambda: self._steps.proofs[proven:]
+        recorder.leaving = self._leave
+        self._identity = identity
+        self._undo, self._noticing = ExitStack(), ExitStack()
+        self._stand_in: StandIn | None = None
+        self._epoch, self._epoch_start = 0, 0
+        self._quiet = range(0)  # batches of the epoch of which it is known that nothing is due
+        self._batches: int | None = None
+        self._pass, self._pass_step = "", 0
+        self._pass_batches: int | None = None
+        # Due only if it turns out to be the last of its epoch.
+        self._pending: tuple[Moment, Shown] | None = None
+        self._missing = Missing(plan, recorder)
+
+    @property
+    def batch(self) -> Batch | None:
+        """The newest captured batch, and below it the newest of every other phase."""
+        newest = list(reversed(self.batches.values()))
+        if not newest:
+            return None
+        values = ChainMap(*(shown.values(self.adapter) for _, shown in newest))
+        return Batch(newest[0][0], values, self.adapter)
+
+    # ---- told by the training ----------------------------------------------------------------------------
+
+    @_kept
+    def epoch(self, epoch: int, batches: int | None) -> None:
+        """An epoch begins."""
+        self._epoch, self._batches, self._quiet = epoch, batches, range(0)
+
+    @_kept
+    def before_step(self, batch: int, together: int | None = None) -> None:
+        """A step (or several together in one execution) is about to run, beginning with this batch of the epoch."""
+        together = self.model.steps_per_execution if together is None else together
+        if batch in self._quiet and batch + together <= self._quiet.stop and not self.recorder.disturbed:
+            self.next_step = self._epoch_start + batch + together
+            self.recorder.steps += together
+            return
+        turns = self._turns(batch, together)
+        if turns:
+            self._ask("train", turns)
+
+    def run_step(self, batch: int, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Runs a step of the user's own, with taps if something of it is due."""
+        request = None
+        with shield(self.recorder.failed):
+            turns = self._turns(batch, 1)
+            request = self._request(turns, function) if turns else None
+        if request is not None:
+            return run(self._steps, function, request, *args, **kwargs)
+        try:
+            return function(*args, **kwargs)
+        except BaseException as error:
+            self.raised(error)
+            raise
+
+    def _turns(self, batch: int, together: int) -> list[Turn]:
+        """The turns that are about to come; none if nothing more is recorded."""
+        recorder = self.recorder
+        self._goes_on()
+        recorder.tell()
+        if batch == 0 or self.next_step is None:
+            self._epoch_start = self._count(batch)
+        step = self._epoch_start + batch
+        self.next_step = step + together
+        recorder.steps += together
+        if recorder.stopped:
+            return []
+        return [Turn(step + k, self._epoch, batch + k, self._batches) for k in range(together)]
+
+    @_kept
+    def epoch_end(self) -> None:
+        """An epoch is over, so the step that might have been its last one was."""
+        self._goes_on()
+        self._put_pending()
+
+    @_kept
+    def begin_pass(self, name: str, batches: int | None = None) -> None:
+        """A walk over data begins that does not train."""
+        self._goes_on()
+        self._put_pending()  # a validation begins when the last step of its epoch was run
+        self._pass, self._pass_step, self._pass_batches = name, self.done(), batches
+        self.notice_steps()
+
+    @_kept
+    def before_pass_step(self, batch: int, together: int | None = None) -> None:
+        """A step of the pass is about to run, beginning with this batch of it."""
+        self._goes_on()
+        self.recorder.tell()
+        if self.recorder.stopped:
+            return
+        together = self.model.steps_per_execution if together is None else together
+        turns = [
+            Turn(self._pass_step, self._epoch, batch + k, self._pass_batches, self._pass)
+            for k in range(together)
+        ]
+        self._ask("predict" if self._pass == "predict" else "test", turns)
+
+    @_kept
+    def end_pass(self) -> None:
+        """The pass is over."""
+        self._goes_on()
+        self._put_pending()
+
+    def _ask(self, function: str, turns: list[Turn]) -> None:
+        """Has the next call of the model's compiled function show what is due at these turns."""
+        request = self._request(turns)
+        if request is not None:
+            self._stand_in = install(self._steps, function, request)
+        elif turns[-1].phase == "train":
+            last = turns[-1]
+            self._quiet = range(last.batch + 1, last.batch + 1 + max(self.plan.rest(last.step), 0))
+
+    def _request(self, turns: list[Turn], function: object = None) -> Request | None:
+        """What is wanted of these turns, and whether they are to be timed; None if it is neither."""
+        recorder = self.recorder
+        due = [self.plan.due(turn) for turn in turns]
+        timing = None
+        if recorder.budget is not None and turns[0].phase == "train":
+            timing = recorder.weigh(turns, *self.plan.paced(due))
+        wanted: Watches = frozenset().union(*(each.all for each in due if each is not NOTHING))
+        if wanted and not recorder.ready(turns[0].step):
+            wanted = frozenset()
+        if not wanted and timing is None:
+            return None
+        return Request(
+            who=id(self),
+            key=(id(self._steps), wanted, id(function)),
+            wants=self.plan.wants(wanted, turns[0].phase),
+            step=turns[0].step,
+            identity=self._identity,
+            stands=lambda standing: recorder.identity.learn(turns[0].phase, wanted, standing),
+            deliver=lambda harvests, failure: self._deliver(turns, due, harvests, failure),
+            failed=self.recorder.failed,
+            raised=self.raised,
+            timing=timing,
+        )
+
+    def _put_pending(self) -> None:
+        if self._pending is not None:
+            self.recorder.put(*self._pending)
+            self._pending = None
+
+    def note_saves(self) -> None:
+        """Has the run know of every checkpoint that is saved through the model from now on."""
+        self._undo.close()
+        for name in ("save", "save_weights"):
+            if hasattr(self.model, name):
+                self._undo.enter_context(patched(self.model, name, self._noting))
+
+    def notice_steps(self) -> None:
+        """Has us told what the model's own steps raise, where only they can tell."""
+        self._noticing.close()
+        if self.adapter.name in OUTSIDE:
+            for name, _ in PHASES.values():
+                self._noticing.enter_context(noticed_step(self.model, name, self, self.raised))
+
+    def _noting(self, save: Any) -> Any:
+        @functools.wraps(save)
+        def saved(filepath: Any, *args: Any, **kwargs: Any) -> Any:
+            result = save(filepath, *args, **kwargs)
+            self.saved(filepath)
+            return result
+
+        return saved
+
+    @_kept
+    def saved(self, path: Any) -> None:
+        """A checkpoint of the model was saved."""
+        self.recorder.checkpoint(str(path), self.done(), self._epoch)
+
+    def _leave(self) -> None:
+        self._undo.close()
+        if self._stand_in is not None:
+            self._stand_in.withdraw(id(self))
+        self._noticing.close()
+        self._pending = None  # its epoch never ended
+
+    # ---- the count of steps ------------------------------------------------------------------------------
+
+    def _count(self, batch: int) -> int:
+        """The step at which this epoch's batch 0 stands (or stood, when told in the middle of an epoch).
+
+        The optimizer's own count, so that a resumed training goes on where it was. Where that does not move, because a
+        custom step has no use for it, it is ours: the steps announced. Ours alone would be too high, as a generator that
+        ends, or the last of several steps in one execution, is announced too. Never a step that was captured before:
+        loss scaling does not count a batch that overflowed.
+        """
+        known = self._iterations()
+        moved, self._counted = known != self._counted, known
+        ours = 0 if moved or self.next_step is None else self.next_step
+        return max(known - batch, ours, 0 if self.seen_step is None else self.seen_step + 1)
+
+    def _iterations(self) -> int:
+        """The steps done by the optimizer's count; the count before where a stateless loop carries its state elsewhere."""
+        try:
+            counted = self.adapter.iterations(self._optimizer) if self._optimizer is not None else 0
+            return self._offset + counted
+        except RuntimeError:  # JAX, of an array that was donated
+            return self._counted or 0
+
+    def done(self) -> int:
+        """How many steps were done so far: the step whose weights are the ones there are now."""
+        known = self._iterations()
+        if known == self._counted and self.next_step is not None:  # it does not count, so we do
+            return self.next_step
+        return max(known, 0 if self.seen_step is None else self.seen_step + 1)
+
+    # ---- what the steps showed -----------------------------------------------------------------------------
+
+    def raised(self, error: BaseException) -> None:
+        """A step raised, or something else inside of the training. Whether that ends it remains to be seen."""
+        self.recorder.raised = Ending.by(error)
+        if not isinstance(error, StopIteration) and type(error).__name__ != "OutOfRangeError":
+            self._undo.close()  # more than the end of the data: most likely the end, of which nobody will tell us
+
+    def _goes_on(self) -> None:
+        """What the newest step raised was not the end."""
+        if self.recorder.raised is not None:
+            self.recorder.raised = None
+            self.note_saves()
+
+    @_kept
+    def _deliver(
+        self, turns: list[Turn], due: list[Due], harvests: list[Harvest], failure: BaseException | None
+    ) -> None:
+        with self.recorder.measured():
+            if failure is not None:
+                self.recorder.failed(failure)
+                for turn, wanted in zip(turns, due, strict=True):
+                    why = f"the step could not be run with taps: {described(failure)}"
+                    self._missing.all(wanted.now | wanted.if_last, turn.phase, why)
+            for turn, wanted, harvest in zip(turns, due, harvests, strict=False):
+                at = Moment(turn.step, turn.epoch, turn.batch, time.time())
+                if turn.phase == "train":
+                    self.seen_step = self.last_step = turn.step
+                shown = wanted.now | wanted.if_last
+                self._missing.of(harvest, shown, turn.phase)
+                if shown:
+                    self.batches.pop(turn.phase, None)  # the newest one stands last
+                    self.batches[turn.phase] = at, self._shown(wanted, shown, turn.phase, harvest)
+                now = self._shown(wanted, wanted.now, turn.phase, harvest)
+                if now:
+                    self.recorder.put(at, now)
+                later = wanted.if_last - wanted.now
+                self._pending = (at, self._shown(wanted, later, turn.phase, harvest)) if later else None
+
+    def _shown(self, due: Due, watches: Watches, phase: str, harvest: Harvest) -> Shown:
+        """What a step showed of what these watches want, and of what the next step is compared with."""
+        wants = self.plan.items(due, watches, phase)
+        return Shown(harvest.tensors, harvest.sites, wants, prefix(phase), harvest.failed)

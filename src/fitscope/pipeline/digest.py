@@ -1,0 +1,227 @@
+"""What captures become, on the writer's thread: records, samples, and what is carried on from one batch to the next.
+
+Most of what a step shows is reduced and forgotten. Two things stay: the running average of a site, and the batch before where a
+change is asked for. Both are bounded by the size of the tensors they are made of, however long the training goes on.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from fitscope.pipeline import handover
+from fitscope.pipeline.handover import Border, Part, Seen, Shown
+from fitscope.pipeline.sample_loss import PREFIX, SampleLosses
+from fitscope.plan.plan import LOSS, SAMPLE_LOSS, Want
+from fitscope.record import Block, Head, Moment, Record, Samples, pass_of
+from fitscope.reduce import host
+from fitscope.reduce.average import Average
+from fitscope.shield import described
+from fitscope.sites import Site
+
+Array = np.ndarray[Any, Any]
+
+
+class Layout:
+    """What a joined vector holds of what is wanted: worked out once, as it is the same at every step."""
+
+    def __init__(self, layout: Array, dtype: str, shown: Shown) -> None:
+        self.wants = shown.wants
+        self.heads: list[Head] = []  #: of those that stats are wanted of
+        self.more: list[tuple[Site, Want, Part]] = []  #: those of which more is wanted, and what
+        chosen: list[tuple[int, int]] = []
+        all_parts = handover.parts(layout)
+        for part in all_parts:
+            found = shown.wanted(part.name)
+            if found is None:
+                continue
+            site, want = found
+            if want.stats:
+                self.heads.append(Head(site.name, part.shape, dtype, site.batched and len(part.shape) > 0))
+                chosen.append((part.start, part.end))
+            if not want.stats_only:
+                self.more.append((site, replace(want, stats=False), part))
+        self.chosen = None if len(chosen) == len(all_parts) else chosen  #: None: all of it
+        self.starts = np.array([start for start, _ in chosen] + [chosen[-1][1] if chosen else 0])
+        self.scalars = np.array([i for i, head in enumerate(self.heads) if head.shape == ()], np.int64)
+
+    def tally(self, into: host.Tally, first: int, vector: Array) -> None:
+        if self.chosen is None:
+            into.add_all(first, vector, self.starts)
+        else:
+            for row, (start, end) in enumerate(self.chosen, first):
+                into.add(row, vector[start:end])
+
+
+class Digest:
+    """Makes records of what steps showed."""
+
+    def __init__(
+        self,
+        border: Border,
+        failed: Callable[[str], None],
+        samples: Callable[[], SampleLosses] | None = None,
+        unseen: Callable[[str, str | None], None] = lambda site, why: None,  # noqa: ARG005
+    ) -> None:
+        self.averages: dict[str, Average] = {}  #: by site
+        self.lock = threading.Lock()  #: over the averages, which others may read
+        self._border = border
+        self._failed = failed
+        self._unseen = unseen  # takes why a site is not recorded; None: it is, after all
+        self._make_samples = samples
+        self._samples: SampleLosses | None = None
+        self._before: dict[str, deque[tuple[Moment, Array]]] = {}
+        self._unaveraged: set[str] = set()
+        self._layouts: dict[tuple[bytes, str, str], Layout] = {}
+        self._heads: dict[tuple[Head, ...], tuple[Head, ...]] = {}  # so that equal ones are the same object
+
+    def take(self, at: Moment, shown: Shown) -> tuple[list[Block], list[Record], list[Samples]]:
+        """The stats, other records and samples of one step."""
+        records: list[Record] = []
+        rows: list[Seen] = []
+        of_samples: dict[str, Any] = {}
+        prefix = shown.prefix
+        joined = [self._layout(vector, layout, shown) for vector, layout in shown.joined]
+        more = (
+            (site, want, part.of(vector)) for layout, vector in joined for site, want, part in layout.more
+        )
+        for site, want, value in chain(shown.single(), more):
+            try:
+                if site.place == SAMPLE_LOSS:
+                    of_samples[site.name.rpartition(PREFIX)[2]] = value
+                    continue
+                if site.place == LOSS:
+                    array = self._border.to_numpy(value)
+                    if array.ndim:
+                        of_samples["loss"] = array
+                    value = handover.one_loss(array)
+                if isinstance(value, dict):
+                    if want.stats or want.tensor:
+                        records.append(handover.reduced(site, want, value, at, self._border))
+                elif want.stats:
+                    row = handover.seen(site, want, value, self._border)
+                    host.check(row.array.dtype)
+                    rows.append(row)
+                if want.tensor and not isinstance(value, dict):
+                    records.append(handover.kept(site, want, self._border.to_numpy(value), at))
+                if want.mean and site.name not in self._unaveraged:
+                    self._average(site, value, at)
+                if want.change or want.reference:
+                    records.extend(self._compare(site, want, self._border.to_numpy(value), at))
+            except Exception as error:  # one odd tensor must not cost the others
+                self._failed(f"{site.name}: {described(error)}")
+                self._unseen(site.name, described(error))
+        blocks = self._counted(at, rows, joined)
+        samples = (
+            self._taken_apart(at, prefix, of_samples) if SAMPLE_LOSS in shown.wants and of_samples else []
+        )
+        records.extend(
+            _record(f"{prefix}sample_loss", at, some.loss) for some in samples if some.loss is not None
+        )
+        return blocks, records, samples
+
+    def _counted(self, at: Moment, rows: list[Seen], joined: list[tuple[Layout, Array]]) -> list[Block]:
+        """The stats of tensors handed out by themselves, and of those that were joined."""
+        heads = tuple([row.head for row in rows] + [head for layout, _ in joined for head in layout.heads])
+        if not heads:
+            return []
+        tally = host.Tally(len(heads))
+        values = np.full(len(heads), np.nan)
+        for i, row in enumerate(rows):
+            tally.add(i, row.array)
+            if row.head.shape == ():
+                values[i] = row.array
+        first = len(rows)
+        for layout, vector in joined:
+            layout.tally(tally, first, vector)
+            values[first + layout.scalars] = vector[layout.starts[layout.scalars]]
+            first += len(layout.heads)
+        _bounded(self._heads)
+        return [Block(at, self._heads.setdefault(heads, heads), tally.columns(), values)]
+
+    def _layout(self, vector: Any, layout: Any, shown: Shown) -> tuple[Layout, Array]:
+        array, numbers = self._border.to_numpy(vector), self._border.to_numpy(layout)
+        key = numbers.tobytes(), array.dtype.name, shown.prefix
+        known = self._layouts.get(key)
+        if known is None or known.wants is not shown.wants:
+            _bounded(self._layouts)
+            known = self._layouts[key] = Layout(numbers, array.dtype.name, shown)
+        return known, array
+
+    def _taken_apart(self, at: Moment, prefix: str, shown: dict[str, Any]) -> list[Samples]:
+        try:
+            if self._samples is None and self._make_samples is not None:
+                self._samples = self._make_samples()
+            return self._samples.of(at, prefix.rstrip("/") or "train", shown) if self._samples else []
+        except Exception as error:
+            self._failed(f"{prefix}sample_loss: {described(error)}")
+            self._unseen(f"{prefix}sample_loss", described(error))
+            return []
+
+    def _average(self, site: Site, value: Any, at: Moment) -> None:
+        try:
+            with self.lock:
+                average = self.averages.setdefault(site.name, Average.empty())
+                handover.add_to_average(average, site, value, at, self._border)
+        except ValueError as error:  # it will not get better
+            self._unaveraged.add(site.name)
+            self._failed(f"{site.name} has no average: {error}")
+
+    def _compare(self, site: Site, want: Want, array: Array, at: Moment) -> list[Record]:
+        kept = self._before.setdefault(
+            site.name, deque(maxlen=2)
+        )  # a step may turn out to be the last one only later
+        found = [then for moment, then in kept if _follows(site.name, moment, at)] if want.change else []
+        if want.reference:
+            kept.append((at, array))
+        if want.change:
+            self._unseen(
+                _change_of(site.name), None if found else "there was no batch just before it to compare with"
+            )
+        return [_change(site, found[-1], array, at)] if found else []
+
+
+MOST_KNOWN = 100  #: layouts; a training on sequences of many lengths has more
+
+
+def _bounded(known: dict[Any, Any]) -> None:
+    if len(known) >= MOST_KNOWN:
+        known.clear()
+
+
+def _follows(site: str, before: Moment, after: Moment) -> bool:
+    if pass_of(site) is None:
+        return after.step == before.step + 1
+    return after.step == before.step and after.batch == before.batch + 1
+
+
+def _change(site: Site, before: Array, after: Array, at: Moment) -> Record:
+    """What moved between two batches, of the samples that both have."""
+    if site.batched and after.ndim and before.ndim:
+        n = min(len(before), len(after))
+        before, after = before[:n], after[:n]
+    if before.shape != after.shape:
+        raise ValueError(f"a change is between tensors of one shape, not of {before.shape} and {after.shape}")
+    wide = np.float64 if after.dtype.kind in "iub" else np.result_type(after.dtype, np.float32)
+    x, y = before.astype(wide), after.astype(wide)
+    moved = np.abs(y - x)
+    record = _record(_change_of(site.name), at, moved, batched=site.batched and moved.ndim > 0)
+    length = float(np.linalg.norm(x.ravel()) * np.linalg.norm(y.ravel()))
+    cosine = float(np.vdot(x.ravel(), y.ravel()) / length) if length else None
+    return Record(record.site, at, record.shape, record.dtype, record.stats, None, record.batched, cosine)
+
+
+def _change_of(site: str) -> str:
+    """The site of what moved at another one."""
+    prefix = pass_of(site)
+    return f"changes/{site}" if prefix is None else f"{prefix}/changes/{site.removeprefix(prefix + '/')}"
+
+
+def _record(site: str, at: Moment, array: Array, *, batched: bool = True) -> Record:
+    return Record(site, at, array.shape, array.dtype.name, host.reduce(array), batched=batched)

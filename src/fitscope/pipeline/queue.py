@@ -1,0 +1,252 @@
+"""From the training thread to the disk: a queue bounded in bytes, and one thread that empties it.
+
+The training thread only hands over references; reducing and writing happen beside the next step. Order is kept. When
+the queue is full, `"block"` makes the training wait (nothing is lost), `"drop"` refuses what does not fit (the caller
+counts it by name). One item larger than the whole queue is let through when the queue is empty.
+
+Errors come home: whatever `work` or `idle` raises is given to `on_error`, in the writer's thread, and the writer goes on
+with the next item. It never dies in silence. `close` waits until everything handed over was worked on; if nobody waits, the end of
+the process does (`unfinished`).
+
+**An exception may strike anywhere on the training thread**: Ctrl-C raises between any two instructions, and the garbage collector may call
+`close` in the middle of `put`. Python's conditions and events can be left locked by that, and joining a thread can declare it
+dead while it runs (3.11, 3.12). So the two threads share a reentrant queue, numbers with one writer each, and nothing else.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+from fitscope.pipeline import unfinished
+
+Item = TypeVar("Item")
+
+PATIENCE = 0.05  #: seconds after which a thread that waits looks again, should nobody ring
+
+
+class Owner(Protocol):
+    """Who is asked when the process ends before the training does; see `unfinished.Writer`."""
+
+    def more_may_come(self) -> bool: ...
+
+    def process_ends(self, signal: str | None) -> None: ...
+
+    def goodbye(self) -> None: ...
+
+
+class _End:
+    """Stands in the queue behind the last item."""
+
+
+class _Look:
+    """Stands in the queue to have `idle` called at once."""
+
+
+class Transport(Generic[Item]):
+    """A bounded queue and its writer thread."""
+
+    def __init__(
+        self,
+        work: Callable[[Item], None],
+        idle: Callable[[], float],
+        on_error: Callable[[Exception, Item | None], None],
+        *,
+        limit: int,
+        when_full: str = "block",
+        start: Callable[[], None] = lambda: None,
+        end: Callable[[], None] = lambda: None,
+        skipped: Callable[[Item], None] = lambda _: None,
+        owner: Owner | None = None,
+    ) -> None:
+        self._work = work
+        self._idle = idle  # called between items; says after how many seconds it wants to be called again
+        self._on_error = on_error
+        self._skipped = skipped  # called with what is not worked on, because the user could not wait
+        self._owner = owner
+        self._limit = limit
+        self._drop = when_full == "drop"
+        self._items: queue.SimpleQueue[tuple[Item, int] | type[_End] | type[_Look]] = queue.SimpleQueue()
+        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()  # rung for whoever waits
+        self._waiters = 0
+        self._putting = threading.Lock()  # several training threads put in turn; a finalizer never does
+        self._closing = False
+        self._hurried = False
+        self._handed = self._handed_bytes = 0  # counted by those who put
+        self._worked = self._worked_bytes = 0  # counted by the writer
+        self.peak = 0
+        self.waited = 0.0  #: seconds the training thread stood in `put`
+        self.ready = False  #: whether `start` is done
+        self.ended = False  #: the writer has done all it will do
+        self.start_cpu = 0.0  #: seconds of CPU that it took
+        self._cpu = 0.0  # of the thread, as it last said itself
+        self._thread = threading.Thread(
+            target=self._run, args=(start, end), name="fitscope-writer", daemon=True
+        )
+        unfinished.enter(self._thread, self)
+        try:
+            self._thread.start()
+        except RuntimeError:  # no more threads, or the process is ending
+            self.ended = True
+            unfinished.leave(self._thread)
+            raise
+
+    @property
+    def queued(self) -> int:
+        """Bytes handed over and not worked on yet."""
+        return self._handed_bytes - self._worked_bytes
+
+    @property
+    def cpu(self) -> float:
+        """Seconds of CPU that the writer has used, without getting ready."""
+        if not self.ready:
+            return 0.0
+        try:
+            alive = not self.ended and self._thread.is_alive()
+            clock = time.pthread_getcpuclockid(self._thread.ident or 0) if alive else None
+            used = self._cpu if clock is None else time.clock_gettime(clock)
+        except (AttributeError, OSError):  # not on this system; or it has just ended
+            used = self._cpu
+        return used - self.start_cpu
+
+    def put(self, item: Item, nbytes: int) -> bool:
+        """Hands an item over. False: it did not fit and was dropped, or nothing is taken any more."""
+        if self.ended:  # in a forked child, where even a lock may be one that nobody releases
+            return False
+        if self._put(item, nbytes):
+            return True
+        if not self._drop and not self._closing:
+            began = time.perf_counter()
+            try:
+                while not self._closing and not self.ended:
+                    self._listen()
+                    if self._put(item, nbytes):
+                        return True
+            finally:
+                self.waited += time.perf_counter() - began
+        return False
+
+    def _put(self, item: Item, nbytes: int) -> bool:
+        with self._putting:
+            if self._closing or not self._fits(nbytes):
+                return False
+            # Handed over first: an exception in between makes the queue look emptier than it is, never fuller.
+            self._items.put((item, nbytes))
+            self._handed += 1
+            self._handed_bytes += nbytes
+            self.peak = max(self.peak, self.queued)
+        return True
+
+    def _fits(self, nbytes: int) -> bool:
+        return self._handed <= self._worked or self.queued + nbytes <= self._limit
+
+    def _listen(self) -> None:
+        """Waits until the writer is done with an item, or for a moment."""
+        self._waiters += 1
+        try:
+            self._bell.get(timeout=PATIENCE)
+        except queue.Empty:
+            pass
+        finally:
+            self._waiters -= 1
+
+    def drain(self) -> None:
+        """Waits until everything handed over so far was worked on."""
+        handed = self._handed
+        while self._worked < handed and not self.ended:
+            self._listen()
+
+    def look(self) -> None:
+        """Has the writer call `idle` as soon as it can."""
+        self._items.put(_Look)
+
+    def close(self, *, wait: bool = True) -> None:
+        """Has the thread work off what is queued, call `end`, and end. Without `wait` it does so by itself.
+
+        An exception that ends the wait, like Ctrl-C, leaves the thread at its work.
+        """
+        if not self._closing:
+            self._closing = True
+            self._items.put(_End)
+        if wait and threading.current_thread() is not self._thread:
+            self.wait()
+
+    # ---- when the process ends: `unfinished.Writer` ----------------------------------------------------------
+
+    def wait(self) -> None:
+        while not self.ended:
+            self._listen()
+
+    def waiting(self) -> int:
+        return max(self._handed - self._worked, 0)
+
+    def hurry(self) -> None:
+        self._hurried = True
+
+    def more_may_come(self) -> bool:
+        return not self._closing and self._owner is not None and self._owner.more_may_come()
+
+    def process_ends(self, signal: str | None) -> None:
+        if self._owner is not None:
+            self._owner.process_ends(signal)
+        self.close(wait=False)
+
+    def goodbye(self) -> None:
+        if self._owner is not None:
+            self._owner.goodbye()
+
+    # ---- on the writer's thread ----------------------------------------------------------------------------
+
+    def _run(self, start: Callable[[], None], end: Callable[[], None]) -> None:
+        try:
+            self._work_off(start)
+            self._safely(end)
+            self._cpu = time.thread_time()
+        finally:
+            self.ended = True
+            for _ in range(self._waiters + 1):
+                self._bell.put(None)
+            unfinished.leave(self._thread)
+
+    def _work_off(self, start: Callable[[], None]) -> None:
+        self._safely(start)
+        self.start_cpu = self._cpu = time.thread_time()
+        self.ready = True
+        again, last = time.monotonic(), False
+        while True:
+            try:
+                # Behind the end there may be what another thread was just handing over.
+                entry = self._items.get(timeout=0.0 if last else max(0.0, again - time.monotonic()))
+            except queue.Empty:
+                if last:
+                    return
+                entry = _Look
+            if isinstance(entry, tuple):
+                item, nbytes = entry
+                if self._hurried:
+                    self._skipped(item)
+                else:
+                    self._safely(lambda item=item: self._work(item), item)  # type: ignore[misc]
+                del item, entry  # the tensors, before the queue says there is room
+                self._worked += 1
+                self._worked_bytes += nbytes
+                if self._waiters and self._bell.empty():
+                    self._bell.put(None)
+            elif entry is _End:
+                last = True
+            else:
+                again = 0.0
+            if time.monotonic() >= again and not last:
+                pause = self._safely(self._idle)
+                again = time.monotonic() + (pause if isinstance(pause, float) else 2.0)
+            self._cpu = time.thread_time()
+
+    def _safely(self, call: Callable[[], object], item: Item | None = None) -> object:
+        try:
+            return call()
+        except Exception as error:
+            self._on_error(error, item)
+            return None

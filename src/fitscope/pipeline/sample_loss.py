@@ -1,0 +1,185 @@
+"""The samples of a batch one by one: the loss of each, with its weight, target, prediction and identity.
+
+The step shows what its loss is made of (`attach.py`): targets, predictions, sample weights and masks as they went into it, and
+what went into the model. From these the losses given to compile() are computed here once more, element by element and before
+Keras weights and reduces them, beside the training: a value taken from the middle of a compiled loss would make the
+compiler round the rest of it differently. No part of the model runs again.
+
+A sample's loss is its share of the batch's: the losses of a batch average to its loss (without what regularizers add); with a loss
+that sums, they add up to it.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from fitscope.pipeline.handover import Border
+from fitscope.record import Moment, Samples
+
+Array = np.ndarray[Any, Any]
+Groups = Mapping[str, Mapping[str, Any]]  #: parts of the samples ("y", "mask", …), each by output or input
+PREFIX = "sample_loss/"
+
+
+class SampleLosses:
+    """Takes apart what a step showed of its samples."""
+
+    def __init__(self, model: Any, ids: str | None, border: Border, note: Callable[[str, str], None]) -> None:
+        self._model = model
+        self._ids = ids
+        self._border = border
+        self._tell = note  # of a site, why it is not what it might be
+        self._told: set[tuple[str, str]] = set()
+        self._site = "sample_loss"
+
+    def of(self, at: Moment, phase: str, shown: Mapping[str, Any]) -> list[Samples]:
+        """One `Samples` for each output that has a loss, from what the step showed, by the ends of the sites' names."""
+        self._site = "sample_loss" if phase == "train" else f"{phase}/sample_loss"
+        groups: dict[str, dict[str, Any]] = {}
+        for name, tensor in shown.items():
+            group, suffix = _split(name)
+            groups.setdefault(group, {})[suffix] = tensor
+        parts = _parts_of_loss(self._model)
+        own = groups.get("loss", {}).get("")  # of a step whose loss is not one number
+        ids = self._identities(groups.get("x", {}))
+        if not parts or "y_pred" not in groups:
+            if own is not None:
+                values = np.asarray(own, np.float64).reshape(len(own), -1).mean(axis=1)
+                return [Samples(at, phase, "", ids if ids and len(ids) == len(values) else None, values)]
+            self._note(
+                "the step does not use a loss given to compile(), so its samples have none of their own"
+            )
+            return []
+        found = []
+        for number, (_, loss, factor, name) in enumerate(parts):
+            of = functools.partial(_of_output, groups, output=str(name), number=number)
+            if not _by_elements(loss):
+                self._note(
+                    f"the loss {name!r} has a `__call__` of its own, which need not be made of one loss for each sample"
+                )
+                continue
+            elements = self._elements(loss, of("y"), of("y_pred"))
+            if elements.ndim == 0:
+                self._note(f"the loss {name!r} is one number for the whole batch, not one for each sample")
+                continue
+            weight, mask, y, y_pred = (
+                None if (tensor := of(part)) is None else self._border.to_numpy(tensor)
+                for part in ("sample_weight", "mask", "y", "y_pred")
+            )
+            shares = _shares(elements, weight, mask, getattr(loss, "reduction", None))
+            n = len(shares)
+            found.append(
+                Samples(
+                    at,
+                    phase,
+                    str(name) if len(parts) > 1 else "",
+                    ids,
+                    shares if factor is None else shares * float(factor),
+                    None if weight is None else np.asarray(_rows(weight, n), np.float64).mean(axis=1),
+                    _rows(y, n),
+                    _rows(y_pred, n),
+                )
+            )
+        return found
+
+    def _elements(self, loss: Any, y: Any, y_pred: Any) -> Array:
+        """The loss of each element, as Keras computes it before it weights and reduces them."""
+        from keras import ops
+
+        given = (ops.convert_to_tensor(tensor, dtype=loss.dtype) for tensor in (y, y_pred))
+        return self._border.to_numpy(loss.call(*given))
+
+    def _identities(self, inputs: Mapping[str, Any]) -> list[str] | None:
+        if self._ids is not None and "/" + self._ids not in inputs:
+            there = ", ".join(repr(name.lstrip("/")) for name in inputs if name) or "one that has no name"
+            self._note(f"there is no input {self._ids!r} to know the samples by; the inputs are {there}")
+            return None
+        if self._ids is not None:
+            return [_text(row) for row in self._border.to_numpy(inputs["/" + self._ids])]
+        arrays = [np.ascontiguousarray(self._border.to_numpy(tensor)) for tensor in inputs.values()]
+        n = min((len(array) for array in arrays), default=0)
+        return [_hash(array[i] for array in arrays) for i in range(n)] or None
+
+    def _note(self, text: str) -> None:
+        if (self._site, text) not in self._told:
+            self._told.add((self._site, text))
+            self._tell(self._site, text)
+
+
+def _by_elements(loss: Any) -> bool:
+    """Whether Keras itself weights and reduces what `loss.call` returns, one number for each element."""
+    return str(getattr(type(loss).__call__, "__module__", "")).startswith("keras.")
+
+
+def _parts_of_loss(model: Any) -> list[Any]:
+    """The losses given to compile(), in the order in which Keras computes them: (path, loss, weight, name)."""
+    return list(getattr(getattr(model, "_compile_loss", None), "_flat_losses", None) or ())
+
+
+def _split(name: str) -> tuple[str, str]:
+    """The part of a sample, and which of them: "y/head" → "y", "/head"; "mask[1]" → "mask", "[1]"."""
+    end = min((i for i in (name.find("/"), name.find("[")) if i >= 0), default=len(name))
+    return name[:end], name[end:]
+
+
+def _of_output(groups: Groups, part: str, *, output: str, number: int) -> Any:
+    """A part of the samples at one output: by its name, by its number, or the only one there is."""
+    group = groups.get(part, {})
+    for key in (f"/{output}", f"[{number}]", ""):
+        if key in group:
+            return group[key]
+    return list(group.values())[number] if number < len(group) else None
+
+
+def _shares(losses: Array, weight: Array | None, mask: Array | None, reduction: str | None) -> Array:
+    """Each sample's share of the batch's loss, as Keras weights and reduces the losses of the elements."""
+    values = losses.astype(np.float64)
+    factor = np.ones_like(values)
+    if mask is not None:
+        counted = _like(mask.astype(bool), values)
+        # Keras lets the elements that count stand for those that do not.
+        scaled = reduction in ("mean", "sum_over_batch_size") and counted.any()
+        factor = factor * counted * (counted.size / counted.sum() if scaled else 1.0)
+    if weight is not None:
+        factor = factor * _like(weight.astype(np.float64), values)
+    n = len(values)
+    shares: Array = (values * factor).reshape(n, -1).sum(axis=1)
+    if reduction == "sum" or not values.size:
+        return shares
+    whole = float(values.size)
+    if reduction == "mean_with_sample_weight" and (weight is not None or mask is not None):
+        whole = float(factor.sum())
+    return shares * n / whole if whole else np.zeros_like(shares)
+
+
+def _like(array: Array, values: Array) -> Array:
+    """The array in a shape that stands for each of the values: Keras lets a last axis of one be there or not."""
+    if array.ndim == values.ndim + 1 and array.shape[-1] == 1:
+        array = array[..., 0]
+    return np.broadcast_to(array.reshape(array.shape + (1,) * (values.ndim - array.ndim)), values.shape)
+
+
+def _rows(array: Array | None, n: int) -> Array | None:
+    return array.reshape(n, -1) if array is not None and array.ndim and len(array) == n else None
+
+
+def _text(row: Any) -> str:
+    value = np.ravel(row)
+    if value.size != 1:
+        return _hash([value])
+    item = value[0].item()
+    if isinstance(item, bytes):
+        return item.decode("utf-8", "replace")
+    return str(int(item)) if isinstance(item, float) and item.is_integer() else str(item)
+
+
+def _hash(rows: Iterable[Array]) -> str:
+    digest = hashlib.blake2b(digest_size=8)
+    for row in rows:
+        digest.update(np.asarray(row).tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,293 @@
+"""What the watches mean for one model, decided before the first step and frozen.
+
+`resolve` reads watches against a model's anatomy and refuses what does not fit. The plan then answers the only two
+questions the hot path asks: which watches are due at this turn, and what is wanted at a place in the step.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+import operator
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from fitscope.plan.anatomy import Anatomy
+from fitscope.plan.selection import is_input, select, shown
+from fitscope.sites import Place
+from fitscope.watch import LAYER_KINDS, PHASES, Schedule, Turn, Watch, several
+
+Watches = frozenset[int]  #: of a plan, by index
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """What is wanted at one place, all watches taken together."""
+
+    stats: bool = False
+    tensor: bool = False
+    samples: int | None = None
+    mean: bool = False
+    change: bool = False  #: since the batch before
+    reference: bool = False  #: the next batch is to be compared with this one
+    exact: bool = False  #: stats of all elements, also of a large tensor
+
+    def __or__(self, other: Want) -> Want:
+        both = [want.samples for want in (self, other) if want.tensor]
+        return Want(
+            self.stats or other.stats,
+            self.tensor or other.tensor,
+            None if None in both or not both else max(n for n in both if n is not None),
+            self.mean or other.mean,
+            self.change or other.change,
+            self.reference or other.reference,
+            self.exact or other.exact,
+        )
+
+    @property
+    def whole(self) -> bool:
+        """The whole tensor is needed outside of the step."""
+        return self.change or self.reference
+
+    @property
+    def stats_only(self) -> bool:
+        """Nothing else is needed of the tensor."""
+        return self.stats and not (self.tensor or self.mean or self.whole)
+
+    @property
+    def sampled(self) -> bool:
+        """Some rows of a large tensor are enough. What is kept whole anyway is also read whole."""
+        return self.stats_only and not self.exact
+
+
+_ITS_VALUE = Want(stats=True)
+_REFERENCE = Want(reference=True)
+
+
+class Wants(dict[Place, Want]):
+    """What is wanted where. A tap has a name that only the step knows, so it is looked up by pattern."""
+
+    def add(self, place: Place, want: Want) -> None:
+        self[place] = self[place] | want if place in self else want
+
+    def at(self, place: Place) -> Want | None:
+        if place[0] != "taps":
+            return self.get(place)
+        matching = [
+            want
+            for (kind, pattern), want in self.items()
+            if kind == "taps" and fnmatch.fnmatchcase(place[1], pattern)
+        ]
+        return functools.reduce(operator.or_, matching) if matching else None
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """The watches due at one turn."""
+
+    now: Watches
+    if_last: Watches  #: only if it turns out to be the last turn of its epoch
+    next: Watches  #: at the turn after this one, which is to be compared with this one
+
+    @property
+    def all(self) -> Watches:
+        # What the next turn wants is all asked for in this one: a second program, that shows less, would have to be compiled.
+        return self.now | self.if_last | self.next
+
+
+NOTHING = Due(frozenset(), frozenset(), frozenset())  #: is due at most turns; always this one object
+
+#: Under loss scaling gradients are multiples of what they mean; the factor is recorded with them.
+LOSS_SCALE: Place = ("loss_scale", "")
+#: An update is a gradient times this, more or less; it is recorded with them.
+LEARNING_RATE: Place = ("learning_rate", "")
+BESIDE = frozenset((LOSS_SCALE, LEARNING_RATE))  #: what nobody asks for by itself, and not every step has
+LOSS: Place = ("loss", "")
+SAMPLE_LOSS: Place = ("sample_loss", "")
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Watches resolved against a model."""
+
+    anatomy: Anatomy
+    watches: tuple[Watch, ...]
+    schedules: tuple[Schedule, ...]  #: one per watch
+    places: tuple[frozenset[Place], ...]  #: one set per watch
+    on: tuple[tuple[str, ...], ...]  #: parts of fit, one per watch
+    _wants: dict[tuple[Watches, str], Wants] = field(default_factory=dict, repr=False)
+    _phases: dict[str, list[tuple[Schedule, Watches]]] = field(default_factory=dict, repr=False)
+
+    def same(self, other: Plan) -> bool:
+        """Whether both want the same of one model. When they want it does not matter."""
+        return (
+            self.anatomy.same(other.anatomy)
+            and self.places == other.places
+            and [_want(w) for w in self.watches] == [_want(w) for w in other.watches]
+        )
+
+    @property
+    def on_validation(self) -> bool:
+        """Whether anything of a validation is wanted."""
+        return bool(self._in_phase("validation"))
+
+    def due(self, turn: Turn) -> Due:
+        """The watches due at this turn; `NOTHING` itself if there are none."""
+        now, if_last = self._due(turn)
+        following = self._none
+        if self._compares:
+            after = turn.following()
+            soon = self._none.union(*self._due(after)) if after is not None else self._none
+            following = soon if soon & self._compares else self._none
+        return Due(now, if_last, following) if now or if_last or following else NOTHING
+
+    def rest(self, step: int) -> int:
+        """For how many steps after this one, of a training, nothing is due, at least."""
+        ahead = 1 if self._compares else 0  # the batch before is looked at too
+        return min((s.rest(step) for s, _ in self._in_phase("train")), default=sys.maxsize) - ahead
+
+    def _due(self, turn: Turn) -> tuple[Watches, Watches]:
+        now = if_last = self._none
+        for schedule, watches in self._in_phase(turn.phase):
+            answer = schedule.due(turn)
+            if answer is True:
+                now |= watches
+            elif answer == "last":
+                if_last |= watches
+        return now, if_last
+
+    def _in_phase(self, phase: str) -> list[tuple[Schedule, Watches]]:
+        """When something is due in a phase, and which watches that has something to show of: each schedule once."""
+        if phase not in self._phases:
+            fit = phase in ("train", "validation")
+            found: dict[int, tuple[Schedule, Watches]] = {}
+            for i, (watch, schedule, on) in enumerate(
+                zip(self.watches, self.schedules, self.on, strict=True)
+            ):
+                if (watch.of or watch.kind) in PHASES[phase] and (phase in on or not fit):
+                    # A pass is shown whole unless the watch itself says when: the scope's `every` counts training steps.
+                    when = schedule if phase == "train" else watch.every or _ALWAYS
+                    known = found.get(id(when), (when, self._none))
+                    found[id(when)] = when, known[1] | {i}
+            self._phases[phase] = list(found.values())
+        return self._phases[phase]
+
+    _none: ClassVar[Watches] = frozenset()
+
+    def paced(self, due: Iterable[Due]) -> tuple[int, int]:
+        """Of these turns, how many are captured by watches without a schedule of their own, and at how many those look at something."""
+        some = [each for each in due if each is not NOTHING]
+        captured = sum(bool(each.now & self._paced) for each in some)
+        return captured, sum(bool(each.all & self._paced) for each in some)
+
+    @functools.cached_property
+    def _paced(self) -> Watches:
+        return frozenset(i for i, watch in enumerate(self.watches) if watch.every is None)
+
+    @functools.cached_property
+    def _compares(self) -> Watches:
+        return frozenset(i for i, watch in enumerate(self.watches) if watch.kind == "changes")
+
+    def wants(self, due: Watches, phase: str = "train") -> Wants:
+        """What is wanted where, when these watches are due. The same few sets come again at every step."""
+        if (due, phase) in self._wants:
+            return self._wants[due, phase]
+        found = self._wants[due, phase] = Wants()
+        for i in sorted(due):
+            want = _want(self.watches[i])
+            for place in self.places[i]:
+                if place[0] in PHASES[phase] or place in BESIDE:
+                    found.add(place, _ITS_VALUE if place in BESIDE else want)
+        return found
+
+    def items(self, due: Due, watches: Watches, phase: str) -> Wants:
+        """What is wanted where at one turn for some of the watches due, and what the next turn needs of it."""
+        compared = due.next & self._compares
+        if not compared:
+            return self.wants(watches, phase)
+        found = Wants(self.wants(watches, phase))
+        for place in self.wants(compared, phase):
+            found.add(place, _REFERENCE)
+        return found
+
+    def describe(self) -> list[dict[str, Any]]:
+        """The plan as the run keeps it."""
+        return [
+            {
+                "kind": watch.kind,
+                "layers": [shown(selector) for selector in watch.layers],
+                "keep": [name for name in ("stats", "tensor", "mean") if getattr(watch, name)],
+                "samples": watch.samples,
+                "every": schedule.text,
+                "on": list(on),
+                "places": sorted(path for kind, path in places if path and kind != "taps"),
+                **({"of": watch.of} if watch.of else {}),
+                **({"exact": True} if watch.exact else {}),
+                **({"per_sample": True, "ids": watch.ids} if watch.per_sample else {}),
+            }
+            for watch, schedule, places, on in zip(
+                self.watches, self.schedules, self.places, self.on, strict=True
+            )
+        ]
+
+
+_ALWAYS = Schedule(lambda turn: True, "every batch")  # noqa: ARG005
+
+
+def _want(watch: Watch) -> Want:
+    if watch.kind == "changes":
+        return Want(change=True)
+    return Want(watch.stats, watch.tensor, watch.samples, watch.mean, exact=watch.exact)
+
+
+def resolve(
+    watches: Iterable[Watch], anatomy: Anatomy, every: Schedule, on: tuple[str, ...] = ("train",)
+) -> Plan:
+    """Reads the watches against a model. A selector that matches nothing is an error that names what there is."""
+    watches = several(watches)
+    return Plan(
+        anatomy,
+        watches,
+        tuple(watch.every or every for watch in watches),
+        tuple(frozenset(_places(watch, anatomy)) for watch in watches),
+        tuple(watch.on or on for watch in watches),
+    )
+
+
+def _places(watch: Watch, anatomy: Anatomy) -> list[Place]:
+    if watch.kind == "taps":
+        return [("taps", str(pattern)) for pattern in watch.layers or ("*",)]
+    kind = watch.of or watch.kind
+    places = [(kind, path) for path in _paths(watch, kind, anatomy)]
+    if watch.per_sample:
+        places.append(SAMPLE_LOSS)
+    if places and kind in ("gradients", "weight_gradients") and scaled_dynamically(anatomy.model):
+        places.append(LOSS_SCALE)
+    # A session's graph has no optimizer that could be asked.
+    if places and watch.kind == "updates" and (anatomy.optimizers or hasattr(anatomy.model, "optimizer")):
+        places.append(LEARNING_RATE)
+    return places
+
+
+def scaled_dynamically(model: Any) -> bool:
+    """Whether the model's optimizer chooses a loss scale as it goes (`mixed_float16`)."""
+    return hasattr(getattr(model, "optimizer", None), "initial_scale")
+
+
+def _paths(watch: Watch, kind: str, anatomy: Anatomy) -> list[str]:
+    if kind not in LAYER_KINDS:
+        return [""]
+    who = f"fs.{watch.kind}(...)"
+    if kind in ("activations", "gradients"):
+        layers = [part for part in anatomy.layers if not is_input(part)]
+        chosen = select(who, watch.layers, layers)
+        # A layer that shows itself is seen under `taps/`.
+        twice = [
+            part for part in layers if kind == "activations" and getattr(part.layer, "shows_itself", False)
+        ]
+        by_default = [part for part in layers if not (part.container or part.looped or part in twice)]
+        return [part.path for part in (chosen if watch.layers else by_default)]
+    weights = [w for w in anatomy.weights if kind != "weight_gradients" or w.variable.trainable]
+    return [weight.path for weight in (select(who, watch.layers, weights) if watch.layers else weights)]

@@ -1,0 +1,137 @@
+"""The queue between training and disk: bounded, in order, and nothing gets lost in silence."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from fitscope.pipeline.queue import Transport
+
+
+class Sink:
+    """Takes what comes, when it is let."""
+
+    def __init__(self, **settings):
+        self.seen, self.errors, self.idles = [], [], 0
+        self.go, self.busy = threading.Event(), threading.Event()
+        self.go.set()
+        self.transport = Transport(self.work, self.idle, self.on_error, **{"limit": 100, **settings})
+
+    def work(self, item):
+        self.busy.set()
+        assert self.go.wait(10)
+        if item == "bad":
+            raise ValueError("bad item")
+        self.seen.append(item)
+
+    def idle(self):
+        self.idles += 1
+        return 60.0
+
+    def on_error(self, error, item):
+        self.errors.append((str(error), item))
+
+    def hold(self, nbytes):
+        """Has the writer stand at one item."""
+        self.go.clear()
+        self.busy.clear()
+        self.transport.put("held", nbytes)
+        assert self.busy.wait(10)
+
+
+def test_order_is_kept_and_close_works_everything_off():
+    sink = Sink()
+    for n in range(500):
+        assert sink.transport.put(n, 1)
+    sink.transport.close()
+    assert sink.seen == list(range(500))
+    assert sink.transport.queued == 0
+    assert sink.transport.peak <= 100
+    assert sink.idles >= 1
+    sink.transport.close()  # again does nothing
+
+
+def test_block_waits_for_room():
+    sink = Sink()
+    sink.hold(60)
+    done = threading.Event()
+
+    def put():
+        sink.transport.put("second", 60)
+        done.set()
+
+    thread = threading.Thread(target=put)
+    thread.start()
+    assert not done.wait(0.2)
+    assert sink.transport.queued == 60
+    sink.go.set()
+    assert done.wait(10)
+    thread.join()
+    sink.transport.close()
+    assert sink.seen == ["held", "second"]
+    assert sink.transport.waited > 0.1
+    assert sink.transport.peak == 60
+
+
+def test_drop_says_no():
+    sink = Sink(when_full="drop")
+    sink.hold(60)
+    assert not sink.transport.put("too much", 60)
+    assert sink.transport.put("fits", 40)
+    sink.go.set()
+    sink.transport.close()
+    assert sink.seen == ["held", "fits"]
+    assert sink.transport.waited == 0
+
+
+@pytest.mark.parametrize("when_full", ["block", "drop"])
+def test_one_item_larger_than_the_queue_passes_when_it_is_empty(when_full):
+    sink = Sink(when_full=when_full)
+    assert sink.transport.put("huge", 10_000)
+    sink.transport.close()
+    assert sink.seen == ["huge"]
+
+
+def test_errors_come_home_and_the_writer_goes_on():
+    sink = Sink()
+    for item in ("a", "bad", "b"):
+        sink.transport.put(item, 1)
+    sink.transport.close()
+    assert sink.seen == ["a", "b"]
+    assert sink.errors == [("bad item", "bad")]
+
+
+def test_errors_of_start_and_idle_come_home_too():
+    def broken():
+        raise OSError("no")
+
+    errors = []
+    transport = Transport(
+        lambda _: None, broken, lambda error, item: errors.append((str(error), item)), limit=10, start=broken
+    )
+    transport.put("a", 1)
+    transport.close()
+    assert errors[:2] == [("no", None), ("no", None)]
+
+
+def test_tensors_are_let_go_before_there_is_room_again():
+    """The bound is on what is held, not on what is counted."""
+    import gc
+    import weakref
+
+    class Thing:
+        pass
+
+    alive = []
+    sink = Sink(limit=1)
+    sink.transport._work = lambda _: None
+    for _ in range(20):
+        thing = Thing()
+        alive.append(weakref.ref(thing))
+        sink.transport.put(thing, 1)
+        del thing
+        gc.collect()
+        assert sum(ref() is not None for ref in alive) <= 2
+    sink.transport.close()
+    assert all(ref() is None for ref in alive)

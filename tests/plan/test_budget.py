@@ -1,0 +1,199 @@
+"""How often to capture is decided by what it costs: here with a training that is only a clock."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+import fitscope as fs
+from fitscope.plan.budget import LADDER, LEAST, START, Budget, Spent, Time
+from fitscope.watch import Turn
+
+
+class Training:
+    """Steps that take a known time, of which captured ones take longer, give the writer work and wait for it."""
+
+    def __init__(
+        self, budget, *, plain=0.01, extra=0.0, writer=0.0, waits=0.0, noise=0.0, together=1, compiling=5.0, compares=False
+    ):  # fmt: skip
+        self.budget = budget
+        self.plain, self.extra, self.writer_takes, self.waits, self.noise = plain, extra, writer, waits, noise
+        self.together, self.compares = together, compares
+        self.step, self.wall, self.cpu, self.writer, self.waited = 0, 0.0, 0.0, 0.0, 0.0
+        self.compiling, self.compiled = (
+            compiling,
+            {False: 0, True: 0},
+        )  # of the plain program and the tapped one
+        self.captured: list[int] = []
+        self.cost = 0.0  # seconds of all captures, without compiling
+        self.timed = 0
+        self.random = random.Random(1)
+
+    def spent(self):
+        return Spent(Time(self.wall, self.cpu), self.writer, self.waited, self.compiled[True])
+
+    def run(self, steps, *, epoch=100):
+        for _ in range(0, steps, self.together):
+            turns = [Turn(self.step + k, 0, (self.step + k) % epoch, epoch) for k in range(self.together)]
+            due = [turn.step for turn in turns if self.budget.schedule.due(turn)]
+            tapped = [
+                turn.step
+                for turn in turns
+                if turn.step in due or (self.compares and self.budget.schedule.due(turn.following()))
+            ]
+            timed = self.budget.next(self.step, self.together, len(due), len(tapped))
+            self.timed += timed
+            if timed:
+                self.budget.start(self.spent())
+            takes = self.plain * self.together * (1 + self.noise * self.random.random())
+            self.captured += due
+            takes += self.extra * len(tapped)
+            self.cost += self.extra * len(tapped) + (self.writer_takes + self.waits) * len(due)
+            self.writer += self.writer_takes * len(due)
+            self.cpu += self.writer_takes * len(due)
+            self.waited += self.waits * len(due)
+            self.wall += self.waits * len(due)
+            if not self.compiled[bool(tapped)]:
+                self.compiled[bool(tapped)], takes = 1, takes + self.compiling
+            self.wall += takes
+            self.cpu += takes
+            self.step += self.together
+            if timed:
+                self.budget.stop(self.spent())
+        return self
+
+    @property
+    def share(self):
+        return self.cost / (self.step * self.plain)
+
+
+@pytest.mark.parametrize(
+    ("extra", "writer", "every"),
+    [
+        (0.0, 0.0, 1),
+        (0.0, 0.0001, 1),
+        (0.0001, 0.0002, 2),
+        (0.0008, 0.0008, 10),
+        (0.0038, 0.0, 20),
+        (0.019, 0.019, 200),
+    ],
+)
+def test_as_often_as_the_share_allows(extra, writer, every):
+    training = Training(Budget(0.02), extra=extra, writer=writer).run(20_000)
+    assert training.budget.every == every
+    assert training.share <= 0.0205
+    assert training.budget.cost == pytest.approx((extra + writer) / 0.01, rel=0.02, abs=1e-6)
+
+
+@pytest.mark.parametrize("noise", [0.1, 0.5])
+def test_noise_costs_captures_not_the_budget(noise):
+    training = Training(Budget(0.02), extra=0.003, writer=0.001, noise=noise).run(20_000)
+    assert training.share <= 0.0205
+    assert len(training.captured) > 20_000 / 300
+
+
+def test_it_is_never_less_than_the_least():
+    training = Training(Budget(0.02), extra=1.0).run(20_000)
+    assert training.budget.every == LEAST
+    assert len(training.captured) >= 20
+    assert "100 others" in training.budget.trouble
+    assert training.budget.describe()["trouble"] == training.budget.trouble
+
+
+def test_a_budget_that_is_kept_is_no_trouble():
+    assert Training(Budget(0.02), extra=0.1).run(20_000).budget.trouble is None
+
+
+def test_it_follows_what_it_costs():
+    training = Training(Budget(0.02), extra=0.0007).run(5_000)
+    assert training.budget.every == 5
+    training.extra = 0.0095
+    assert training.run(5_000).budget.every == 50
+    training.extra = 0.0005
+    assert training.run(20_000).budget.every <= 5
+    steps = [decision["step"] for decision in training.budget.decisions]
+    assert steps == sorted(steps)
+    assert training.budget.decisions[0]["every"] == START
+    assert all(d["every"] in LADDER for d in training.budget.decisions)
+    assert training.budget.describe()["every"] == training.budget.decisions[-1]["every"]
+
+
+@pytest.mark.parametrize("dearer", ["writer_takes", "extra", "waits"])
+def test_it_is_looked_at_where_every_step_is_captured(dearer):
+    training = Training(Budget(0.02)).run(1_000)
+    assert training.budget.every == 1
+    assert len(training.captured) > 800  # two of sixty-four are left out, to compare with
+    setattr(training, dearer, 0.01)
+    training.cost, before = 0.0, training.step
+    training.run(20_000)
+    assert training.budget.every >= 50
+    assert training.cost / ((training.step - before) * training.plain) <= 0.05  # until it was noticed
+
+
+@pytest.mark.parametrize("epoch", [1, 2, 5, 10, 50, 100])
+@pytest.mark.parametrize("extra", [0.0008, 0.05])
+def test_short_epochs_are_measured_too(epoch, extra):
+    """Also where each captured step is the first of its epoch, or each epoch has one step."""
+    training = Training(Budget(0.02), extra=extra).run(40_000, epoch=epoch)
+    assert training.budget.cost == pytest.approx(extra / 0.01)
+    assert training.share <= 0.021
+
+
+@pytest.mark.parametrize("extra", [0.0001, 0.0019, 0.05])
+def test_what_is_compared_with_the_batch_before_costs_two_steps(extra):
+    training = Training(Budget(0.02), extra=extra, compares=True).run(40_000)
+    assert training.share <= 0.025
+    assert training.budget.cost == pytest.approx(2 * extra / 0.01, rel=0.1) or training.budget.every == 1
+
+
+@pytest.mark.parametrize("together", [4, 16, 50])
+def test_executions_that_all_have_a_captured_step(together):
+    training = Training(Budget(0.02), extra=0.05, together=together).run(100_000, epoch=10_000)
+    assert training.share <= 0.025
+    assert training.budget.every >= 200
+
+
+def test_compiling_is_not_counted():
+    dear = Training(Budget(0.02), extra=0.0007, compiling=1000.0).run(2_000)
+    assert dear.budget.every == 5
+
+
+def test_one_slow_step_is_not_the_end():
+    training = Training(Budget(0.02), extra=10.0).run(START + 1)
+    training.extra = 0.001
+    training.run(1)
+    assert training.budget.every <= 10 * START
+    assert training.run(3_000).budget.every <= 10
+
+
+def test_several_steps_in_one_execution():
+    training = Training(Budget(0.02), extra=0.0008, writer=0.0008, together=4).run(20_000, epoch=400)
+    assert training.budget.every == 10
+    assert training.share <= 0.0205
+
+
+def test_few_steps_are_timed():
+    training = Training(Budget(0.02), extra=0.02).run(20_000)
+    assert training.timed < 100
+
+
+def test_a_further_training_goes_on_where_it_was():
+    budget = Budget(0.02)
+    Training(budget, extra=0.019, writer=0.019).run(10_000)
+    assert budget.every == 200
+    again = Training(budget, extra=0.019, writer=0.019)  # clocks and the writer begin at zero
+    budget.again()
+    assert again.run(10_000).share <= 0.0205
+    assert budget.every == 200
+
+
+@pytest.mark.parametrize("share", [0, 1, 2.0, -0.1, True, "2%", float("nan")])
+def test_what_is_no_share_is_refused(share):
+    with pytest.raises(fs.WatchError, match="between 0 and 1"):
+        fs.Scope("runs", budget=share)
+
+
+def test_without_every_or_budget_there_is_nothing_to_go_by():
+    with pytest.raises(fs.WatchError, match="every"):
+        fs.Scope("runs", budget=None)
