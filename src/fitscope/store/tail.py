@@ -23,7 +23,7 @@ import pyarrow as pa
 
 GROUP_ROWS = 16_384  #: of a row group, about: what must be decoded to get one site of a part
 MOST_GROUPS = 16  #: in a part: more make its footer long
-SITES = b"fitscope.capture.collector"  #: in a part's footer: [[site, rows], …] in the order of its rows
+SITES = b"fitscope.sites"  #: in a part's footer: [[site, rows], …] in the order of its rows
 PART = b"fitscope.part"  #: in a tail's schema: the part that its rows will be in
 CHECKSUM = b"fitscope.crc32"  #: in a tail's schema: of all that comes after it
 
