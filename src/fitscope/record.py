@@ -17,22 +17,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fitscope.reduce.stats import Columns, Stats
-
-#: Walks over data that do not train. Their sites have the same names under `validation/…` and so on.
-PASSES = ("validation", "evaluate", "predict")
-
-
-def pass_of(site: str) -> str | None:
-    """The pass that a site belongs to; None for one of the training."""
-    head, slash, _ = site.partition("/")
-    return head if slash and head in PASSES else None
+from fitscope.sites import Site
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
     """Where in the training something was seen.
 
-    All batches of one pass (`PASSES`) share one step: that of the weights they were computed with.
+    All batches of one pass (`sites.PASSES`) share one step: that of the weights they were computed with.
     """
 
     step: int  #: the optimizer's iteration count before the step
@@ -50,7 +42,7 @@ class Record:
     writes into `tensor` after the record was made.
     """
 
-    site: str
+    site: Site
     at: Moment
     shape: tuple[int, ...]
     dtype: str
@@ -63,7 +55,7 @@ class Record:
 class Head(NamedTuple):
     """What a record says of a tensor beside its values."""
 
-    site: str
+    site: Site
     shape: tuple[int, ...]
     dtype: str
     batched: bool
@@ -128,7 +120,7 @@ class Samples:
     """
 
     at: Moment
-    phase: str  #: "train", or one of `PASSES`
+    in_pass: str  #: `TRAIN`, or one of `PASSES`
     output: str = ""  #: the name of the model's output, where it has several
     ids: Sequence[str] | None = None  #: one for each sample
     loss: np.ndarray[Any, Any] | None = None  #: (n,) float64
@@ -141,6 +133,6 @@ class Samples:
         return next((len(column) for column in columns if column is not None), 0)
 
     @property
-    def site(self) -> str:
+    def site(self) -> Site:
         """The name under which they are counted, where any are lost."""
-        return "samples" if self.phase == "train" else f"{self.phase}/samples"
+        return Site("samples").within(self.in_pass)

@@ -1,16 +1,150 @@
-"""A place in the step."""
+"""A site: one tensor of the training step, named. The only module that formats or parses a site's name.
+
+    activations/encoder/dense        kind `activations`, layer `encoder/dense`
+    gradients/dense#2[0]             the first output of the second call of `dense` in one step
+    weight_gradients/conv1/kernel    kind `weight_gradients`, layer `conv1`, weight `kernel`
+    metrics/accuracy, taps/attention, loss/d_optimizer      a kind and a label, no layer
+    validation/changes/predictions   seen in the validation pass; what moved since the batch before
+
+`Site` is that name, a string, and carries the facts it was made from as attributes. Taps make sites from the facts they
+know, the store writes the facts as columns, and queries use the columns. `Site.parse` is for names without facts: those
+a user typed, and those in runs of format 1. It cannot tell an output called `out` of layer `a` from a layer `a/out`.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Any
 
-Place = tuple[str, str]  #: a kind of site, and the path of a layer or weight ("" where there is only one)
+#: Passes over data that do not train. The name of a site seen in one begins with the pass.
+PASSES = ("validation", "evaluate", "predict")
+TRAIN = "train"  #: the pass of every other site
+
+OF_LAYERS = ("activations", "gradients")  #: the kinds that a layer has
+OF_WEIGHTS = ("weights", "weight_gradients", "updates")  #: the kinds that a weight has
+
+#: A kind, and the path of a layer or weight (or the label of a tap): what watches name, and taps look up.
+Place = tuple[str, str]
+
+#: The kinds whose tensors have a row for each sample.
+_BATCHED = frozenset((*OF_LAYERS, "inputs", "targets", "predictions", "taps", "sample_loss"))
+_CHANGES = "changes"
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
-    """A place in the step that was really passed, and what is wanted of it."""
+class Site(str):
+    """The name of a site, with the facts it was made from."""
 
-    name: str
-    place: Place
-    batched: bool
+    base: str  #: the kind of the tensor
+    layer: str  #: the path of the layer, or ""
+    weight: str  #: the name of the weight below its layer, or ""
+    label: str  #: of a metric, tap, optimizer, input or output, or ""
+    part: str  #: which of several tensors: the call (`#2`), the output (`[0]`, `/key`)
+    in_pass: str  #: `TRAIN`, or one of `PASSES`
+    moved: bool  #: it is the change of the tensor since the batch before
+    batched: bool  #: the first axis of the tensor counts samples
+
+    __slots__ = ("base", "batched", "in_pass", "label", "layer", "moved", "part", "weight")
+
+    def __new__(
+        cls,
+        base: str,
+        layer: str = "",
+        weight: str = "",
+        label: str = "",
+        part: str = "",
+        in_pass: str = TRAIN,
+        *,
+        moved: bool = False,
+        batched: bool | None = None,
+    ) -> Site:
+        before = ("" if in_pass == TRAIN else in_pass, _CHANGES if moved else "")
+        self = super().__new__(cls, "/".join(filter(None, (*before, base, layer, weight, label))) + part)
+        self.base, self.layer, self.weight, self.label = base, layer, weight, label
+        self.part, self.in_pass, self.moved = part, in_pass, moved
+        self.batched = base in _BATCHED if batched is None else batched
+        return self
+
+    @classmethod
+    def parse(cls, name: str) -> Site:
+        """The site of this name, with the facts that the name shows."""
+        if isinstance(name, Site):
+            return name
+        in_pass, rest = _cut(name, PASSES)
+        moved, rest = _cut(rest, (_CHANGES,))
+        base, _, path = rest.partition("/")
+        base, call = _without_part(base)
+        path, part = ("", f"{call}/{path}" if path else call) if call else _without_part(path)
+        layer = weight = label = ""
+        if base in OF_WEIGHTS:
+            layer, _, weight = path.rpartition("/")
+            weight, part = weight + part, ""
+        elif base in OF_LAYERS:
+            layer = path
+        else:
+            label = path
+        found = cls(base, layer, weight, label, part, in_pass or TRAIN, moved=bool(moved))
+        return found if found == name else cls(name)  # an odd name is a kind of its own
+
+    @classmethod
+    def at(cls, place: Place, label: str = "", part: str = "") -> Site:
+        """The site of a layer, of a weight by its path, or of what a kind has only one of."""
+        kind, path = place
+        layer, _, weight = path.rpartition("/") if kind in OF_WEIGHTS else (path, "", "")
+        return cls(kind, layer, weight, label, part)
+
+    @property
+    def kind(self) -> str:
+        """The kind, as in the tables: `gradients`, or `changes/gradients`."""
+        return f"{_CHANGES}/{self.base}" if self.moved else self.base
+
+    @property
+    def path(self) -> str:
+        """The name below its kind: `conv1/kernel`, `dense#2`, `accuracy`."""
+        return "/".join(filter(None, (self.layer, self.weight, self.label))) + self.part
+
+    @property
+    def place(self) -> Place:
+        """What a watch or a tap looks it up by: all its calls and outputs are one place."""
+        path = self.label if self.base == "taps" else "/".join(filter(None, (self.layer, self.weight)))
+        return self.base, path
+
+    def within(self, in_pass: str) -> Site:
+        """The same site, seen in a pass."""
+        return self if in_pass == self.in_pass else self.but(in_pass=in_pass)
+
+    def change(self) -> Site:
+        """The site of what moved here since the batch before."""
+        return self.but(moved=True)
+
+    def but(self, **facts: Any) -> Site:
+        """The same site with other facts."""
+        mine = {name: getattr(self, name) for name in self.__slots__}
+        return Site(**(mine | facts))
+
+    def __getnewargs_ex__(self) -> tuple[tuple[str, ...], dict[str, Any]]:  # for pickle and copy
+        mine = (self.base, self.layer, self.weight, self.label, self.part, self.in_pass)
+        return mine, {"moved": self.moved, "batched": self.batched}
+
+
+def _cut(name: str, heads: tuple[str, ...]) -> tuple[str, str]:
+    """The first part of a name if it is one of these, and the rest."""
+    head, slash, rest = name.partition("/")
+    return (head, rest) if slash and head in heads else ("", name)
+
+
+def _without_part(path: str) -> tuple[str, str]:
+    """A path, and where it ends in `#2` or `[0]`, that end."""
+    at = min((i for i in (path.find("#"), path.find("[")) if i > 0), default=len(path))
+    return path[:at], path[at:]
+
+
+def pass_of(name: str) -> str | None:
+    """The pass that a site of this name belongs to; None for one of the training."""
+    return _cut(name, PASSES)[0] or None
+
+
+def abbreviates(short: str, name: str) -> bool:
+    """Whether the parts of `short` occur in `name` in this order, the last as its last."""
+    *wanted, last = short.split("/")
+    *there, end = name.split("/")
+    remaining = iter(there)
+    return last == end and all(part in remaining for part in wanted)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from fitscope.errors import WatchError, one_of
+from fitscope.sites import OF_LAYERS, OF_WEIGHTS
 
 #: What may be watched, in the order in which the plan lists it, with one line of meaning each.
 KINDS = {
@@ -30,7 +31,7 @@ KINDS = {
     "taps": "what `fs.tap` or a Tap layer showed",
     "changes": "how far something moved since the batch before",
 }
-LAYER_KINDS = ("activations", "gradients", "weights", "weight_gradients", "updates")
+LAYER_KINDS = (*OF_LAYERS, *OF_WEIGHTS)
 
 
 #: Where a kind of site exists. All exist in training; the rest of `fit` and the other walks over data show less.

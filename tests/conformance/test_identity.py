@@ -152,7 +152,7 @@ def test_a_tap_that_is_wrong_cannot_change_the_training(mode, together, tmp_path
     assert train(cast, scope, **settings) == without
     run = fs.open(tmp_path)
     assert run.identity == "twin"
-    assert (run.identity.phases["train"], run.identity.phases["validation"]) == ("twin", "twin")
+    assert (run.identity.passes["train"], run.identity.passes["validation"]) == ("twin", "twin")
     assert "at step 0" in run.identity.why
     assert len(run.series("loss")) == 16
 

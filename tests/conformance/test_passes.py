@@ -9,7 +9,7 @@ import pytest
 from keras import layers
 
 import fitscope as fs
-from fitscope.record import pass_of
+from fitscope.sites import pass_of
 
 BACKEND = keras.backend.backend()
 FIT = {"batch_size": 8, "verbose": 0, "shuffle": False}
@@ -79,7 +79,7 @@ def test_a_pass_gives_the_same_numbers_with_and_without_a_scope(images, tmp_path
         assert np.array_equal(run.array(f"{name}/inputs", 6), x)
         assert np.array_equal(run.array(f"{name}/activations/head", 6), seen[1])
     assert np.array_equal(run.array("evaluate/targets", 6), y)
-    losses = run.samples.query("phase == 'evaluate'").loss
+    losses = run.samples[run.samples["pass"] == "evaluate"].loss
     np.testing.assert_allclose(losses, -np.log(seen[1][np.arange(22), y]), rtol=1e-5, atol=1e-6)
     assert np.isclose(losses.mean(), seen[0][0], rtol=1e-6)
     missing = {"gradients", "weights", "updates"}

@@ -75,7 +75,7 @@ def test_a_loss_that_was_not_reduced_has_a_mean(tmp_path):
             each = (error.reshape(16, 2) ** 2).mean(axis=1)[8 * n : 8 * n + 8]
             np.testing.assert_allclose(run.series(f"{prefix}loss").loc[index], each.mean(), rtol=1e-5)
             samples = run.samples[
-                (run.samples.phase == (prefix.strip("/") or "train")) & (run.samples.batch == n)
+                (run.samples["pass"] == (prefix.strip("/") or "train")) & (run.samples.batch == n)
             ]
             np.testing.assert_allclose(samples.loss, each, rtol=1e-5)
     if BACKEND == "tensorflow":

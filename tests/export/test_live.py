@@ -435,7 +435,7 @@ def test_a_recorder_feeds_its_sinks_and_says_what_is_wrong_with_them(tmp_path: P
         lambda step: RunWriter.create(tmp_path / "runs", "r", start_step=step), Border(), memory=10**9,
         when_full="block", sinks=sinks,
     )  # fmt: skip
-    site = Site("activations/a", ("activations", "a"), batched=True)
+    site = Site("activations", "a")
     wants = Wants({site.place: Want(stats=True, tensor=True)})
     assert recorder.ready(0)
     for step in range(4):

@@ -70,7 +70,7 @@ def test_csv(rich: fs.Run, tmp_path: Path) -> None:
     frame = pd.read_csv(written[1])
     assert frame["loss"].tolist() == LOSSES
     assert json.loads(frame["target"][0]) == [1, 0]
-    assert frame["phase"].tolist() == ["train"] * 8 + ["validation"]
+    assert frame["pass"].tolist() == ["train"] * 8 + ["validation"]
 
 
 def test_chosen_or_not(rich: fs.Run, small: fs.Run, tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_chosen_or_not(rich: fs.Run, small: fs.Run, tmp_path: Path) -> None:
 
 
 def test_databases(rich: fs.Run, small: fs.Run, tmp_path: Path) -> None:
-    query = "select loss from samples where run = 'rich' order by step, phase, sample"
+    query = "select loss from samples where run = 'rich' order by step, pass, sample"
     export_run(rich, "duckdb", tmp_path / "a.duckdb")
     export_run(small, "duckdb", tmp_path / "a.duckdb")
     with duckdb.connect(str(tmp_path / "a.duckdb")) as connection:

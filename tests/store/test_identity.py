@@ -19,7 +19,7 @@ def test_proven_says_at_which_steps():
     found = identity_of([said(train=("proven", (0, 9), ""), validation=("proven", (5,), ""))])
     assert found == "proven"
     assert (found.steps, found.why) == ([0, 5, 9], "")
-    assert found.phases["validation"].steps == [5]
+    assert found.passes["validation"].steps == [5]
     assert found.sentence == "bit-identical, proven at step 0, 5, 9"
     assert found.short == "bit-identical, proven"
 
@@ -30,7 +30,7 @@ def test_the_worst_of_all_attempts_ranks_and_phases_speaks():
         said(train=("twin", (), "it differs"), validation=("proven", (5,), "")),
     ])  # fmt: skip
     assert (found, found.why) == ("twin", "it differs")
-    assert found.phases["train"] == "twin"
+    assert found.passes["train"] == "twin"
     found = identity_of(
         [said(train=("twin", (), "it differs"), predict=("not provable", (), "it asks Python"))]
     )

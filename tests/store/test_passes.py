@@ -11,7 +11,8 @@ import pytest
 
 from fitscope import read
 from fitscope.errors import RunError
-from fitscope.record import Record, pass_of
+from fitscope.record import Record
+from fitscope.sites import pass_of
 from fitscope.store import Memory, RunWriter
 
 from .conftest import stats_of

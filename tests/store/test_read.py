@@ -245,8 +245,8 @@ class TestFind:
     def test_a_newer_format(self, tmp_path: Path) -> None:
         RunWriter.create(tmp_path, "r").close()
         document = json.loads((tmp_path / "r" / "run.json").read_text())
-        (tmp_path / "r" / "run.json").write_text(json.dumps({**document, "format": 2}))
-        with pytest.raises(RunError, match=r"format 1 or older.*format 2.*pip install --upgrade fitscope"):
+        (tmp_path / "r" / "run.json").write_text(json.dumps({**document, "format": 3}))
+        with pytest.raises(RunError, match=r"format 2 or older.*format 3.*pip install --upgrade fitscope"):
             read.open(tmp_path / "r")
         assert read.runs(tmp_path)[0].status == "unreadable"
         assert "Upgrade" in str(read.runs(tmp_path)[0].problem)

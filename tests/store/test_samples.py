@@ -57,7 +57,7 @@ class TestSamples:
         run = written(objects, first, some(1, 2))
         frame = run.samples
         assert frame.columns.tolist() == [
-            "step", "epoch", "batch", "sample", "phase", "output", "id", "loss", "weight", "target", "prediction",
+            "step", "epoch", "batch", "sample", "pass", "output", "id", "loss", "weight", "target", "prediction",
             "time",
         ]  # fmt: skip
         assert frame["step"].tolist() == [0, 0, 0, 1, 1]
@@ -105,10 +105,10 @@ class TestSamples:
                 some(3, 2, phase="validation", batch=0),
                 some(3, 1, phase="validation", batch=1),
             ):
-                writer.write([], [Samples(one.at, one.phase, loss=one.loss + 100 * rank)])
+                writer.write([], [Samples(one.at, one.in_pass, loss=one.loss + 100 * rank)])
             writer.close()
         frame = read.open(store).samples
-        assert frame["phase"].tolist() == ["validation"] * 6 + ["train"] * 4
+        assert frame["pass"].tolist() == ["validation"] * 6 + ["train"] * 4
         assert frame["batch"].tolist() == [0, 0, 0, 0, 1, 1, 3, 3, 3, 3]
         assert frame["sample"].tolist() == [0, 1, 2, 3, 0, 1, 0, 1, 2, 3]
         assert frame["loss"].tolist() == [30, 31, 130, 131, 30, 130, 30, 31, 130, 131]
@@ -117,8 +117,8 @@ class TestSamples:
         written(store, some(7, 1), some(8, 1), some(8, 1, phase="validation"), some(9, 1, phase="validation"))
         run = written(store, some(8, 1, loss=np.array([-1.0])), start=8)
         wanted = [(7, "train", 70), (8, "validation", 80), (8, "train", -1)]
-        assert list(run.samples[["step", "phase", "loss"]].itertuples(index=False, name=None)) == wanted
-        asked = run.sql("select step, phase, loss from samples order by step, phase desc")
+        assert list(run.samples[["step", "pass", "loss"]].itertuples(index=False, name=None)) == wanted
+        asked = run.sql("select step, pass, loss from samples order by step, pass desc")
         assert list(asked.itertuples(index=False, name=None)) == wanted
 
     def test_the_limit_stops_it_and_all_is_counted(self, store: Memory) -> None:

@@ -69,7 +69,7 @@ def test_documents_say_what_they_should(make: Make) -> None:
     writer.write([make("a", 3, np.zeros((2, 2), np.float32))])
     writer.close("failed")
     run = of(store, "r/run.json")
-    assert run["format"] == 1
+    assert run["format"] == 2
     assert run["created_ns"] > 1.6e18
     assert run["created"].endswith("+00:00")
     assert {"python", "platform", "fitscope", "numpy"} <= set(run["software"])

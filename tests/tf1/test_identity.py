@@ -51,8 +51,8 @@ def test_a_step_that_only_writes_to_variables_is_proven(tools, tmp_path, resourc
     alike(plain, trained(tools, scope, resource=resource))
     run = fs.open(tmp_path)
     assert run.identity == "proven"
-    assert run.identity.phases["train"].steps == list(range(10))
-    assert run.identity.phases["validation"] == "proven"
+    assert run.identity.passes["train"].steps == list(range(10))
+    assert run.identity.passes["validation"] == "proven"
     assert run.errors == []
     assert run.overhead["proof_seconds"] > 0
     np.testing.assert_array_equal(run.series("loss"), np.asarray(plain[:14], "float64"))

@@ -21,7 +21,7 @@ class Collector(Protocol):
 
     harvest: Any  #: what it has collected, see `backends._base.Harvest`
     losses: Losses
-    failed: dict[str, str]  #: site → why it could not be seen
+    failed: dict[Site, str]  #: site → why it could not be seen
     noted: list[str]  #: what the user should hear of
 
     def see(self, site: Site, tensor: Any) -> Any: ...
@@ -61,12 +61,12 @@ def rebuilt(structure: Any, tensors: Iterator[Any]) -> Any:
 
 def guarded(collector: Collector, site: Site, tensor: Any, *, gradient: bool = False) -> Any:
     """Shows a tensor to the collector; an error of ours never becomes an error of the step."""
-    with kept(collector, site.name):
+    with kept(collector, site):
         return (collector.see_gradient if gradient else collector.see)(site, tensor)
     return tensor
 
 
-def kept(collector: Collector, *sites: str) -> AbstractContextManager[None]:
+def kept(collector: Collector, *sites: Site) -> AbstractContextManager[None]:
     """An error inside the block becomes the reason why these sites are not seen; without any, the user hears of it."""
 
     def tell(error: Exception) -> None:

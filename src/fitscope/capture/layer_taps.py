@@ -15,7 +15,7 @@ from fitscope.capture.collector import Collector, guarded, kept, leaves, rebuilt
 from fitscope.plan.anatomy import Anatomy
 from fitscope.plan.plan import LOSS, SAMPLE_LOSS, Wants
 from fitscope.shield import described
-from fitscope.sites import Site
+from fitscope.sites import OF_LAYERS, Site
 
 Patch = tuple[
     Any, str, Callable[[Any], Any]
@@ -32,7 +32,7 @@ class Taps:
         self.calls: Counter[str] = Counter()
         self._metrics: list[tuple[str, Any]] = []  # by name
         self._updated: set[int] = set()
-        self._metric_sites: dict[tuple[int, str], str] = {}
+        self._metric_sites: dict[tuple[int, str], Site] = {}
         self._tracked: Any = None  # what the model's own metric of the loss was given
 
     def patches(self) -> Iterator[Patch]:
@@ -59,7 +59,7 @@ class Taps:
     def account(self) -> None:
         """The step is over: names what it did not pass."""
         if self._tracked is not None and not self.collector.losses.any:
-            with kept(self.collector, "loss"):
+            with kept(self.collector, Site("loss")):
                 self.collector.losses.computed(self._tracked)
         for part in self.anatomy.layers:
             for site in self._of_layer(part.path):
@@ -68,10 +68,11 @@ class Taps:
         for name, metric in self._metrics:
             if id(metric) not in self._updated:
                 for each in [m.name for m in getattr(metric, "metrics", ())] or [name]:
-                    self.collector.failed.setdefault(f"metrics/{each}", "the step does not update it")
+                    site = Site("metrics", label=each)
+                    self.collector.failed.setdefault(site, "the step does not update it")
 
-    def _of_layer(self, path: str) -> list[str]:
-        return [f"{kind}/{path}" for kind in ("activations", "gradients") if (kind, path) in self.wants]
+    def _of_layer(self, path: str) -> list[Site]:
+        return [Site(kind, path) for kind in OF_LAYERS if (kind, path) in self.wants]
 
     def _layer(self, path: str) -> Callable[[Any], Any]:
         inside = False  # one of the two methods may call the other
@@ -97,15 +98,15 @@ class Taps:
     def _seen(self, path: str, outputs: Any) -> Any:
         """The outputs of a layer, shown, with the tensors the collector wants to go on with: mostly just what they were."""
         self.calls[path] += 1
-        name = path if self.calls[path] == 1 else f"{path}#{self.calls[path]}"
+        call = _numbered(self.calls[path])
         value, gradient = (("activations", path) in self.wants), (("gradients", path) in self.wants)
         seen = []
         for suffix, tensor in leaves(outputs):
             if value:
-                site = Site(f"activations/{name}{suffix}", ("activations", path), True)
+                site = Site("activations", path, part=call + suffix)
                 tensor = guarded(self.collector, site, tensor)
             if gradient:
-                site = Site(f"gradients/{name}{suffix}", ("gradients", path), True)
+                site = Site("gradients", path, part=call + suffix)
                 tensor = guarded(self.collector, site, tensor, gradient=True)
             seen.append(tensor)
         if not seen:
@@ -115,44 +116,42 @@ class Taps:
         return rebuilt(outputs, iter(seen))
 
     def _predictions(self, call: Any) -> Any:
-        place = ("predictions", "")
-
         def tapped(*args: Any, **kwargs: Any) -> Any:
             outputs = call(*args, **kwargs)
-            with kept(self.collector, "predictions"):
+            with kept(self.collector, Site("predictions")):
                 self.calls[""] += 1
-                name = "predictions" if self.calls[""] == 1 else f"predictions#{self.calls['']}"
+                call_number = _numbered(self.calls[""])
                 names = getattr(self.anatomy.model, "output_names", None)
                 for suffix, tensor in leaves(outputs, names):
-                    guarded(self.collector, Site(name + suffix, place, True), tensor)
+                    guarded(self.collector, Site("predictions", part=call_number + suffix), tensor)
             return outputs
 
         return tapped
 
     def show(self, name: str, value: Any) -> None:
         """What `fs.tap` was given."""
-        place = ("taps", name)
-        if self.wants.at(place) is None:
+        tap = Site("taps", label=name)
+        if self.wants.at(tap.place) is None:
             return
-        with kept(self.collector, f"taps/{name}"):
-            self.calls["taps/" + name] += 1
-            times = self.calls["taps/" + name]
+        with kept(self.collector, tap):
+            self.calls[tap] += 1
+            times = self.calls[tap]
             if times == 2:
                 self.collector.noted.append(
-                    f"taps/{name}: this name is used more than once in a step; later uses are recorded as taps/{name}#2 and so on"
+                    f"{tap}: this name is used more than once in a step; later uses are recorded as {tap}#2 and so on"
                 )
             for suffix, tensor in leaves(value):
-                site = f"taps/{name}{suffix}" if times == 1 else f"taps/{name}#{times}{suffix}"
-                guarded(self.collector, Site(site, place, True), tensor)
+                site = Site("taps", label=name, part=_numbered(times) + suffix)
+                guarded(self.collector, site, tensor)
 
     def _loss(self, compute_loss: Any) -> Any:
         def tapped(*args: Any, **kwargs: Any) -> Any:
             if SAMPLE_LOSS in self.wants:
-                with kept(self.collector, "sample_loss"):
+                with kept(self.collector, Site("sample_loss")):
                     self._samples(inspect.signature(compute_loss).bind(*args, **kwargs).arguments)
             loss = compute_loss(*args, **kwargs)
             if loss is not None and LOSS in self.wants:
-                with kept(self.collector, "loss"):
+                with kept(self.collector, Site("loss")):
                     self.collector.losses.computed(loss)
             return loss
 
@@ -194,11 +193,12 @@ class Taps:
                     values = metric.stateless_result(state)
                     for name, value in values.items() if isinstance(values, Mapping) else [(own, values)]:
                         site = self._metric_site(metric, name)
-                        guarded(self.collector, Site(site, ("metrics", ""), False), value)
+                        guarded(self.collector, site, value)
                 except Exception as error:
                     why = described(error)
-                    self.collector.failed[f"metrics/{own}"] = why
-                    self.collector.noted.append(f"metrics/{own} has no value for one batch alone: {why}")
+                    site = Site("metrics", label=own)
+                    self.collector.failed[site] = why
+                    self.collector.noted.append(f"{site} has no value for one batch alone: {why}")
                 finally:
                     inside = False
                 return result
@@ -207,14 +207,14 @@ class Taps:
 
         return make
 
-    def _metric_site(self, metric: Any, name: str) -> str:
+    def _metric_site(self, metric: Any, name: str) -> Site:
         """One site for each: of two metrics with one name the second is `name_1`, as in the logs of Keras."""
         known = self._metric_sites
         if (id(metric), name) not in known:
-            site, n = f"metrics/{name}", 0
+            site, n = Site("metrics", label=name), 0
             while site in known.values():
                 n += 1
-                site = f"metrics/{name}_{n}"
+                site = Site("metrics", label=f"{name}_{n}")
             known[id(metric), name] = site
         return known[id(metric), name]
 
@@ -224,10 +224,14 @@ NOT_CALLED = (
 )
 
 
+def _numbered(call: int) -> str:
+    return "" if call == 1 else f"#{call}"
+
+
 def show_sample(collector: Collector, part: str, value: Any, names: list[str] | None = None) -> None:
     """Reports something that the samples are made of: see `samples.py`."""
     for suffix, tensor in leaves(value, names):
-        guarded(collector, Site(f"sample_loss/{part}{suffix}", SAMPLE_LOSS, True), tensor)
+        guarded(collector, Site("sample_loss", label=part, part=suffix), tensor)
 
 
 def own_loss_metrics(model: Any) -> list[Any]:

@@ -52,9 +52,9 @@ class Losses:
 
     def _show(self, loss: Any) -> None:
         self._shown.append(loss)
-        guarded(self._collector, Site(_numbered("loss", len(self._shown)), LOSS, False), loss)
+        guarded(self._collector, _numbered("", len(self._shown)), loss)
 
-    def names(self) -> dict[str, str]:
+    def names(self) -> dict[Site, Site]:
         """What the losses are called in the end, where that is not what they were called first."""
         if len(self._applied) != len(self._shown) or "" in self._applied:
             return {}
@@ -62,9 +62,9 @@ class Losses:
         found = {}
         for number, optimizer in enumerate(self._applied, 1):
             times[optimizer] += 1
-            found[_numbered("loss", number)] = _numbered(f"loss/{optimizer}", times[optimizer])
+            found[_numbered("", number)] = _numbered(optimizer, times[optimizer])
         return found
 
 
-def _numbered(name: str, number: int) -> str:
-    return name if number == 1 else f"{name}#{number}"
+def _numbered(optimizer: str, number: int) -> Site:
+    return Site.at(LOSS, optimizer, "" if number == 1 else f"#{number}")

@@ -14,8 +14,7 @@ from fitscope.capture.layer_taps import NOT_CALLED
 from fitscope.pipeline.recorder import Recorder
 from fitscope.plan.plan import BESIDE, LOSS, SAMPLE_LOSS, Plan, Watches
 from fitscope.shield import described
-from fitscope.sites import Place
-from fitscope.watch import LAYER_KINDS
+from fitscope.sites import Place, Site
 
 #: Why a place of some kind was not passed by the step, where no tap knows better.
 WHY = {
@@ -43,9 +42,8 @@ class Missing:
 
     def of(self, harvest: Harvest, watches: Watches, phase: str) -> None:
         """Hears what a step could not show, and looks for what it has not even met, once for each set of watches."""
-        for name, why in harvest.failed.items():
-            place = harvest.sites[name].place if name in harvest.sites else _place(name)
-            self._name(name, place, watches, phase, why)
+        for site, why in harvest.failed.items():
+            self._name(site, watches, phase, why)
         for text in harvest.noted:
             if text not in self._heard:
                 self._heard.add(text)
@@ -57,44 +55,30 @@ class Missing:
             self._looked.add((watches, phase))
             met = {site.place for site in harvest.sites.values()}
             for place in self._wanted(watches, phase):
-                if place not in met and _name(place) not in harvest.failed:
-                    self._name(
-                        _name(place), place, watches, phase, WHY.get(place[0], "the step does not pass it")
-                    )
+                if place not in met and Site.at(place) not in harvest.failed:
+                    why = WHY.get(place[0], "the step does not pass it")
+                    self._name(Site.at(place), watches, phase, why)
                     # Of a training it is the first thing one looks for; a custom validation may well have none.
                     if place == LOSS and phase == "train":
-                        self._recorder.failed(f"{prefix(phase)}loss: {WHY['loss']}")
+                        self._recorder.failed(f"loss: {WHY['loss']}")
 
     def all(self, watches: Watches, phase: str, why: str) -> None:
         """Nothing of what these watches want could be seen."""
         for place in self._wanted(watches, phase):
-            self._name(_name(place), place, watches, phase, why)
+            self._name(Site.at(place), watches, phase, why)
 
     def _wanted(self, watches: Watches, phase: str) -> Iterable[Place]:
         # Taps and metrics have names that only the step knows; the latter are accounted for where they are patched.
         by_name = ("taps", "metrics")
         return [p for p in self._plan.wants(watches, phase) if p not in BESIDE and p[0] not in by_name]
 
-    def _name(self, site: str, place: Place, watches: Watches, phase: str, why: str) -> None:
+    def _name(self, site: Site, watches: Watches, phase: str, why: str) -> None:
         """Names a site as the watches would: by itself, for what moved there, or both."""
-        want = self._plan.wants(watches, phase).at(place)
-        if place == SAMPLE_LOSS:
-            site = "sample_loss"  # and not one of the parts it is made of
+        want = self._plan.wants(watches, phase).at(site.place)
+        if site.place == SAMPLE_LOSS:
+            site = Site.at(SAMPLE_LOSS)  # and not one of the parts it is made of
+        site = site.within(phase)
         if want is None or want.stats or want.tensor or want.mean:
-            self._recorder.unseen(prefix(phase) + site, why)
+            self._recorder.unseen(site, why)
         if want is not None and want.change:
-            self._recorder.unseen(f"{prefix(phase)}changes/{site}", why)
-
-
-def _place(name: str) -> Place:
-    kind, _, path = name.partition("/")
-    return (kind, path) if kind in LAYER_KINDS or kind == "taps" else (kind, "")
-
-
-def _name(place: Place) -> str:
-    return "/".join(part for part in place if part)
-
-
-def prefix(phase: str) -> str:
-    """Of the names of sites, in a pass."""
-    return "" if phase == "train" else f"{phase}/"
+            self._recorder.unseen(site.change(), why)

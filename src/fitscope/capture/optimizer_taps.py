@@ -85,9 +85,9 @@ class OptimizerTaps:
             self.collector.losses.applied(name)
         self._of_weights("weight_gradients", variables, grads)
         if LEARNING_RATE in self.wants:
-            self._rate(optimizer, "/".join(filter(None, ("learning_rate", name))))
+            self._rate(optimizer, Site("learning_rate", label=name))
 
-    def _rate(self, optimizer: Any, site: str) -> None:
+    def _rate(self, optimizer: Any, site: Site) -> None:
         self.calls[site] += 1
         with kept(self.collector, site):
             # A function of the user's own may count its calls; a schedule can be asked once more.
@@ -95,15 +95,15 @@ class OptimizerTaps:
             own = callable(given) and not hasattr(given, "get_config")
             if self.calls[site] == 1 and not own:
                 rate = optimizer.learning_rate
-                guarded(self.collector, Site(site, LEARNING_RATE, False), getattr(rate, "value", rate))
+                guarded(self.collector, site, getattr(rate, "value", rate))
 
     def _loss_scale(self, optimizer: Any) -> Callable[[Any], Any]:
         def make(scale_loss: Any) -> Any:
             def tapped(loss: Any) -> Any:
-                with kept(self.collector, "loss_scale"):
+                with kept(self.collector, Site.at(LOSS_SCALE)):
                     # Read where the step reads it: on JAX the variable has its value only here, in Keras's stateless scope.
                     scale = optimizer.dynamic_scale.value if optimizer.built else optimizer.initial_scale
-                    guarded(self.collector, Site("loss_scale", LOSS_SCALE, False), scale)
+                    guarded(self.collector, Site.at(LOSS_SCALE), scale)
                 return scale_loss(loss)
 
             return tapped
@@ -128,11 +128,11 @@ class OptimizerTaps:
             if path is None or (kind, path) not in self.wants:
                 continue
             if value is None:
-                self.collector.failed[f"{kind}/{path}"] = (
+                self.collector.failed[Site.at((kind, path))] = (
                     "its optimizer is given no gradient of it: the loss is not made from it"
                 )
             else:
-                guarded(self.collector, Site(f"{kind}/{path}", (kind, path), False), value)
+                guarded(self.collector, Site.at((kind, path)), value)
 
     def _known(self, optimizer: Any) -> list[Any]:
         """The variables an optimizer was built on, in its order."""

@@ -76,7 +76,9 @@ def patched(owner: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]
 
 def show_batch(wants: Wants, anatomy: Anatomy, collector: Collector, data: Any) -> None:
     """Reports what the step was given. A custom step may be given anything: then all of it is its input."""
-    with kept(collector, *(kind for kind in ("inputs", "targets", "sample_loss") if (kind, "") in wants)):
+    with kept(
+        collector, *(Site(kind) for kind in ("inputs", "targets", "sample_loss") if (kind, "") in wants)
+    ):
         from keras.src.trainers.data_adapters.data_adapter_utils import unpack_x_y_sample_weight
 
         model = anatomy.model
@@ -90,6 +92,6 @@ def show_batch(wants: Wants, anatomy: Anatomy, collector: Collector, data: Any) 
         ):
             if (kind, "") in wants:
                 for suffix, tensor in leaves(value, names):
-                    guarded(collector, Site(kind + suffix, (kind, ""), True), tensor)
+                    guarded(collector, Site(kind, part=suffix), tensor)
             if kind == "inputs" and SAMPLE_LOSS in wants:
                 show_sample(collector, "x", value, names)

@@ -17,7 +17,7 @@ from fitscope.capture.backends import Adapter, Harvest
 from fitscope.capture.backends._base import PHASES
 from fitscope.capture.dispatch import Request, StandIn, TappedSteps, install, run
 from fitscope.capture.leaving import OUTSIDE, noticed_step
-from fitscope.capture.missing import Missing, prefix
+from fitscope.capture.missing import Missing
 from fitscope.capture.patch import patched
 from fitscope.pipeline import handover
 from fitscope.pipeline.handover import Shown
@@ -318,4 +318,4 @@ class Recording:
     def _shown(self, due: Due, watches: Watches, phase: str, harvest: Harvest) -> Shown:
         """What a step showed of what these watches want, and of what the next step is compared with."""
         wants = self.plan.items(due, watches, phase)
-        return Shown(harvest.tensors, harvest.sites, wants, prefix(phase), harvest.failed)
+        return Shown(harvest.tensors, harvest.sites, wants, phase, harvest.failed)

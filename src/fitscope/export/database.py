@@ -28,8 +28,8 @@ import pyarrow as pa
 
 from fitscope.errors import StoreError
 from fitscope.export.rows import HISTOGRAM, SAMPLES, columns, rows, samples
-from fitscope.record import PASSES
 from fitscope.reduce.stats import ZERO_BUCKET, edges
+from fitscope.sites import TRAIN
 from fitscope.store.schema import SAMPLES_SCHEMA, STATS_SCHEMA
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from fitscope.read import Run
 
 _RUN = pa.field("run", pa.string())  # the run's id, in every table
+
+_OF_HISTOGRAM = ["site", "pass", "step", "epoch", "batch", "rank"]
 
 TABLES = {
     "runs": pa.schema(
@@ -61,7 +63,7 @@ TABLES = {
     "histograms": pa.schema(
         [
             _RUN,
-            *(STATS_SCHEMA.field(name) for name in ("site", "step", "epoch", "batch", "rank")),
+            *(STATS_SCHEMA.field(name) for name in _OF_HISTOGRAM),
             ("bucket", pa.int16()),  # −256…256
             ("lower", pa.float64()),
             ("upper", pa.float64()),
@@ -120,13 +122,10 @@ class Database(ABC):
 
         A pass at that very step is of the weights that were there before and still are: it stays.
         """
-        heads = {"stats": "site", "histograms": "site", "samples": "phase"}
-        for name, head in heads.items():
-            patterns = [f"{phase}/%" if head == "site" else phase for phase in PASSES]
-            kept = " OR ".join([f"{head} LIKE ?"] * len(patterns))
+        for name in ("stats", "histograms", "samples"):
             self.execute(
-                f"DELETE FROM {name} WHERE run = ? AND (step > ? OR (step = ? AND NOT ({kept})))",
-                [run, start, start, *patterns],
+                f"DELETE FROM {name} WHERE run = ? AND (step > ? OR (step = ? AND pass = ?))",
+                [run, start, start, TRAIN],
             )
 
 
@@ -248,7 +247,7 @@ def histograms(table: pa.Table) -> pa.Table:
     lists = table["buckets"].combine_chunks()
     lengths = np.diff(lists.offsets.to_numpy())
     row = pa.array(np.repeat(np.arange(table.num_rows), lengths))
-    about = table.select(["site", "step", "epoch", "batch", "rank"]).take(row)
+    about = table.select(_OF_HISTOGRAM).take(row)
     bucket = lists.flatten()
     lower, upper = bounds()
     place = bucket.to_numpy(zero_copy_only=False).astype(np.intp) + ZERO_BUCKET

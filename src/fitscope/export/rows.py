@@ -71,8 +71,8 @@ def rows(
 
 
 def samples(run: Run, before: int | None = None) -> Iterator[pa.Table]:
-    """The rows of the samples table, by step, phase, batch and sample."""
-    order = ("step", "phase", "batch", "output", "rank", "sample")
+    """The rows of the samples table, by step, pass, batch and sample."""
+    order = ("step", "pass", "batch", "output", "rank", "sample")
     yield from _stream(
         run, run._now.samples, schema.SAMPLES_SCHEMA, lambda table: table, order, lambda *_: None, before
     )

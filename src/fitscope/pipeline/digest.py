@@ -17,13 +17,13 @@ import numpy as np
 
 from fitscope.pipeline import handover
 from fitscope.pipeline.handover import Border, Part, Seen, Shown
-from fitscope.pipeline.sample_loss import PREFIX, SampleLosses
+from fitscope.pipeline.sample_loss import SampleLosses
 from fitscope.plan.plan import LOSS, SAMPLE_LOSS, Want
-from fitscope.record import Block, Head, Moment, Record, Samples, pass_of
+from fitscope.record import Block, Head, Moment, Record, Samples
 from fitscope.reduce import host
 from fitscope.reduce.average import Average
 from fitscope.shield import described
-from fitscope.sites import Site
+from fitscope.sites import TRAIN, Site
 
 Array = np.ndarray[Any, Any]
 
@@ -43,7 +43,7 @@ class Layout:
                 continue
             site, want = found
             if want.stats:
-                self.heads.append(Head(site.name, part.shape, dtype, site.batched and len(part.shape) > 0))
+                self.heads.append(Head(site, part.shape, dtype, site.batched and len(part.shape) > 0))
                 chosen.append((part.start, part.end))
             if not want.stats_only:
                 self.more.append((site, replace(want, stats=False), part))
@@ -85,8 +85,7 @@ class Digest:
         """The stats, other records and samples of one step."""
         records: list[Record] = []
         rows: list[Seen] = []
-        of_samples: dict[str, Any] = {}
-        prefix = shown.prefix
+        of_samples: dict[tuple[str, str], Any] = {}
         joined = [self._layout(vector, layout, shown) for vector, layout in shown.joined]
         more = (
             (site, want, part.of(vector)) for layout, vector in joined for site, want, part in layout.more
@@ -94,12 +93,12 @@ class Digest:
         for site, want, value in chain(shown.single(), more):
             try:
                 if site.place == SAMPLE_LOSS:
-                    of_samples[site.name.rpartition(PREFIX)[2]] = value
+                    of_samples[site.label, site.part] = value
                     continue
                 if site.place == LOSS:
                     array = self._border.to_numpy(value)
                     if array.ndim:
-                        of_samples["loss"] = array
+                        of_samples["loss", ""] = array
                     value = handover.one_loss(array)
                 if isinstance(value, dict):
                     if want.stats or want.tensor:
@@ -110,19 +109,23 @@ class Digest:
                     rows.append(row)
                 if want.tensor and not isinstance(value, dict):
                     records.append(handover.kept(site, want, self._border.to_numpy(value), at))
-                if want.mean and site.name not in self._unaveraged:
+                if want.mean and site not in self._unaveraged:
                     self._average(site, value, at)
                 if want.change or want.reference:
                     records.extend(self._compare(site, want, self._border.to_numpy(value), at))
             except Exception as error:  # one odd tensor must not cost the others
-                self._failed(f"{site.name}: {described(error)}")
-                self._unseen(site.name, described(error))
+                self._failed(f"{site}: {described(error)}")
+                self._unseen(site, described(error))
         blocks = self._counted(at, rows, joined)
         samples = (
-            self._taken_apart(at, prefix, of_samples) if SAMPLE_LOSS in shown.wants and of_samples else []
+            self._taken_apart(at, shown.in_pass, of_samples)
+            if SAMPLE_LOSS in shown.wants and of_samples
+            else []
         )
         records.extend(
-            _record(f"{prefix}sample_loss", at, some.loss) for some in samples if some.loss is not None
+            _record(Site("sample_loss").within(shown.in_pass), at, some.loss)
+            for some in samples
+            if some.loss is not None
         )
         return blocks, records, samples
 
@@ -147,42 +150,43 @@ class Digest:
 
     def _layout(self, vector: Any, layout: Any, shown: Shown) -> tuple[Layout, Array]:
         array, numbers = self._border.to_numpy(vector), self._border.to_numpy(layout)
-        key = numbers.tobytes(), array.dtype.name, shown.prefix
+        key = numbers.tobytes(), array.dtype.name, shown.in_pass
         known = self._layouts.get(key)
         if known is None or known.wants is not shown.wants:
             _bounded(self._layouts)
             known = self._layouts[key] = Layout(numbers, array.dtype.name, shown)
         return known, array
 
-    def _taken_apart(self, at: Moment, prefix: str, shown: dict[str, Any]) -> list[Samples]:
+    def _taken_apart(self, at: Moment, in_pass: str, shown: dict[tuple[str, str], Any]) -> list[Samples]:
         try:
             if self._samples is None and self._make_samples is not None:
                 self._samples = self._make_samples()
-            return self._samples.of(at, prefix.rstrip("/") or "train", shown) if self._samples else []
+            return self._samples.of(at, in_pass, shown) if self._samples else []
         except Exception as error:
-            self._failed(f"{prefix}sample_loss: {described(error)}")
-            self._unseen(f"{prefix}sample_loss", described(error))
+            site = Site("sample_loss").within(in_pass)
+            self._failed(f"{site}: {described(error)}")
+            self._unseen(site, described(error))
             return []
 
     def _average(self, site: Site, value: Any, at: Moment) -> None:
         try:
             with self.lock:
-                average = self.averages.setdefault(site.name, Average.empty())
+                average = self.averages.setdefault(site, Average.empty())
                 handover.add_to_average(average, site, value, at, self._border)
         except ValueError as error:  # it will not get better
-            self._unaveraged.add(site.name)
-            self._failed(f"{site.name} has no average: {error}")
+            self._unaveraged.add(site)
+            self._failed(f"{site} has no average: {error}")
 
     def _compare(self, site: Site, want: Want, array: Array, at: Moment) -> list[Record]:
         kept = self._before.setdefault(
-            site.name, deque(maxlen=2)
+            site, deque(maxlen=2)
         )  # a step may turn out to be the last one only later
-        found = [then for moment, then in kept if _follows(site.name, moment, at)] if want.change else []
+        found = [then for moment, then in kept if _follows(site, moment, at)] if want.change else []
         if want.reference:
             kept.append((at, array))
         if want.change:
             self._unseen(
-                _change_of(site.name), None if found else "there was no batch just before it to compare with"
+                site.change(), None if found else "there was no batch just before it to compare with"
             )
         return [_change(site, found[-1], array, at)] if found else []
 
@@ -195,8 +199,8 @@ def _bounded(known: dict[Any, Any]) -> None:
         known.clear()
 
 
-def _follows(site: str, before: Moment, after: Moment) -> bool:
-    if pass_of(site) is None:
+def _follows(site: Site, before: Moment, after: Moment) -> bool:
+    if site.in_pass == TRAIN:
         return after.step == before.step + 1
     return after.step == before.step and after.batch == before.batch + 1
 
@@ -211,17 +215,11 @@ def _change(site: Site, before: Array, after: Array, at: Moment) -> Record:
     wide = np.float64 if after.dtype.kind in "iub" else np.result_type(after.dtype, np.float32)
     x, y = before.astype(wide), after.astype(wide)
     moved = np.abs(y - x)
-    record = _record(_change_of(site.name), at, moved, batched=site.batched and moved.ndim > 0)
+    record = _record(site.change(), at, moved, batched=site.batched and moved.ndim > 0)
     length = float(np.linalg.norm(x.ravel()) * np.linalg.norm(y.ravel()))
     cosine = float(np.vdot(x.ravel(), y.ravel()) / length) if length else None
     return Record(record.site, at, record.shape, record.dtype, record.stats, None, record.batched, cosine)
 
 
-def _change_of(site: str) -> str:
-    """The site of what moved at another one."""
-    prefix = pass_of(site)
-    return f"changes/{site}" if prefix is None else f"{prefix}/changes/{site.removeprefix(prefix + '/')}"
-
-
-def _record(site: str, at: Moment, array: Array, *, batched: bool = True) -> Record:
+def _record(site: Site, at: Moment, array: Array, *, batched: bool = True) -> Record:
     return Record(site, at, array.shape, array.dtype.name, host.reduce(array), batched=batched)

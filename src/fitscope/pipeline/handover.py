@@ -12,7 +12,7 @@ import functools
 import math
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -21,7 +21,7 @@ from fitscope.plan.plan import LOSS, SAMPLE_LOSS, Want, Wants
 from fitscope.plan.sampling import as_rows, stride
 from fitscope.record import Head, Moment, Record
 from fitscope.reduce.average import Average
-from fitscope.sites import Site
+from fitscope.sites import TRAIN, Site
 
 if TYPE_CHECKING:
     from fitscope.capture.backends._base import Adapter
@@ -177,8 +177,8 @@ class Shown:
     tensors: Mapping[str, Any]
     sites: Mapping[str, Site]
     wants: Wants
-    prefix: str = ""  #: of the sites' names, in a pass
-    failed: Mapping[str, str] = field(default_factory=dict)  #: sites that were not seen after all
+    in_pass: str = TRAIN
+    failed: Mapping[Site, str] = field(default_factory=dict)  #: sites that were not seen after all
 
     def __bool__(self) -> bool:
         return bool(self.wants and self.tensors)
@@ -195,12 +195,12 @@ class Shown:
         want = self.wants.at(site.place)
         if want is None:
             return None
-        return replace(site, name=self.prefix + name) if self.prefix else site, want
+        return site.within(self.in_pass), want
 
-    def names(self) -> list[str]:
+    def names(self) -> list[Site]:
         """The sites that are wanted, without waiting for the step."""
         found = (self.wanted(name) for name in self.sites if name not in self.failed)
-        return [where[0].name for where in found if where is not None]
+        return [where[0] for where in found if where is not None]
 
     def single(self) -> Iterator[tuple[Site, Want, Any]]:
         """What was handed out by itself."""
@@ -211,13 +211,13 @@ class Shown:
 
     def values(self, border: Border) -> dict[str, Any]:
         """By name all that somebody may want to look at."""
-        found = {site.name: value for site, _, value in self.single() if site.place != SAMPLE_LOSS}
+        found: dict[str, Any] = {site: value for site, _, value in self.single() if site.place != SAMPLE_LOSS}
         for vector, layout in self.joined:
             array = border.to_numpy(vector)
             for part in parts(border.to_numpy(layout)):
                 where = self.wanted(part.name)
                 if where is not None:
-                    found[where[0].name] = part.of(array)
+                    found[where[0]] = part.of(array)
         return found
 
     def nbytes(self, border: Border) -> int:
@@ -265,7 +265,7 @@ def seen(site: Site, want: Want, value: Any, border: Border) -> Seen:
             step = stride(rows, length)
             if step > 1:
                 array = np.ascontiguousarray(array.reshape(rows, length)[::step])
-    return Seen(Head(site.name, shape, _name_of(array.dtype), site.batched and len(shape) > 0), array)
+    return Seen(Head(site, shape, _name_of(array.dtype), site.batched and len(shape) > 0), array)
 
 
 def one_loss(array: Array) -> Array:
@@ -278,9 +278,7 @@ def kept(site: Site, want: Want, array: Array, at: Moment) -> Record:
     tensor = _first(array, want, site)
     if tensor.nbytes < array.nbytes:
         tensor = tensor.copy()  # a view would hold on to the whole tensor
-    return Record(
-        site.name, at, array.shape, _name_of(array.dtype), None, tensor, site.batched and array.ndim > 0
-    )
+    return Record(site, at, array.shape, _name_of(array.dtype), None, tensor, site.batched and array.ndim > 0)
 
 
 def reduced(site: Site, want: Want, value: Mapping[str, Any], at: Moment, border: Border) -> Record:
@@ -291,7 +289,7 @@ def reduced(site: Site, want: Want, value: Mapping[str, Any], at: Moment, border
     dtype = border.to_numpy(value["like"]).dtype
     stats = in_step.unpack([border.to_numpy(part) for part in value["stats"]]) if want.stats else None
     tensor = border.to_numpy(value["tensor"]) if want.tensor else None
-    return Record(site.name, at, shape, dtype.name, stats, tensor, site.batched and len(shape) > 0)
+    return Record(site, at, shape, dtype.name, stats, tensor, site.batched and len(shape) > 0)
 
 
 def add_to_average(average: Average, site: Site, value: Any, at: Moment, border: Border) -> None:

@@ -20,10 +20,10 @@ import numpy as np
 
 from fitscope.pipeline.handover import Border
 from fitscope.record import Moment, Samples
+from fitscope.sites import Site
 
 Array = np.ndarray[Any, Any]
 Groups = Mapping[str, Mapping[str, Any]]  #: parts of the samples ("y", "mask", …), each by output or input
-PREFIX = "sample_loss/"
 
 
 class SampleLosses:
@@ -35,14 +35,13 @@ class SampleLosses:
         self._border = border
         self._tell = note  # of a site, why it is not what it might be
         self._told: set[tuple[str, str]] = set()
-        self._site = "sample_loss"
+        self._site = Site("sample_loss")
 
-    def of(self, at: Moment, phase: str, shown: Mapping[str, Any]) -> list[Samples]:
-        """One `Samples` for each output that has a loss, from what the step showed, by the ends of the sites' names."""
-        self._site = "sample_loss" if phase == "train" else f"{phase}/sample_loss"
+    def of(self, at: Moment, in_pass: str, shown: Mapping[tuple[str, str], Any]) -> list[Samples]:
+        """One `Samples` for each output that has a loss, from what the step showed, by the labels and parts of its sites."""
+        self._site = Site("sample_loss").within(in_pass)
         groups: dict[str, dict[str, Any]] = {}
-        for name, tensor in shown.items():
-            group, suffix = _split(name)
+        for (group, suffix), tensor in shown.items():
             groups.setdefault(group, {})[suffix] = tensor
         parts = _parts_of_loss(self._model)
         own = groups.get("loss", {}).get("")  # of a step whose loss is not one number
@@ -50,7 +49,7 @@ class SampleLosses:
         if not parts or "y_pred" not in groups:
             if own is not None:
                 values = np.asarray(own, np.float64).reshape(len(own), -1).mean(axis=1)
-                return [Samples(at, phase, "", ids if ids and len(ids) == len(values) else None, values)]
+                return [Samples(at, in_pass, "", ids if ids and len(ids) == len(values) else None, values)]
             self._note(
                 "the step does not use a loss given to compile(), so its samples have none of their own"
             )
@@ -76,7 +75,7 @@ class SampleLosses:
             found.append(
                 Samples(
                     at,
-                    phase,
+                    in_pass,
                     str(name) if len(parts) > 1 else "",
                     ids,
                     shares if factor is None else shares * float(factor),
@@ -119,12 +118,6 @@ def _by_elements(loss: Any) -> bool:
 def _parts_of_loss(model: Any) -> list[Any]:
     """The losses given to compile(), in the order in which Keras computes them: (path, loss, weight, name)."""
     return list(getattr(getattr(model, "_compile_loss", None), "_flat_losses", None) or ())
-
-
-def _split(name: str) -> tuple[str, str]:
-    """The part of a sample, and which of them: "y/head" → "y", "/head"; "mask[1]" → "mask", "[1]"."""
-    end = min((i for i in (name.find("/"), name.find("[")) if i >= 0), default=len(name))
-    return name[:end], name[end:]
 
 
 def _of_output(groups: Groups, part: str, *, output: str, number: int) -> Any:

@@ -15,9 +15,8 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from fitscope.read.parts import Held, Part, Rest
+from fitscope.read.parts import Held, Part
 from fitscope.read.run import Run
-from fitscope.store import schema
 
 
 class Exchange(NamedTuple):
@@ -55,7 +54,7 @@ class Follow:
             for part in some:
                 assert isinstance(part.source, Held)
                 counts += part.source.counted()
-            rest = Part(Rest(whole.source, counts), whole.key, whole.end, schema.STATS_SCHEMA)
+            rest = whole.without(counts)
             found.append(Exchange(whole, some, rest))
         return found
 

@@ -20,10 +20,11 @@ from fitscope.store._base import Objects
 class Following:
     """The parts a run is merged from, kept up to date."""
 
-    def __init__(self, objects: Objects, run_id: str) -> None:
+    def __init__(self, objects: Objects, run_id: str, written_as: int = schema.FORMAT) -> None:
         self.objects = objects
         self.damaged = DamageReport(run_id)
-        self.tables = {name: Table(name, objects, self.damaged) for name in schema.TABLES}
+        older = written_as < schema.FORMAT
+        self.tables = {name: Table(name, objects, self.damaged, older=older) for name in schema.TABLES}
         self._attempts: dict[str, dict[str, Any]] = {}
         self._ranks: dict[tuple[int, int], Rank] = {}
 

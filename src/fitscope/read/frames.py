@@ -20,7 +20,7 @@ from fitscope.reduce.stats import NAMES, ZERO_BUCKET, edges
 MOMENT = ("step", "epoch", "batch")
 EPOCH = ("captures", "step", "time", *NAMES, "cosine")  #: the columns over an epoch
 SAMPLE = (
-    "step", "epoch", "batch", "sample", "phase", "output", "id", "loss", "weight", "target", "prediction",
+    "step", "epoch", "batch", "sample", "pass", "output", "id", "loss", "weight", "target", "prediction",
     "time",
 )  # fmt: skip
 
@@ -155,8 +155,8 @@ def samples(table: pa.Table) -> pd.DataFrame:
         if frame[name].dtype == object:
             frame[name] = frame[name].map(_number_or_array)
     # A pass describes the weights that the training step of the same number starts from: it comes first.
-    frame["training"] = frame["phase"] == "train"
-    walk = ["step", "training", "epoch", "phase"]
+    frame["training"] = frame["pass"] == "train"
+    walk = ["step", "training", "epoch", "pass"]
     place = frame["batch"].astype("int64") * (1 << 32) + frame["sample"]
     frame["again"] = _restarts(place, [frame[name] for name in (*walk, "output", "rank")])
     batch = [*walk, "again", "batch", "output"]

@@ -21,11 +21,11 @@ class Identity(str):
     steps: list[int]  #: at which training steps it was proven
     why: str  #: it is so; empty where the proof says it all
     known: bool  #: whether the run says anything about it
-    phases: dict[str, Identity]  #: the same of each part: "train", "validation", "evaluate", "predict"
+    passes: dict[str, Identity]  #: the same of each part: "train", "validation", "evaluate", "predict"
 
     def __new__(cls, word: str, steps: Iterable[int] = (), why: str = "") -> Identity:
         made = super().__new__(cls, word)
-        made.steps, made.why, made.known, made.phases = list(steps), why, True, {}
+        made.steps, made.why, made.known, made.passes = list(steps), why, True, {}
         return made
 
     @property
@@ -65,9 +65,9 @@ def identity_of(statuses: Iterable[Mapping[str, Any]]) -> Identity:
         nothing = Identity("proven" if empty else "not provable", why=why)
         nothing.known = False
         return nothing
-    phases = {phase: _worst(some) for phase, some in parts.items()}
-    whole = _worst(list(phases.values()))
-    whole.phases = phases
+    passes = {phase: _worst(some) for phase, some in parts.items()}
+    whole = _worst(list(passes.values()))
+    whole.passes = passes
     return whole
 
 

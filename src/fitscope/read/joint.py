@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fitscope.errors import RunError
-from fitscope.record import pass_of
+from fitscope.sites import pass_of
 
 Array = np.ndarray[Any, Any]
 

@@ -21,15 +21,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from fitscope.record import PASSES
+from fitscope.sites import TRAIN
 from fitscope.store._base import Objects
 from fitscope.store.places import is_local
+from fitscope.store.tables import facts
 from fitscope.store.tail import SITES, sort
 
-_REPETITIVE = ("site", "dtype", "phase", "output")  # columns of few names: kept as dictionaries
+_REPETITIVE = ("site", "kind", "layer", "weight", "pass", "dtype", "output")
+
+FACTS = {"kind", "layer", "weight", "pass"}  #: columns that say what a site is
 
 #: Where rows are: in which row group, None for all together, and there one stretch or the number of each.
 Place = tuple[int | None, slice | np.ndarray[Any, Any]]
+
+
+def _repetitive(form: pa.Schema) -> list[str]:
+    """The columns of few names, which are kept as dictionaries. A sample's `weight` is a number."""
+    return [name for name in _REPETITIVE if name in form.names and pa.types.is_string(form.field(name).type)]
 
 
 class Source(ABC):
@@ -60,7 +68,8 @@ class Source(ABC):
 class Stored(Source):
     """A Parquet file in a store."""
 
-    def __init__(self, objects: Objects, key: str, form: pa.Schema) -> None:
+    def __init__(self, objects: Objects, key: str, form: pa.Schema, *, older: bool = False) -> None:
+        self._older = older  # it may lack the facts of sites
         self._objects = objects
         self._key = key
         self._form = form
@@ -107,7 +116,7 @@ class Stored(Source):
             pa.OSFile(self._objects.describe(self._key)) if local else pa.BufferReader(self.fetch()),
             metadata=self._footer,
             page_checksum_verification=True,
-            read_dictionary=[name for name in _REPETITIVE if name in self._form.names],
+            read_dictionary=[name for name in _repetitive(self._form) if not (self._older and name in FACTS)],
         )
         self._footer = file.metadata
         return file
@@ -157,8 +166,9 @@ class Held(Whole):
 
     def __init__(self, batches: Sequence[pa.RecordBatch]) -> None:
         table = pa.Table.from_batches(batches).replace_schema_metadata()
+        repetitive = _repetitive(table.schema)
         for place, name in enumerate(table.column_names):
-            if name in _REPETITIVE:
+            if name in repetitive:
                 table = table.set_column(place, name, table[name].combine_chunks().dictionary_encode())
         self.table = sort(table, "site") if "site" in table.column_names else table
 
@@ -193,20 +203,33 @@ class Rest(Whole):
 class Part:
     """One immutable part of a table; `end` is the step at which a later attempt took over.
 
-    `becomes` is the key of the part that its rows will be in, of rows that are not in one yet.
+    `becomes` is the key of the part that its rows will be in, of rows that are not in one yet. `older`: the run was begun in an
+    older format, so columns may be missing.
     """
 
     def __init__(
-        self, source: Source, key: str, end: int | None, form: pa.Schema, becomes: str | None = None
+        self,
+        source: Source,
+        key: str,
+        end: int | None,
+        form: pa.Schema,
+        becomes: str | None = None,
+        *,
+        older: bool = False,
     ) -> None:
         self.source = source
         self.key = key
         self.end = end
         self.becomes = becomes
         self._form = form
+        self._older = older
         self._columns_bytes = 0
         self._columns: dict[tuple[int | None, str], pa.Array] = {}  # of a row group, or of all together
         self._where: Mapping[str, list[Place]] | None = None if "site" in form.names else {}
+
+    def without(self, taken: Counter[str]) -> Part:
+        """The same part without the first rows of each site, so many as were taken."""
+        return Part(Rest(self.source, taken), self.key, self.end, self._form, older=self._older)
 
     @property
     def kept_bytes(self) -> int:
@@ -263,22 +286,40 @@ class Part:
         shared = pc.equal(table["step"], self.end)
         counts = pc.less(table["step"], self.end)
         if pc.any(shared).as_py():
-            whose = "site" if "site" in self._form.names else "phase"
-            counts = pc.or_(counts, pc.and_(shared, _of_passes(self.read([whose])[whose])))
+            of_pass = pc.not_equal(self.read(["pass"])["pass"].cast(pa.string()), TRAIN)
+            counts = pc.or_(counts, pc.and_(shared, of_pass))
         return table.filter(counts)
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Reads columns from the store, all by default. One that an older part does not have is null."""
-        return self._formed(self.source.read(columns), columns or ())
+        return self._formed(self.source.read(self._asked(columns)), columns or ())
 
     def _read_group(self, columns: Sequence[str], group: int) -> pa.Table:
-        return self._formed(self.source.read_group(columns, group), columns)
+        return self._formed(self.source.read_group(self._asked(columns) or (), group), columns)
+
+    def _asked(self, columns: Sequence[str] | None) -> Sequence[str] | None:
+        """The columns to ask the file for: in format 1 the facts of a site are in its name, and `pass` is called `phase`."""
+        if not self._older or columns is None or not FACTS & {*columns}:
+            return columns
+        return [*{*columns, "site" if "site" in self._form.names else "phase"}]
 
     def _formed(self, table: pa.Table, columns: Iterable[str]) -> pa.Table:
         for name in columns:
             if name not in table.column_names:
-                table = table.append_column(name, pa.nulls(table.num_rows, self._form.field(name).type))
+                table = table.append_column(name, self._derived(table, name))
+            elif self._older and name in FACTS:  # as those that are derived
+                place = table.column_names.index(name)
+                table = table.set_column(place, name, table[name].cast(self._form.field(name).type))
         return table
+
+    def _derived(self, table: pa.Table, name: str) -> pa.Array:
+        """A column that an older part does not have."""
+        if name in FACTS and "site" in table.column_names:
+            sites = table["site"].combine_chunks()
+            return facts(sites.dictionary.to_pylist())[name].take(sites.indices).dictionary_decode()
+        if name == "pass" and "phase" in table.column_names:
+            return table["phase"].combine_chunks()
+        return pa.nulls(table.num_rows, self._form.field(name).type)
 
     def _survey(self, columns: Sequence[str]) -> None:
         """Finds out where the rows of each site are. If that takes reading them, `columns` are read as well."""
@@ -314,12 +355,6 @@ def _picked(array: pa.Array, rows: slice | np.ndarray[Any, Any]) -> pa.Array:
     if isinstance(rows, slice):
         return array.slice(rows.start, rows.stop - rows.start)
     return array.take(pa.array(rows))
-
-
-def _of_passes(column: Any) -> Any:
-    """Which rows are of a pass, told by their sites or by their phases."""
-    heads = f"^({'|'.join(PASSES)})(/|$)"
-    return pc.match_substring_regex(column.cast(pa.string()), heads)
 
 
 def _rows_by_site(column: Any) -> dict[str, list[Place]]:

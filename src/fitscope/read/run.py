@@ -15,9 +15,9 @@ from fitscope.errors import FitscopeWarning, RunError, one_of
 from fitscope.read.damage import Damage
 from fitscope.read.following import Following
 from fitscope.read.identity import Identity, identity_of
-from fitscope.record import pass_of
 from fitscope.reduce.average import Average
 from fitscope.reduce.stats import NAMES
+from fitscope.sites import abbreviates, pass_of
 from fitscope.store import schema
 from fitscope.store._base import Objects
 
@@ -42,7 +42,7 @@ class Run:
         self.path = objects.describe()
         self.info = document  #: run.json: software, model, plan and notes as of the start
         self.created = datetime.fromtimestamp((document.get("created_ns") or 0) / 1e9, UTC)
-        self._now = Following(objects, self.id)
+        self._now = self._follow(objects)
         self._captured: dict[str, tuple[Any, Captures]] = {}  # by site, with what it was made of
 
     def __repr__(self) -> str:
@@ -139,7 +139,7 @@ class Run:
 
     def refresh(self) -> Run:
         """Starts afresh, also with what was damaged. Following a live run does not need it."""
-        self._now = Following(self._now.objects, self.id)
+        self._now = self._follow(self._now.objects)
         self._captured = {}
         self._now.look()
         return self
@@ -321,6 +321,9 @@ class Run:
         """The full name of a site: `weights/kernel` finds `weights/dense/kernel` if only that fits."""
         return self._resolve(site, self.sites, "a site")
 
+    def _follow(self, objects: Objects) -> Following:
+        return Following(objects, self.id, self.info.get("format", schema.FORMAT))
+
     # ---- from the parts to the whole ----------------------------------------------------------------
 
     def _statuses(self, *, newest: bool = False) -> list[dict[str, Any]]:
@@ -330,7 +333,7 @@ class Run:
     def _resolve(self, site: str, sites: list[str], what: str) -> str:
         if site in sites:
             return site
-        found = [name for name in sites if _abbreviates(site, name)]
+        found = [name for name in sites if abbreviates(site, name)]
         if len(found) == 1:
             return found[0]
         if found:
@@ -395,11 +398,3 @@ def _counts(step: int | None, end: int | None, site: str) -> bool:
     if step is None or end is None:
         return step is not None
     return step <= end if pass_of(site) else step < end
-
-
-def _abbreviates(short: str, name: str) -> bool:
-    """Whether the parts of `short` occur in `name` in this order, the last as its last."""
-    *wanted, last = short.split("/")
-    *there, end = name.split("/")
-    remaining = iter(there)
-    return last == end and all(part in remaining for part in wanted)

@@ -14,7 +14,7 @@ import pandas as pd
 
 from fitscope.errors import RunError
 from fitscope.read.tables import Table
-from fitscope.record import PASSES
+from fitscope.sites import TRAIN
 from fitscope.store import schema
 
 
@@ -46,19 +46,17 @@ def _ask(query: str, tables: Sequence[Table], ends: Mapping[int, int | None]) ->
             there = {name: source for name, source in sources.items() if source is not None}
             for name, source in there.items():
                 connection.register(name, source)
-            where = _owned(table, ends)
+            where = _owned(ends)
             rows = " UNION ALL ".join(f"SELECT * FROM {name}{where}" for name in there)
             connection.execute(f"CREATE VIEW {table.name} AS {rows}")
         frame: pd.DataFrame = connection.sql(query).df()
         return frame
 
 
-def _owned(table: Table, ends: Mapping[int, int | None]) -> str:
+def _owned(ends: Mapping[int, int | None]) -> str:
     """The condition that a row counts, as `Part.owned` has it."""
-    whose = "site" if "site" in table.form.names else "phase"
-    of_pass = f"regexp_matches({whose}, '^({'|'.join(PASSES)})(/|$)')"
     rules = [
-        f"(attempt = {number} AND (step > {end} OR (step = {end} AND NOT {of_pass})))"
+        f"(attempt = {number} AND (step > {end} OR (step = {end} AND pass = '{TRAIN}')))"
         for number, end in ends.items()
         if end is not None
     ]

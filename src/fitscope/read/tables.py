@@ -45,8 +45,9 @@ class _Tail:
 class Table:
     """All parts of one table (`stats`, `samples`) of a run."""
 
-    def __init__(self, name: str, run: Objects, damaged: DamageReport) -> None:
+    def __init__(self, name: str, run: Objects, damaged: DamageReport, *, older: bool = False) -> None:
         self.name = name
+        self._older = older  # the run was begun in an older format: parts may lack columns
         self.form = schema.TABLES[name]
         self._run = run
         self._damaged = damaged
@@ -73,7 +74,13 @@ class Table:
             key = f"{base}/{name}"
             known = self._parts.get(key)
             if name.endswith(".parquet") and (known is None or known.end != end):
-                self._parts[key] = Part(Stored(self._run, key, self.form), key, end, self.form)
+                self._parts[key] = Part(
+                    Stored(self._run, key, self.form, older=self._older),
+                    key,
+                    end,
+                    self.form,
+                    older=self._older,
+                )
                 if known is not None:  # rows of it count no more: so may not the sites
                     self._sites, self._surveyed = set(), set()
         waiting = self._tails.get(folder)
@@ -103,7 +110,8 @@ class Table:
                 # named so that they come after all parts
                 whole = f"{folder}/{self.name}/{part}"
                 name = f"{whole}+{len(known.parts):04d}"
-                known.parts.append(Part(Held(batches), name, end, self.form, becomes=whole))
+                held = Held(batches)
+                known.parts.append(Part(held, name, end, self.form, becomes=whole, older=self._older))
 
     def _drop_tail(self, folder: str) -> None:
         known = self._tails.pop(folder, None)
@@ -172,6 +180,11 @@ class Table:
         stored = {part: part.source for part in self.parts if isinstance(part.source, Stored)}
         if not stored:
             return None
+        if self._older:
+            tables = (self.take(part, self.form.names) for part in stored)
+            return ds.dataset(
+                pa.concat_tables([table.cast(self.form) for table in tables if table is not None])
+            )
         if is_local(self._run):
             return ds.dataset([self._run.describe(part.key) for part in stored], self.form, format=form)
         self._each(list(stored), lambda part: stored[part].fetch())

@@ -23,7 +23,7 @@ from xarray.core import indexing  # documented for backends, though under `core`
 from fitscope.errors import RunError
 from fitscope.read.joint import Joint, padding
 from fitscope.read.stored import Array, Index, StoredArray
-from fitscope.record import pass_of
+from fitscope.sites import pass_of
 
 BLOCK_BYTES = 64 << 20  #: of a pass that are read at once
 

@@ -13,11 +13,12 @@ import numpy as np
 from fitscope.show.data.gather import Gathered
 from fitscope.show.data.matrix import INF, NAN, VALUE, Array, Cells, Matrix
 from fitscope.show.data.measures import Columns, Groups
-from fitscope.show.data.rows import AFTER, BEFORE, OF_LAYERS, OF_WEIGHTS, Row
+from fitscope.show.data.rows import AFTER, BEFORE, Row
 from fitscope.show.squeeze import INF as INF_MARK
 from fitscope.show.squeeze import MISSING, Grid
 from fitscope.show.squeeze import NAN as NAN_MARK
 from fitscope.show.squeeze import VALUE as VALUE_MARK
+from fitscope.sites import OF_LAYERS, OF_WEIGHTS
 
 #: The measures of the terminal, of those that a run has.
 SHOWN = ("activations.rms", "gradients.rms", "updates.ratio", "activations.zeros")

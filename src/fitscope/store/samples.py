@@ -21,7 +21,7 @@ ROW_BYTES = 60  #: a row on disk beside its target and prediction, guessed high
 
 _FLOATS = ("time", "loss", "weight", "target.list.element", "prediction.list.element")
 _INTEGERS = ("step", "epoch", "batch", "sample")
-_DICTIONARIES = ["phase", "output", "id"]
+_DICTIONARIES = ["pass", "output", "id"]
 _ENCODINGS = dict.fromkeys(_FLOATS, "BYTE_STREAM_SPLIT") | dict.fromkeys(_INTEGERS, "DELTA_BINARY_PACKED")
 _STATISTICS = ["step"]
 
@@ -100,7 +100,7 @@ class SamplesRows(Rows):
             "attempt": pa.repeat(pa.scalar(self._origin[0], pa.int16()), self._count),
             "rank": pa.repeat(pa.scalar(self._origin[1], pa.int32()), self._count),
             "sample": pa.array(np.concatenate([np.arange(length, dtype=np.int32) for length in lengths])),
-            "phase": each([samples.phase for samples in batches], "phase"),
+            "pass": each([samples.in_pass for samples in batches], "pass"),
             "output": each([samples.output for samples in batches], "output"),
             "id": own("id", of="ids"),
             **{name: own(name) for name in ("loss", "weight", "target", "prediction")},
@@ -127,7 +127,7 @@ def storable(samples: Samples) -> Samples:
     if len(lengths) > 1:
         said = {name: len(column) for name, column in columns.items() if column is not None}
         raise ValueError(f"the columns of a batch's samples differ in length: {said}")
-    return Samples(samples.at, samples.phase, samples.output, **columns)  # type: ignore[arg-type]
+    return Samples(samples.at, samples.in_pass, samples.output, **columns)  # type: ignore[arg-type]
 
 
 def _each(column: Array | None) -> Array | None:

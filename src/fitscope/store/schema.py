@@ -30,6 +30,8 @@ History
     1   2026-11   first; then columns, tables and objects that an older reader does not miss: `cosine`,
                   `samples`, `averages`, `tail` (without it the newest rows of a long run that is still going, or
                   was killed, come later or not at all)
+    2   2026-11   the facts of a site as columns of `stats`: `kind`, `layer`, `weight`, `pass`; in `samples` the
+                  column `phase` is called `pass` too. Format 1 is still read: its columns are derived from names
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ from urllib.parse import quote
 import pyarrow as pa
 
 #: The version of this layout. It grows when an old reader would misread a new run, not for every new field.
-FORMAT = 1
+FORMAT = 2
 
 RUN = "run.json"
 #   format        FORMAT at the time of writing
@@ -87,7 +89,11 @@ STATS_SCHEMA = pa.schema(
         ("time", pa.float64()),  # seconds since 1970
         ("attempt", pa.int16()),  # which start of the training wrote it
         ("rank", pa.int32()),  # which of its processes
-        ("site", pa.string()),
+        ("site", pa.string()),  # its name, made of the four below (see sites.py)
+        ("kind", pa.string()),  # activations, gradients, weights, loss, …, changes/activations, …
+        ("layer", pa.string()),  # the path of the layer, else null
+        ("weight", pa.string()),  # the name of the weight in its layer, else null
+        ("pass", pa.string()),  # train, validation, evaluate or predict
         ("dtype", pa.string()),  # of the whole tensor in the step
         ("shape", pa.list_(pa.int64())),  # likewise
         ("batched", pa.bool_()),  # the first axis counts samples
@@ -121,7 +127,7 @@ SAMPLES_SCHEMA = pa.schema(
         ("attempt", pa.int16()),
         ("rank", pa.int32()),
         ("sample", pa.int32()),  # its row in the batch, of this rank
-        ("phase", pa.string()),  # train, validation, evaluate or predict
+        ("pass", pa.string()),  # train, validation, evaluate or predict
         ("output", pa.string()),  # the model's output, empty unless it has several
         (
             "id",

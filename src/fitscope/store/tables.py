@@ -7,6 +7,7 @@ included) and one site is one stretch of rows.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import pyarrow.compute as pc
 
 from fitscope.record import Block, Head
 from fitscope.reduce.stats import COUNTS, MOMENTS
+from fitscope.sites import Site
 from fitscope.store.parts import Encoding, Rows
 from fitscope.store.schema import STATS, STATS_SCHEMA
 
@@ -26,7 +28,7 @@ ROW_BYTES = 150  #: a row on disk, guessed high
 # faster. Buckets are left as they are: rows of a site repeat most of them, which zstd sees.
 _FLOATS = ("time", "value", "mean", "std", "min", "max", "rms", "cosine", "counts.list.element")
 _INTEGERS = ("step", "epoch", "batch", "count", "zeros", "negatives", "nans", "infs")
-_DICTIONARIES = ["site", "dtype"]
+_DICTIONARIES = ["site", "kind", "layer", "weight", "pass", "dtype"]
 _ENCODINGS = dict.fromkeys(_FLOATS, "BYTE_STREAM_SPLIT") | dict.fromkeys(_INTEGERS, "DELTA_BINARY_PACKED")
 _STATISTICS = ["step", "site"]  # what one can skip parts by; the rest would only fill the footer
 
@@ -103,16 +105,29 @@ class StatsRows(Rows):
                 of[id(block.heads)] = np.array([known.setdefault(head, len(known)) for head in block.heads])
             rows.append(of[id(block.heads)])
         places = np.concatenate(rows)
-        names = sorted({head.site for head in known})
+        names = sorted({Site.parse(head.site) for head in known})
         code = {name: index for index, name in enumerate(names)}
         codes = np.array([code[head.site] for head in known], np.int32)[places]
         shapes = pa.array([head.shape for head in known], pa.list_(pa.int64()))
         return codes, {
             "site": pa.DictionaryArray.from_arrays(codes, pa.array(names, pa.string())),
+            **{name: column.take(pa.array(codes)) for name, column in facts(names).items()},
             "dtype": pa.array([head.dtype for head in known]).dictionary_encode().take(pa.array(places)),
             "shape": shapes.take(pa.array(places)),
             "batched": np.array([head.batched for head in known])[places],
         }
+
+
+def facts(sites: Iterable[str]) -> dict[str, pa.DictionaryArray]:
+    """The columns that say what a site is, a row for each of these sites."""
+    known = [Site.parse(site) for site in sites]
+    columns = {
+        "kind": [site.kind for site in known],
+        "layer": [site.layer or None for site in known],
+        "weight": [site.weight or None for site in known],
+        "pass": [site.in_pass for site in known],
+    }
+    return {name: pa.array(column, pa.string()).dictionary_encode() for name, column in columns.items()}
 
 
 _MOMENT = ("step", "epoch", "batch", "time")

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,28 +42,32 @@ class Harvest:
     """What one training step showed: a framework tensor for every site that was passed."""
 
     tensors: dict[str, Any] = field(default_factory=dict)
-    sites: dict[str, Site] = field(default_factory=dict)
-    failed: dict[str, str] = field(default_factory=dict)  #: site → why it could not be seen
+    sites: dict[str, Site] = field(default_factory=dict)  #: by name: a trace hands back plain strings
+    failed: dict[Site, str] = field(default_factory=dict)  #: site → why it could not be seen
     noted: list[str] = field(default_factory=list)  #: what the user should hear of
     broken: Exception | None = None  #: why nothing of it could be handed out, after a step that did run
 
-    def rename(self, names: Mapping[str, str]) -> None:
+    def rename(self, names: Mapping[Site, Site]) -> None:
         """Gives sites the names that they have in the end, and keeps their order."""
         if names:
-            for mine in (self.tensors, self.failed):
-                renamed = {names.get(name, name): value for name, value in mine.items()}
-                mine.clear()
-                mine.update(renamed)
-            sites = [replace(site, name=names.get(name, name)) for name, site in self.sites.items()]
+            _renamed(self.tensors, names)
+            _renamed(self.failed, names)
+            sites = [names.get(site, site) for site in self.sites.values()]
             self.sites.clear()
-            self.sites.update({site.name: site for site in sites})
+            self.sites.update({site: site for site in sites})
 
     def account(self) -> None:
         """Every site that was passed has a value or a reason: gives a reason to those that have neither."""
         for name, site in self.sites.items():
-            if name not in self.tensors and name not in self.failed:
-                gradient = site.place[0] == "gradients"
-                self.failed[name] = NO_GRADIENT if gradient else "the step did not hand it out"
+            if name not in self.tensors and site not in self.failed:
+                gradient = site.base == "gradients"
+                self.failed[site] = NO_GRADIENT if gradient else "the step did not hand it out"
+
+
+def _renamed(mine: dict[Any, Any], names: Mapping[Site, Site]) -> None:
+    renamed = {names.get(name, name): value for name, value in mine.items()}
+    mine.clear()
+    mine.update(renamed)
 
 
 NO_GRADIENT = "the step computes no gradient of it: nothing that it is made from is trained, or the loss is not made from it"
@@ -97,8 +101,8 @@ class TapFailed(Exception):  # noqa: N818 - a message between adapter and dispat
 
 def numbers_inside(collector: Collector, site: Site, what: str) -> Site:
     """Where the numbers of a sparse or ragged tensor are recorded; says so of the site itself."""
-    inside = replace(site, name=f"{site.name}/values", batched=False)
-    collector.failed[site.name] = f"it is a {what} tensor; the numbers in it are recorded as {inside.name}"
+    inside = site.but(part=f"{site.part}/values", batched=False)
+    collector.failed[site] = f"it is a {what} tensor; the numbers in it are recorded as {inside}"
     return inside
 
 
@@ -131,7 +135,7 @@ def wanted_weights(ask: Ask) -> Iterator[tuple[Any, Site]]:
     for weight in ask.anatomy.weights:
         for kind in ("weights", "updates"):
             if (kind, weight.path) in ask.wants:
-                yield weight, Site(f"{kind}/{weight.path}", (kind, weight.path), False)
+                yield weight, Site.at((kind, weight.path))
 
 
 #: The user's own compiled step: takes and returns what Keras, or the user's loop, gives it and expects of it.

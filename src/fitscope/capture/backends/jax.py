@@ -105,16 +105,16 @@ class _Collector:
         if isinstance(tensor, JAXSparse):
             self.see(numbers_inside(self, site, "sparse"), tensor.data)
             return tensor
-        self.harvest.sites[site.name] = site
-        _tap(jnp.asarray(tensor), site.name)
+        self.harvest.sites[site] = site
+        _tap(jnp.asarray(tensor), str(site))
         return tensor
 
     def see_gradient(self, site: Site, tensor: Any) -> Any:
         if not isinstance(tensor, jax.Array) or not jnp.issubdtype(tensor.dtype, jnp.floating):
-            self.failed[site.name] = NOT_FLOATING
+            self.failed[site] = NOT_FLOATING
             return tensor
-        self.harvest.sites[site.name] = site
-        out = _gradient_tap(site.name)(tensor)
+        self.harvest.sites[site] = site
+        out = _gradient_tap(str(site))(tensor)
         # Keras keeps a mask beside the tensor it belongs to; ours is a new one.
         from keras.src import backend
 
@@ -231,7 +231,7 @@ def _with_loss(collector: _Collector, ask: Ask) -> Any:
             @functools.wraps(fun)  # its signature tells JAX which arguments have names
             def seen(*args: Any, **kwargs_: Any) -> Any:
                 out = fun(*args, **kwargs_)
-                with kept(collector, "loss"):
+                with kept(collector, Site.at(LOSS)):
                     collector.losses.differentiated(out[0] if kwargs.get("has_aux") else out)
                 return out
 
@@ -250,7 +250,7 @@ def _with_loss_of_public(collector: _Collector) -> Any:
             @functools.wraps(fun)
             def seen(*fun_args: Any, **fun_kwargs: Any) -> Any:
                 out = fun(*fun_args, **fun_kwargs)
-                with kept(collector, "loss"):
+                with kept(collector, Site.at(LOSS)):
                     collector.losses.differentiated(out[0] if isinstance(out, tuple) else out)
                 return out
 
@@ -267,14 +267,14 @@ def _single_step(ask: Ask, collector: _Collector, state: Any, data: Any) -> Any:
     with _tagging(ask, collector):
         show_batch(wants, ask.anatomy, collector, data)
         before: dict[int, Any] = {}
-        with kept(collector, *(f"{kind}/{path}" for kind, path in wants if kind in ("weights", "updates"))):
+        with kept(collector, *(Site.at(place) for place in wants if place[0] in ("weights", "updates"))):
             before = _weights(model, state)
             _show(collector, ask, "weights", before)
         logs, after_state = getattr(model, PHASES[ask.phase][1])(state, data)
         if ask.phase == "predict":  # its step returns only what may have changed
             after_state = (state[0], after_state)
         if ask.phase == "train" and before:
-            with kept(collector, *(f"updates/{path}" for kind, path in wants if kind == "updates")):
+            with kept(collector, *(Site.at(place) for place in wants if place[0] == "updates")):
                 after = _weights(model, after_state)
                 _show(collector, ask, "updates", {k: (after[k], before[k]) for k in after})
     return logs, after_state
@@ -286,7 +286,7 @@ def _show(collector: _Collector, ask: Ask, kind: str, values: dict[int, Any]) ->
             value = values[id(weight.variable)]
             if kind == "updates":
                 value = value[0] ^ value[1] if value[0].dtype == jnp.bool_ else value[0] - value[1]
-            guarded(collector, Site(f"{kind}/{weight.path}", (kind, weight.path), False), value)
+            guarded(collector, Site.at((kind, weight.path)), value)
 
 
 def _weights(model: Any, state: Any) -> dict[int, Any]:
@@ -305,15 +305,16 @@ def _traced(ask: Ask, fresh: Any, args: tuple[Any, ...], zero: Any, traced: Trac
     traced.lasting = _lasting_effects(jaxpr.jaxpr) if jaxpr.effects else []
     found: dict[str, Any] = {}
     flat = _harvest(jaxpr.jaxpr, jaxpr.consts, jax.tree.leaves(args), found, silent=silent)
-    names = collector.losses.names()
+    names: dict[str, str] = dict(collector.losses.names().items())
     found = {names.get(name, name): value for name, value in found.items()}
     seen = traced.seen
     seen.sites.update(collector.harvest.sites)
     seen.failed.update(collector.failed)
     seen.noted[:] = collector.noted
     seen.broken = collector.harvest.broken
-    for name in collector.harvest.sites.keys() - found.keys() - seen.failed.keys():
-        seen.failed[name] = _unseen(name)
+    for name, site in collector.harvest.sites.items():
+        if name not in found and site not in seen.failed:
+            seen.failed[site] = _unseen(site)
     found = {name: _own_copy(value, zero) for name, value in found.items()}
     result = jax.tree.unflatten(jax.tree.structure(shape), flat)
     return result, ask.finish(found, collector.harvest.sites)
@@ -434,8 +435,8 @@ class JaxAdapter(Adapter):
         return jax.default_backend() != "cpu"
 
 
-def _unseen(name: str) -> str:
-    if name.startswith("gradients/"):
+def _unseen(site: Site) -> str:
+    if site.base == "gradients":
         return f"{NO_GRADIENT}; or the step does so in a loop or a branch, where it has no single value"
     return "it is computed inside a loop or a branch, where it has no single value"
 

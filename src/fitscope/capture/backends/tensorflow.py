@@ -17,7 +17,6 @@ import threading
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -62,8 +61,8 @@ class _Collector:
         self.noted = self.harvest.noted
         self.losses = Losses(self)
         self.graph = _graph()
-        self.ungraded: dict[str, Any] = {}  # site → tensor whose gradient no tape was asked for yet
-        self.logits: dict[str, str] = {}  # a site → the one of the logits behind it
+        self.ungraded: dict[Site, Any] = {}  # site → tensor whose gradient no tape was asked for yet
+        self.logits: dict[Site, Site] = {}  # a site → the one of the logits behind it
 
     def see(self, site: Site, tensor: Any) -> Any:
         if isinstance(tensor, tf.SparseTensor | tf.RaggedTensor):
@@ -71,27 +70,25 @@ class _Collector:
             numbers = tensor.values if what == "sparse" else tensor.flat_values
             self.see(numbers_inside(self, site, what), numbers)
         elif getattr(tensor, "dtype", None) in _NO_NUMBERS and site.place != SAMPLE_LOSS:
-            self.failed[site.name] = NO_NUMBERS
+            self.failed[site] = NO_NUMBERS
         elif self._reachable(site, tensor):
-            self.harvest.sites[site.name] = site
+            self.harvest.sites[site] = site
             # Gradients of embeddings come as slices of a tensor that is zero elsewhere.
-            self.harvest.tensors[site.name] = (
-                tensor if isinstance(tensor, Thin) else tf.convert_to_tensor(tensor)
-            )
+            self.harvest.tensors[site] = tensor if isinstance(tensor, Thin) else tf.convert_to_tensor(tensor)
         return tensor
 
     def see_gradient(self, site: Site, tensor: Any) -> Any:
         if not isinstance(tensor, tf.Tensor) or not tensor.dtype.is_floating:
-            self.failed[site.name] = NOT_FLOATING
+            self.failed[site] = NOT_FLOATING
         elif self._reachable(site, tensor):
-            self.harvest.sites[site.name] = site
-            self.ungraded[site.name] = tensor
+            self.harvest.sites[site] = site
+            self.ungraded[site] = tensor
             logits = _logits_of(tensor)
             if logits is not None:
-                behind = replace(site, name=f"{site.name}/logits")
-                self.logits[site.name] = behind.name
-                self.harvest.sites[behind.name] = behind
-                self.ungraded[behind.name] = logits
+                behind = site.but(part=f"{site.part}/logits")
+                self.logits[site] = behind
+                self.harvest.sites[behind] = behind
+                self.ungraded[behind] = logits
         return tensor
 
     def no_more_gradients(self) -> None:
@@ -113,7 +110,7 @@ class _Collector:
         tensor = tensor.rows if isinstance(tensor, Thin) else tensor
         graph = None if isinstance(tensor, np.ndarray | int | float) else getattr(tensor, "graph", None)
         if graph is not None and graph is not self.graph:
-            self.failed[site.name] = "it is computed inside a loop, a branch or a tf.function of its own"
+            self.failed[site] = "it is computed inside a loop, a branch or a tf.function of its own"
             return False
         return True
 
@@ -146,7 +143,7 @@ def _asking_tapes(collector: _Collector, wants_loss: bool) -> Iterator[None]:
         if threading.get_ident() != thread or _graph() is not collector.graph or not of_weights:
             return original(tape, target, sources, *args, **kwargs)
         if wants_loss:
-            with kept(collector, "loss"):
+            with kept(collector, Site.at(LOSS)):
                 collector.losses.differentiated(target)
         names = list(collector.ungraded)
         answer, grads = original(
@@ -172,11 +169,11 @@ def _single_step(ask: Ask, collector: _Collector, run: Any) -> Any:
         before = []
         with shield(lambda error: setattr(collector.harvest, "broken", error)):
             for weight, site in wanted_weights(ask):
-                with kept(collector, site.name):
+                with kept(collector, site):
                     before.append((weight, site, _now(ask, weight, site)))
         result = run()
         for weight, site, old in before:
-            with kept(collector, site.name):
+            with kept(collector, site):
                 moved = site.place[0] == "updates"
                 guarded(collector, site, _minus(_now(ask, weight, site), old) if moved else old)
     with kept(collector):
@@ -436,6 +433,7 @@ def _detach(collector: _Collector, zero: Any) -> None:
     tensors = collector.harvest.tensors
     shadows: dict[Any, Any] = {}
     for name, tensor in tensors.items():
+        site = collector.harvest.sites[name]
         try:
             if isinstance(tensor, Thin):
                 if zero is not None:
@@ -443,10 +441,10 @@ def _detach(collector: _Collector, zero: Any) -> None:
             elif zero is not None:
                 tensors[name] = _own_copy(tensor, zero)
             else:
-                forward = collector.harvest.sites[name].place[0] in ("activations", "predictions")
+                forward = site.base in ("activations", "predictions")
                 tensors[name] = handed_out(tensor, shadows, forward=forward)
         except Exception as error:
-            collector.failed[name] = f"{type(error).__name__}: {error}"
+            collector.failed[site] = f"{type(error).__name__}: {error}"
 
 
 #: An integer type of the same width.

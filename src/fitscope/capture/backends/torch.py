@@ -53,7 +53,7 @@ class _Collector:
         self.noted = self.harvest.noted
         self.losses = Losses(self)
         self.finish = finish
-        self.versions: dict[str, int] = {}
+        self.versions: dict[Site, int] = {}
 
     def see(self, site: Site, tensor: Any) -> Any:
         if isinstance(tensor, torch.Tensor) and tensor.is_meta:
@@ -62,10 +62,10 @@ class _Collector:
             self.see(numbers_inside(self, site, "sparse"), tensor.detach().to_sparse().coalesce().values())
             return tensor
         kept = self._kept(site, tensor)
-        self.harvest.sites[site.name] = site
-        self.harvest.tensors[site.name] = kept
+        self.harvest.sites[site] = site
+        self.harvest.tensors[site] = kept
         if not isinstance(kept, Thin):
-            self.versions[site.name] = kept._version
+            self.versions[site] = kept._version
         return tensor
 
     def _kept(self, site: Site, tensor: Any) -> Any:
@@ -81,17 +81,17 @@ class _Collector:
         if isinstance(tensor, torch.Tensor) and tensor.is_meta:
             return tensor
         if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point():
-            self.failed[site.name] = NOT_FLOATING
+            self.failed[site] = NOT_FLOATING
             return tensor
-        self.harvest.sites[site.name] = site
+        self.harvest.sites[site] = site
         if not tensor.requires_grad:
-            self.failed[site.name] = "nothing below it is trained, so no gradient is computed for it"
+            self.failed[site] = "nothing below it is trained, so no gradient is computed for it"
             return tensor
-        self.failed[site.name] = NO_GRADIENT
+        self.failed[site] = NO_GRADIENT
 
         def keep(grad: Any) -> None:
-            if site.name not in self.harvest.tensors:
-                self.failed.pop(site.name, None)
+            if site not in self.harvest.tensors:
+                self.failed.pop(site, None)
                 guarded(self, site, grad)
 
         tensor.register_hook(keep)
@@ -119,7 +119,7 @@ def _watching_backward(collector: _Collector, wanted: bool) -> Iterator[None]:
     original = torch.Tensor.backward
 
     def backward(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        with kept(collector, "loss"):
+        with kept(collector, Site.at(LOSS)):
             collector.losses.differentiated(tensor)
         return original(tensor, *args, **kwargs)
 
@@ -150,7 +150,7 @@ def _watching_optimizers(ask: Ask, collector: _Collector) -> Iterator[None]:
                 path = wanted.get(id(parameter))
                 if path is not None and parameter.grad is not None:
                     place = ("weight_gradients", path)
-                    guarded(collector, Site(f"weight_gradients/{path}", place, False), parameter.grad)
+                    guarded(collector, Site.at(place), parameter.grad)
 
     handle = register_optimizer_step_pre_hook(see)
     try:
@@ -169,11 +169,11 @@ def _single_step(ask: Ask, collector: _Collector, run: Any) -> Any:
         before = []
         with shield(lambda error: setattr(collector.harvest, "broken", error)):
             for weight, site in wanted_weights(ask):
-                with kept(collector, site.name):
+                with kept(collector, site):
                     before.append((weight, site, _copy(ask, weight, site)))
         result = run()
         for weight, site, old in before:
-            with kept(collector, site.name):
+            with kept(collector, site):
                 moved = site.place[0] == "updates"
                 guarded(collector, site, _minus(_now(ask, weight, site), old) if moved else old)
     return result

@@ -164,11 +164,12 @@ class StepProgress(Progress):
                 sites = dict(seen.sites)
                 for path, (variable, old) in request.weights.items():
                     if ("weights", path) in wanted:
-                        values[f"weights/{path}"] = old
+                        values[Site.at(("weights", path))] = old
                     if ("updates", path) in wanted:
-                        values[f"updates/{path}"] = arrays.difference(variable.numpy(), old)
+                        values[Site.at(("updates", path))] = arrays.difference(variable.numpy(), old)
                     for kind in ("weights", "updates"):
-                        sites[f"{kind}/{path}"] = Site(f"{kind}/{path}", (kind, path), False)
+                        site = Site.at((kind, path))
+                        sites[site] = site
                 self.deliver(request, sites, values)
         finally:
             self.done(request)

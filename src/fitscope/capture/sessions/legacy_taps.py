@@ -70,7 +70,7 @@ class Taps:
             ("targets", y, getattr(self._model, "output_names", None)),
         ):
             if (kind, "") in self._wants:
-                self._show(kind, (kind, ""), value, names)
+                self._show(Site(kind), value, names)
 
     def _leave(self) -> dict[str, Any]:
         self._undo.close()
@@ -97,9 +97,9 @@ class Taps:
     def _layer(self, path: str) -> Callable[[Any], Any]:
         def see(outputs: Any) -> None:
             self._calls[path] = n = self._calls.get(path, 0) + 1
-            name = path if n == 1 else f"{path}#{n}"
-            self._show(f"activations/{name}", ("activations", path), outputs)
-            self._show(f"gradients/{name}", ("gradients", path), outputs, gradient=True)
+            call = "" if n == 1 else f"#{n}"
+            self._show(Site("activations", path, part=call), outputs)
+            self._show(Site("gradients", path, part=call), outputs, gradient=True)
 
         return self._after_call(see)
 
@@ -123,9 +123,7 @@ class Taps:
             for gradient, variable in pairs:
                 path = paths.get(id(variable))
                 if gradient is not None and path is not None:
-                    self._show(
-                        f"weight_gradients/{path}", ("weight_gradients", path), gradient, batched=False
-                    )
+                    self._show(Site.at(("weight_gradients", path)), gradient)
 
         look = _unconverted(self._guarded(show))
 
@@ -137,10 +135,8 @@ class Taps:
         return tapped
 
     def _predictions(self, outputs: Any) -> None:
-        if not any(site.place == ("predictions", "") for site in self._harvest.sites.values()):
-            self._show(
-                "predictions", ("predictions", ""), outputs, getattr(self._model, "output_names", None)
-            )
+        if not any(site.base == "predictions" for site in self._harvest.sites.values()):
+            self._show(Site("predictions"), outputs, getattr(self._model, "output_names", None))
 
     def _loss(self, loss: Any) -> None:
         if loss is not None:
@@ -154,25 +150,14 @@ class Taps:
         assert self._collector is not None
         return self._collector.harvest
 
-    def _show(
-        self,
-        name: str,
-        place: Any,
-        value: Any,
-        names: Any = None,
-        *,
-        gradient: bool = False,
-        batched: bool = True,
-    ) -> None:
+    def _show(self, site: Site, value: Any, names: Any = None, *, gradient: bool = False) -> None:
         collector = self._collector
         assert collector is not None
-        if place not in self._wants:
+        if site.place not in self._wants:
             return
         sliced = hasattr(value, "indices")  # of an embedding's gradient: the rest of it is zero
         for suffix, tensor in [("", value)] if sliced else leaves(value, names):
-            (collector.see_gradient if gradient else collector.see)(
-                Site(name + suffix, place, batched), tensor
-            )
+            (collector.see_gradient if gradient else collector.see)(site.but(part=site.part + suffix), tensor)
 
     def _guarded(self, see: Callable[[Any], None]) -> Callable[[Any], None]:
         def guarded(value: Any) -> None:
@@ -180,7 +165,9 @@ class Taps:
                 see(value)
             except Exception as error:  # an error of ours never becomes one of the step
                 assert self._collector is not None
-                self._collector.failed[getattr(see, "__name__", "tap")] = f"{type(error).__name__}: {error}"
+                self._collector.failed[Site(getattr(see, "__name__", "tap"))] = (
+                    f"{type(error).__name__}: {error}"
+                )
 
         return guarded
 

@@ -194,11 +194,6 @@ class Progress:
         """What is wanted where, in what is about to run."""
         return self.plan.wants(request.due.all, request.phase)
 
-    @staticmethod
-    def prefix(phase: str) -> str:
-        """What the names of sites begin with in a phase."""
-        return "" if phase == "train" else f"{phase}/"
-
     # ---- after ---------------------------------------------------------------------------------------------
 
     def done(self, request: Request) -> None:
@@ -223,18 +218,20 @@ class Progress:
     def deliver(self, request: Request, sites: Mapping[str, Site], values: Mapping[str, Any]) -> None:
         """What it showed."""
         turn, training = request.turn, request.phase == "train"
-        prefix = self.prefix(request.phase)
         at = Moment(turn.step, turn.epoch, turn.batch, time.time())
-        self.recorder.seen(prefix + name for name in values)
+        self.recorder.seen(sites[name].within(request.phase) for name in values)
         self._shown.pop(request.phase, None)  # so that the newest comes last
-        self._shown[request.phase] = at, {prefix + name: value for name, value in values.items()}
+        self._shown[request.phase] = (
+            at,
+            {sites[name].within(request.phase): value for name, value in values.items()},
+        )
         if training:
             self.last_step = turn.step
         due = request.due
-        now = Shown(values, sites, self.plan.items(due, due.now, request.phase), prefix)
+        now = Shown(values, sites, self.plan.items(due, due.now, request.phase), request.phase)
         if now:
             (self.hold if request.held else self.recorder.put)(at, now)
         if training:
             rest = due.if_last - due.now
-            later = Shown(values, sites, self.plan.items(due, rest, request.phase), prefix)
+            later = Shown(values, sites, self.plan.items(due, rest, request.phase), request.phase)
             self._pending = (at, later) if rest else None

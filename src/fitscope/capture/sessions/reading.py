@@ -57,7 +57,7 @@ class Watched:
         ops = executed(operations(self.graph, sig), sig.fed)
         return Call(self, sig, ops, self._kind(sig, ops))
 
-    def name(self, phase: str, kind: str, tensor: Tensor) -> str:
+    def name(self, phase: str, kind: str, tensor: Tensor) -> Site:
         """What a tensor in a role is called in a phase: the same in whatever run, and never like another one.
 
         The short name is that of the only one there is in training; or of the only one there is beside it, for a network that
@@ -65,9 +65,9 @@ class Watched:
         """
         peers = [t for t in self.roles.of(kind) if self.trained(t) == self.trained(tensor)]
         plain = len(peers) == 1 and self._plain.get((phase, kind), tensor.name) == tensor.name
-        return kind if plain else f"{kind}/{site_path(tensor)}"
+        return Site(kind, label="" if plain else site_path(tensor))
 
-    def take_name(self, phase: str, kind: str, tensor: Tensor) -> str:
+    def take_name(self, phase: str, kind: str, tensor: Tensor) -> Site:
         """The name of a tensor that is recorded: from now on no other one in its role has it."""
         name = self.name(phase, kind, tensor)
         if name == kind:
@@ -157,7 +157,7 @@ class Reading:
     fetches: dict[str, Any] = field(default_factory=dict)  #: by site: a tensor, or the parts of one
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)  #: of gradients that arrive in slices
     shared: set[str] = field(default_factory=set)  #: sites whose array is also the user's
-    unseen: dict[str, str] = field(default_factory=dict)
+    unseen: dict[Site, str] = field(default_factory=dict)
     variables: dict[str, Any] = field(default_factory=dict)  #: by path, to be read beside the run
     pack: Any = None
 
@@ -177,21 +177,22 @@ class Reading:
         if kind in ("weights", "updates"):
             weights = {weight.path: weight.variable for weight in watched.anatomy.weights}
             self.variables[path] = weights[path]
-            self.sites[f"{kind}/{path}"] = Site(f"{kind}/{path}", (kind, path), False)
+            site = Site.at((kind, path))
+            self.sites[site] = site
         elif kind == "weight_gradients":
             self._weight_gradient(call, path)
         elif kind in ("activations", "gradients"):
             output = next(part.layer.output for part in watched.anatomy.layers if part.path == path)
             if kind == "activations":
-                self._fetch(call, Site(f"activations/{path}", (kind, path), True), output)
+                self._fetch(call, Site(kind, path), output)
             elif (gradient := call.backward.gradient(output)) is not None:
-                self._fetch(call, Site(f"gradients/{path}", (kind, path), True), gradient, forward=False)
+                self._fetch(call, Site(kind, path), gradient, forward=False)
             else:
-                self.unseen[f"gradients/{path}"] = call.backward.why_not(output)
+                self.unseen[Site(kind, path)] = call.backward.why_not(output)
         elif kind in ROLES:
             self._role(call, kind)
         elif kind not in ("metrics", "taps"):
-            self.unseen[kind] = "a graph does not say what it is; watch its tensors by name"
+            self.unseen[Site(kind)] = "a graph does not say what it is; watch its tensors by name"
 
     def _role(self, call: Call, kind: str) -> None:
         assert call.kind is not None
@@ -203,46 +204,45 @@ class Reading:
                 missing[tensor.name] = tensor, str(why)
             else:
                 found.add(watched.trained(tensor))
-                name = watched.take_name(call.kind, kind, tensor)
-                self._take(call, Site(name, (kind, ""), kind != "loss"), tensor, outlet)
+                self._take(call, watched.take_name(call.kind, kind, tensor), tensor, outlet)
         for tensor, reason in missing.values():
             if found <= {
                 watched.trained(tensor)
             }:  # else the same of a network that was built twice was found
                 self.unseen[watched.name(call.kind, kind, tensor)] = reason
         if not watched.roles.of(kind):
-            self.unseen[kind] = (
+            self.unseen[Site(kind)] = (
                 f"the graph does not say which tensor it is: give scope.session or scope.hook `{kind}=`"
             )
 
     def _weight_gradient(self, call: Call, path: str) -> None:
-        site = Site(f"weight_gradients/{path}", ("weight_gradients", path), False)
+        site = Site.at(("weight_gradients", path))
         variable = next(w.variable for w in call.watched.anatomy.weights if w.path == path)
         if variable.op.name not in call.applied:
             moves = variable.op.name in changed(call.ops)
-            self.unseen[site.name] = _NOT_GIVEN if moves else "the training step does not change it"
+            self.unseen[site] = _NOT_GIVEN if moves else "the training step does not change it"
             return
         values, rows = call.applied[variable.op.name]
         self._fetch(call, site, values, forward=False)
-        if rows is not None and site.name in self.fetches:
-            self.fetches[site.name] = [self.fetches[site.name], rows]
-            self.shapes[site.name] = tuple(variable.shape.as_list())
+        if rows is not None and site in self.fetches:
+            self.fetches[site] = [self.fetches[site], rows]
+            self.shapes[site] = tuple(variable.shape.as_list())
 
     def _fetch(self, call: Call, site: Site, tensor: Tensor, *, forward: bool = True) -> None:
         try:
             self._take(call, site, tensor, _outlet(call, tensor, forward=forward))
         except Unseen as why:
-            self.unseen[site.name] = str(why)
+            self.unseen[site] = str(why)
 
     def _take(self, call: Call, site: Site, tensor: Tensor, outlet: Tensor) -> None:
         dtype = tensor.dtype.base_dtype
         if not (dtype.is_floating or dtype.is_integer or dtype.is_bool):
-            self.unseen[site.name] = f"it holds no numbers but {dtype.name}"
+            self.unseen[site] = f"it holds no numbers but {dtype.name}"
             return
-        self.sites[site.name] = site
-        self.fetches[site.name] = outlet
+        self.sites[site] = site
+        self.fetches[site] = outlet
         if tensor.name in call.sig.fed or tensor.name in call.sig.fetched:
-            self.shared.add(site.name)
+            self.shared.add(site)
 
     def _pack(self, call: Call, wants: Mapping[Place, Want]) -> None:
         """Has the graph compute statistics, where nothing else is wanted of a tensor."""
@@ -292,7 +292,7 @@ def weights_of(
     found: dict[str, Any] = {}
     for path in reading.variables:
         if ("weights", path) in wants:
-            found[f"weights/{path}"] = before[path]
+            found[Site.at(("weights", path))] = before[path]
         if ("updates", path) in wants:
-            found[f"updates/{path}"] = arrays.difference(after[path], before[path])
+            found[Site.at(("updates", path))] = arrays.difference(after[path], before[path])
     return found

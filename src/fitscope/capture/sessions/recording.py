@@ -145,7 +145,7 @@ class SessionRecording(Progress):
         if wanted and fetch and not call.broken:
             request.reading = call.reading(self.wants(request), request.due.all, in_graph=self._in_graph)
             for site, why in request.reading.unseen.items():
-                self.recorder.unseen(self.prefix(request.phase) + site, why)
+                self.recorder.unseen(site.within(request.phase), why)
             self._read_weights(request, run)
         self._under_way += call.kind == "train"
         return request

@@ -21,7 +21,7 @@ from fitscope.export import kept, npy
 from fitscope.export.live import Say, start_of
 from fitscope.export.place import folder
 from fitscope.read.joint import Joint
-from fitscope.record import pass_of
+from fitscope.sites import pass_of
 from fitscope.store.tensors import stored_as
 
 if TYPE_CHECKING:

@@ -18,7 +18,8 @@ from fitscope.export.live import start_of
 from fitscope.export.place import folder
 from fitscope.export.rows import columns, rows, sites
 from fitscope.export.tensorboard import Events, Steps, by_step, directory, file_name
-from fitscope.record import pass_of, scalar
+from fitscope.record import scalar
+from fitscope.sites import pass_of
 
 if TYPE_CHECKING:
     from fitscope.read import Run

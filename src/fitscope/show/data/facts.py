@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from fitscope.show.data.matrix import VALUE, Array, Cells, Matrix
-from fitscope.show.data.rows import Row, split
+from fitscope.show.data.rows import Row
 from fitscope.show.data.series import Series
+from fitscope.sites import TRAIN, Site
 
 MANY_ZEROS = 0.98  #: the share from which on an output counts as zero
 STAYED = 5  #: recorded steps it must stay so
@@ -161,7 +162,8 @@ class Facts:
         self, step: int, name: str, word: str, site: str, all_sites: int, at_once: int, *, first: bool
     ) -> Finding:
         bad, count = self._amount[f"{name} {site}"]
-        walk, kind, _ = split(site)
+        facts = Site.parse(site)
+        walk, kind = ("" if facts.in_pass == TRAIN else facts.in_pass), facts.kind
         row = next((r.name for r in self.rows if any(site in of for of in r.sites.values())), None)
         what = _WORDS.get(kind, kind) + (f" of {row}" if row is not None and kind in _WORDS else "")
         others = f"; {at_once - 1} more in the same step" if at_once > 1 else ""
@@ -176,7 +178,8 @@ class Facts:
 
     def _moment(self, site: str) -> tuple[int, int]:
         """Where in the step a site lies: earlier ones may be the cause, later ones the effect."""
-        walk, kind, _ = split(site)
+        facts = Site.parse(site)
+        walk, kind = ("" if facts.in_pass == TRAIN else facts.in_pass), facts.kind
         place = next(
             (i for i, row in enumerate(self.rows) if any(site in of for of in row.sites.values())), 0
         )

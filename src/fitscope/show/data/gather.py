@@ -24,6 +24,7 @@ from fitscope.show.data.measures import MEASURES, Measure, offered
 from fitscope.show.data.modes import MODES, Against, Mode
 from fitscope.show.data.rows import Row, rows_of
 from fitscope.show.data.series import Series
+from fitscope.sites import OF_LAYERS, OF_WEIGHTS, Site
 from fitscope.store import schema
 
 KEEP_BYTES = 1 << 30  #: of matrices; beyond that the one longest unused goes
@@ -208,7 +209,8 @@ class Gathered:
 
     def scalar(self, site: str) -> Series | None:
         """The series of a site, or the first one below it: a step with several optimizers has `loss/d_optimizer` and so on."""
-        below = (held for name, held in sorted(self.scalars.items()) if name.startswith(site + "/"))
+        wanted = Site.parse(site)
+        below = (held for name, held in sorted(self.scalars.items()) if _below(Site.parse(name), wanted))
         return self.scalars.get(site) or next(below, None)
 
     @property
@@ -335,9 +337,12 @@ def _columns_first() -> tuple[str, ...]:
 
 def _nested(site: str) -> bool:
     """Weights may be scalars too, but they are no series of their own."""
-    return site.startswith(
-        ("weights/", "weight_gradients/", "updates/", "activations/", "gradients/", "taps/")
-    )
+    return Site.parse(site).kind in (*OF_LAYERS, *OF_WEIGHTS, "taps")
+
+
+def _below(site: Site, wanted: Site) -> bool:
+    """Whether a site is the wanted one with a label."""
+    return bool(site.label) and site.but(label="", part="") == wanted
 
 
 def _dense(table: pa.Table, most: int) -> tuple[Array, Array]:

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from fitscope.record import PASSES
 from fitscope.show.data.rows import Row
+from fitscope.sites import PASSES
 
 Array = np.ndarray[Any, Any]
 Columns = dict[str, Array]

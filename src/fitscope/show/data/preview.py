@@ -15,6 +15,7 @@ import numpy as np
 
 from fitscope.errors import RunError
 from fitscope.show.data.gather import Gathered
+from fitscope.sites import Site
 
 Array = np.ndarray[Any, Any]
 
@@ -47,7 +48,7 @@ def previews(g: Gathered, step: int, samples: Sequence[int]) -> dict[int, dict[s
 def _batch(g: Gathered, step: int) -> Array | None:
     """The inputs of a batch as samples × height × width × 3, if they were kept and are images."""
     for site in sorted(g.kept):
-        if site.partition("/")[0] == "inputs":
+        if Site.parse(site).kind == "inputs":
             try:
                 found = _image_like(g.run.array(site, step))
             except RunError:  # not in this step

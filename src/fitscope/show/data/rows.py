@@ -10,11 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fitscope.record import PASSES
+from fitscope.sites import OF_LAYERS, OF_WEIGHTS, TRAIN, Site
 
-#: The kinds of site that a layer has, and those that its weights have.
-OF_LAYERS = ("activations", "gradients")
-OF_WEIGHTS = ("weights", "weight_gradients", "updates")
 #: What lies before the first layer and after the last, as rows of their own, and the kind they count as.
 BEFORE = ("inputs",)
 AFTER = ("predictions", "targets")
@@ -32,28 +29,18 @@ class Row:
     sites: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-def split(site: str) -> tuple[str, str, str]:
-    """A site as pass, kind and the rest: `validation`, `activations`, `conv1`."""
-    run, _, rest = site.partition("/")
-    if run not in PASSES:
-        run, rest = "", site
-    kind, _, name = rest.partition("/")
-    if kind == "changes":
-        inner, _, name = name.partition("/")
-        kind = f"changes/{inner}"
-    return run, kind, name
-
-
 def rows_of(model: Any, sites: Iterable[str]) -> list[Row]:
     """The rows for these sites, in the model's order."""
     described = _described(model)
     owners = {path: name for name, layer in described.items() for path in layer.get("weights") or ()}
     found: dict[str, dict[str, list[str]]] = {}
     for site in sorted(sites):
-        run, kind, name = split(site)
-        row = _row(kind, name, owners)
+        facts = Site.parse(site)
+        row = _row(facts, owners)
         if row is not None:
-            found.setdefault(row[0], {}).setdefault(f"{run}/{row[1]}" if run else row[1], []).append(site)
+            name, kind = row
+            kind = kind if facts.in_pass == TRAIN else f"{facts.in_pass}/{kind}"
+            found.setdefault(name, {}).setdefault(kind, []).append(site)
     order = {name: i for i, name in enumerate(described)}
     names = sorted(found, key=lambda name: _place(name, order))
     return [_made(name, found[name], described, order, names) for name in names]
@@ -66,13 +53,13 @@ def _described(model: Any) -> dict[str, dict[str, Any]]:
     }
 
 
-def _row(kind: str, name: str, owners: Mapping[str, str]) -> tuple[str, str] | None:
+def _row(site: Site, owners: Mapping[str, str]) -> tuple[str, str] | None:
     """The row a site belongs to, and as what."""
-    base = kind.rpartition("/")[2]
+    base, kind, name = site.base, site.kind, site.path
     if base in OF_LAYERS and name:
         return name, kind
     if base in OF_WEIGHTS and name:
-        return owners.get(name, name.rpartition("/")[0] or name), kind
+        return owners.get(name, site.layer or name), kind
     if base in (*BEFORE, *AFTER):  # several inputs have names of their own
         return (f"{base}/{name}" if name else base), kind.replace(base, "activations")
     if base == "taps" and name:

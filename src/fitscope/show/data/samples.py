@@ -21,8 +21,8 @@ def worst_of_batch(g: Gathered, step: int, most: int = MOST) -> dict[str, Any]:
         return {"step": None, "samples": []}
     rows = g.run.sql(
         f"""
-        select * from samples where phase = 'train' and step =
-            (select max(step) from samples where phase = 'train' and step <= {int(step)})
+        select * from samples where pass = 'train' and step =
+            (select max(step) from samples where pass = 'train' and step <= {int(step)})
         order by (loss is null or isnan(loss)) desc, loss desc, sample limit {int(most)}
         """
     )
@@ -46,7 +46,7 @@ def visits(
     listed = ", ".join("'" + name.replace("'", "''") + "'" for name in names)
     until = f"and step <= {int(step)}" if step is not None else ""
     rows = run.sql(
-        f"select id, step, loss from samples where phase = 'train' and id in ({listed}) {until} order by step"
+        f"select id, step, loss from samples where pass = 'train' and id in ({listed}) {until} order by step"
     )
     found: dict[str, list[list[float]]] = {}
     for name, at, loss in zip(rows["id"], rows["step"], rows["loss"], strict=True):
