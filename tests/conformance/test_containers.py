@@ -283,11 +283,11 @@ def test_an_autoencoder_whose_parts_the_first_step_builds(tmp_path):
 def test_a_gradient_function_made_before_the_step(tmp_path, monkeypatch, private):
     import jax
 
-    from fitscope.capture.backends import jax as adapter
+    from fitscope.capture.backends import _jax_taps as taps
 
     if not private:  # a JAX whose inner parts have other names: then only what is made in the step is seen
         monkeypatch.setattr(
-            adapter, "jax_differentiators", lambda jax, api: [(jax, "value_and_grad"), (jax, "grad")]
+            taps, "jax_differentiators", lambda jax, api: [(jax, "value_and_grad"), (jax, "grad")]
         )
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.Input((4,)), layers.Dense(3, name="first"), layers.Dense(2, name="last")])

@@ -24,19 +24,19 @@ def boom(*args, **kwargs):
 
 
 def collector():
-    return type(adapter(BACKEND)).__module__
+    return f"fitscope.capture.backends._{BACKEND}_taps"
 
 
 def break_see(monkeypatch):
     import sys
 
-    monkeypatch.setattr(sys.modules[collector()]._Collector, "see", boom)
+    monkeypatch.setattr(sys.modules[collector()].Collector, "see", boom)
 
 
 def break_see_gradient(monkeypatch):
     import sys
 
-    monkeypatch.setattr(sys.modules[collector()]._Collector, "see_gradient", boom)
+    monkeypatch.setattr(sys.modules[collector()].Collector, "see_gradient", boom)
 
 
 def break_tapped(monkeypatch):
@@ -47,7 +47,7 @@ def break_trace(monkeypatch):
     """Inside of the tapped step, before the user's own."""
     import sys
 
-    monkeypatch.setattr(sys.modules[collector()], "show_batch", boom)
+    monkeypatch.setattr(sys.modules[type(adapter(BACKEND)).__module__], "show_batch", boom)
 
 
 def break_finish(monkeypatch):

@@ -22,7 +22,7 @@ from fitscope.plan.plan import Plan
 
 BACKEND = keras.backend.backend()
 ADAPTER = type(adapter(BACKEND))
-COLLECTOR = __import__(ADAPTER.__module__, fromlist=["_Collector"])
+COLLECTOR = __import__(ADAPTER.__module__, fromlist=["Collector"])
 FIT = {"batch_size": 8, "verbose": 0, "shuffle": False, "epochs": 2}
 
 
@@ -47,7 +47,7 @@ PATH = [
     (training.Recording, "end_pass"), (training.Recording, "_leave"), (training.Recording, "done"),
     (dispatch.TappedSteps, "get"), (dispatch.StandIn, "remove"), (Plan, "due"), (Plan, "wants"), (Missing, "of"),
     (patch, "Taps"), (patch, "patched"), (Taps, "patches"), (Taps, "account"), (Taps, "_seen"), (Losses, "computed"),
-    (Losses, "names"), (OptimizerTaps, "_applied"), (_base.Harvest, "rename"), (COLLECTOR, "_Collector"),
+    (Losses, "names"), (OptimizerTaps, "_applied"), (_base.Harvest, "rename"), (COLLECTOR, "Collector"),
     (recorder.Recorder, "ready"), (recorder.Recorder, "put"), (recorder.Recorder, "measured"),
     (recorder.Recorder, "finish"), (recorder.Recorder, "finish_with"),
     (recorder.Transport, "close"),

@@ -15,9 +15,7 @@ import tensorflow as tf
 from tf_keras.src.engine import data_adapter
 
 from fitscope.capture.backends._base import Harvest
-from fitscope.capture.backends.tensorflow import _asking_tapes as asking_tapes
-from fitscope.capture.backends.tensorflow import _Collector as Collector
-from fitscope.capture.backends.tensorflow import _detach as detach
+from fitscope.capture.backends._tensorflow_taps import Collector, asking_tapes, detach
 from fitscope.capture.patch import leaves
 from fitscope.plan.plan import Plan, Wants
 from fitscope.sites import Site

@@ -1,0 +1,210 @@
+"""The taps of the TensorFlow backend: what collects tensors while a step is traced or runs, and what asks the tape for gradients.
+
+A tap only remembers the tensor; the layer's own output goes on. It must not even be wrapped in `tf.identity`: Keras looks
+for the `Softmax` op behind the model's output to use its logits, an identity hides it, and the numbers change.
+For gradients, `tf.GradientTape.gradient` is asked, in the one call that the training step makes anyway, for the
+tapped tensors as well as for the weights. It is replaced while a tapped step is traced (or runs eagerly), for
+that thread only, and put back.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from fitscope.capture.backends._base import (
+    NO_GRADIENT,
+    NO_NUMBERS,
+    NOT_FLOATING,
+    Ask,
+    Harvest,
+    numbers_inside,
+    wanted_weights,
+)
+from fitscope.capture.backends._shadow import handed_out
+from fitscope.capture.collector import kept
+from fitscope.capture.losses import Losses
+from fitscope.capture.patch import attached, guarded
+from fitscope.pipeline.handover import Thin
+from fitscope.plan.plan import LOSS, SAMPLE_LOSS
+from fitscope.shield import shield
+from fitscope.sites import Site
+
+
+class Collector:
+    """Where the taps of one trace, or of one eager step, report to."""
+
+    def __init__(self) -> None:
+        self.harvest = Harvest()
+        self.failed = self.harvest.failed
+        self.noted = self.harvest.noted
+        self.losses = Losses(self)
+        self.graph = _graph()
+        self.ungraded: dict[Site, Any] = {}  # site → tensor whose gradient no tape was asked for yet
+        self.logits: dict[Site, Site] = {}  # a site → the one of the logits behind it
+
+    def see(self, site: Site, tensor: Any) -> Any:
+        if isinstance(tensor, tf.SparseTensor | tf.RaggedTensor):
+            what = "sparse" if isinstance(tensor, tf.SparseTensor) else "ragged"
+            numbers = tensor.values if what == "sparse" else tensor.flat_values
+            self.see(numbers_inside(self, site, what), numbers)
+        elif getattr(tensor, "dtype", None) in _NO_NUMBERS and site.place != SAMPLE_LOSS:
+            self.failed[site] = NO_NUMBERS
+        elif self._reachable(site, tensor):
+            self.harvest.sites[site] = site
+            # Gradients of embeddings come as slices of a tensor that is zero elsewhere.
+            self.harvest.tensors[site] = tensor if isinstance(tensor, Thin) else tf.convert_to_tensor(tensor)
+        return tensor
+
+    def see_gradient(self, site: Site, tensor: Any) -> Any:
+        if not isinstance(tensor, tf.Tensor) or not tensor.dtype.is_floating:
+            self.failed[site] = NOT_FLOATING
+        elif self._reachable(site, tensor):
+            self.harvest.sites[site] = site
+            self.ungraded[site] = tensor
+            logits = _logits_of(tensor)
+            if logits is not None:
+                behind = site.but(part=f"{site.part}/logits")
+                self.logits[site] = behind
+                self.harvest.sites[behind] = behind
+                self.ungraded[behind] = logits
+        return tensor
+
+    def no_more_gradients(self) -> None:
+        """The step has computed all its gradients: says of each that did not come why not."""
+        for name, behind in self.logits.items():
+            if name in self.ungraded and behind not in self.ungraded:
+                del self.ungraded[name]
+                self.failed[name] = (
+                    f"Keras computes the loss from the logits, so no gradient passes here; theirs is {behind}"
+                )
+            else:  # the gradient came where it was expected, or nowhere
+                self.ungraded.pop(behind, None)
+                self.harvest.sites.pop(behind, None)
+                self.harvest.tensors.pop(behind, None)
+        for name in self.ungraded:
+            self.failed[name] = NO_GRADIENT
+
+    def _reachable(self, site: Site, tensor: Any) -> bool:
+        tensor = tensor.rows if isinstance(tensor, Thin) else tensor
+        graph = None if isinstance(tensor, np.ndarray | int | float) else getattr(tensor, "graph", None)
+        if graph is not None and graph is not self.graph:
+            self.failed[site] = "it is computed inside a loop, a branch or a tf.function of its own"
+            return False
+        return True
+
+
+#: Types of which there is nothing to count.
+_NO_NUMBERS = (tf.string, tf.variant, tf.resource)
+
+
+def _logits_of(tensor: Any) -> Any | None:
+    """What a softmax or sigmoid was taken of: Keras computes a cross-entropy from that, past the softmax."""
+    logits = getattr(tensor, "_keras_logits", None)
+    if logits is None and not tf.executing_eagerly() and tensor.op.type in ("Softmax", "Sigmoid"):
+        logits = tensor.op.inputs[0]
+    return logits
+
+
+def _graph() -> Any:
+    return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+
+
+@contextmanager
+def asking_tapes(collector: Collector, wants_loss: bool) -> Iterator[None]:
+    """Lets every tape of this thread answer for the tapped tensors too, in the call that asks for the weights."""
+    original = tf.GradientTape.gradient
+    thread = threading.get_ident()
+
+    def gradient(tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
+        # A gradient with respect to anything but weights is one of the step's own making, as a penalty needs it.
+        of_weights = any(hasattr(source, "assign") for source in tf.nest.flatten(sources))
+        if threading.get_ident() != thread or _graph() is not collector.graph or not of_weights:
+            return original(tape, target, sources, *args, **kwargs)
+        if wants_loss:
+            with kept(collector, Site.at(LOSS)):
+                collector.losses.differentiated(target)
+        names = list(collector.ungraded)
+        answer, grads = original(
+            tape, target, [sources, [collector.ungraded[n] for n in names]], *args, **kwargs
+        )
+        for name, grad in zip(names, grads, strict=True):
+            if grad is not None:
+                with kept(collector, name):
+                    del collector.ungraded[name]
+                    collector.harvest.tensors[name] = tf.convert_to_tensor(grad)
+        return answer
+
+    tf.GradientTape.gradient = gradient
+    try:
+        yield
+    finally:
+        tf.GradientTape.gradient = original
+
+
+def single_step(ask: Ask, collector: Collector, run: Any) -> Any:
+    """The user's own step with taps, and the taps on what it did to the weights."""
+    with attached(ask.anatomy, ask.wants, collector), asking_tapes(collector, LOSS in ask.wants):
+        before = []
+        with shield(lambda error: setattr(collector.harvest, "broken", error)):
+            for weight, site in wanted_weights(ask):
+                with kept(collector, site):
+                    before.append((weight, site, _now(ask, weight, site)))
+        result = run()
+        for weight, site, old in before:
+            with kept(collector, site):
+                moved = site.place[0] == "updates"
+                guarded(collector, site, _minus(_now(ask, weight, site), old) if moved else old)
+    with kept(collector):
+        collector.no_more_gradients()
+    return result
+
+
+def _now(ask: Ask, weight: Any, site: Site) -> Any:
+    """The value of a weight at this point of the step, or as much of it as is needed."""
+    return ask.finish.thin(site, tf.convert_to_tensor(weight.variable.value))
+
+
+def _minus(new: Any, old: Any) -> Any:
+    if isinstance(new, Thin):
+        return Thin(_minus(new.rows, old.rows), new.shape)
+    return new - old if new.dtype != tf.bool else tf.not_equal(new, old)
+
+
+def detach(collector: Collector, zero: Any) -> None:
+    """Replaces what is handed out by something whose use leaves the rest of the graph as the compiler would have it.
+
+    `zero` is what XLA needs for that, None where the graph is not compiled by it.
+    """
+    tensors = collector.harvest.tensors
+    shadows: dict[Any, Any] = {}
+    for name, tensor in tensors.items():
+        site = collector.harvest.sites[name]
+        try:
+            if isinstance(tensor, Thin):
+                if zero is not None:
+                    tensors[name] = Thin(_own_copy(tensor.rows, zero), tensor.shape)
+            elif zero is not None:
+                tensors[name] = _own_copy(tensor, zero)
+            else:
+                forward = site.base in ("activations", "predictions")
+                tensors[name] = handed_out(tensor, shadows, forward=forward)
+        except Exception as error:
+            collector.failed[site] = f"{type(error).__name__}: {error}"
+
+
+#: An integer type of the same width.
+_BITS = {1: tf.uint8, 2: tf.uint16, 4: tf.uint32, 8: tf.uint64}
+
+
+def _own_copy(x: Any, zero: Any) -> Any:
+    """The same bits, by an operation that XLA can fuse: see the JAX adapter for why."""
+    bits = _BITS.get(x.dtype.size)
+    if bits is None or not (x.dtype.is_floating or x.dtype.is_integer):
+        return x
+    return tf.bitcast(tf.bitwise.bitwise_xor(tf.bitcast(x, bits), tf.cast(zero, bits)), x.dtype)
