@@ -29,23 +29,7 @@ if TYPE_CHECKING:
     from fitscope.export import export_run
     from fitscope.read import Run, open, runs  # noqa: A004
     from fitscope.scope import Scope
-    from fitscope.show.pictures import (
-        batch_change,
-        batch_loss,
-        compare,
-        depth_profile,
-        health_table,
-        layer_series,
-        model_strip,
-        overhead,
-        predictions_view,
-        sample_history,
-        spectrogram,
-        summary,
-        values,
-        values_over_time,
-        worst_samples,
-    )
+    from fitscope.show.plot import compare
     from fitscope.show.serve import Server, serve
     from fitscope.show.views import View
     from fitscope.tapped_model import with_taps
@@ -76,14 +60,7 @@ _NAMES = {
     "serve": "fitscope.show.serve",
     "Server": "fitscope.show.serve",
     "View": "fitscope.show.views",
-    **dict.fromkeys(
-        (
-            "spectrogram", "depth_profile", "layer_series", "values", "values_over_time", "batch_loss", "batch_change",
-            "health_table", "worst_samples", "sample_history", "predictions_view", "compare", "model_strip", "overhead",
-            "summary",
-        ),
-        "fitscope.show.pictures",
-    ),
+    "compare": "fitscope.show.plot",
     "tap": "fitscope.capture.tap",
     "with_taps": "fitscope.tapped_model",
     **dict.fromkeys(
@@ -129,39 +106,25 @@ __all__ = [
     "WatchError",
     "__version__",
     "activations",
-    "batch_change",
-    "batch_loss",
     "changes",
     "compare",
-    "depth_profile",
     "epochs",
     "export_run",
     "gradients",
-    "health_table",
     "inputs",
-    "layer_series",
     "layers",
     "loss",
     "metrics",
-    "model_strip",
     "open",
-    "overhead",
     "predictions",
-    "predictions_view",
     "runs",
-    "sample_history",
     "serve",
-    "spectrogram",
     "steps",
-    "summary",
     "tap",
     "taps",
     "targets",
     "updates",
-    "values",
-    "values_over_time",
     "weight_gradients",
     "weights",
     "with_taps",
-    "worst_samples",
 ]

@@ -77,7 +77,7 @@ class TestSeries:
     def test_a_stat_by_name(self, run: read.Run) -> None:
         series = run.series("activations/encoder/dense1", "mean")
         assert series.tolist() == [1, 2, 3, 4, 5, 6]
-        assert series.name == "activations/encoder/dense1 mean"
+        assert series.name == "activations/encoder/dense1.mean"
         assert run.series("activations/encoder/dense1", "count").dtype == np.int64
 
     def test_epoch_and_batch_at_hand(self, run: read.Run) -> None:
@@ -122,7 +122,7 @@ class TestNames:
     def test_short_names(self, run: read.Run) -> None:
         assert run.resolve("activations/dense1") == "activations/encoder/dense1"
         assert run.resolve("dense2") == "activations/encoder/dense2"
-        assert run.series("activations/dense1", "max").name == "activations/encoder/dense1 max"
+        assert run.series("activations/dense1", "max").name == "activations/encoder/dense1.max"
 
     def test_ambiguous(self, run: read.Run) -> None:
         with pytest.raises(RunError, match=r"fits 2.*activations/encoder/dense1.*gradients/encoder/dense1"):

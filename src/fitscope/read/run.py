@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # what only some calls need is imported by those
 
     from fitscope.read.stored import Array
     from fitscope.read.tensors import Captures
+    from fitscope.show.plot import Plot
 
 #: What `series` can give; `value` for scalars only, `cosine` for changes.
 STATS = ("value", *NAMES, "cosine")
@@ -226,7 +227,7 @@ class Run:
                 "a site of changes, which alone have a cosine", f"{name!r}", "Watch it with fs.changes(…)"
             )
         found = by_step(rows, of_pass=of_pass)[stat or "value"]
-        return found.rename(name if stat is None else f"{name} {stat}")
+        return found.rename(name if stat is None else f"{name}.{stat}")
 
     def histogram(self, site: str) -> xr.DataArray:
         """The histograms of one site: how many elements fell into each power-of-two bucket, (step, bucket).
@@ -316,6 +317,13 @@ class Run:
         frame = ask(query, list(self._now.tables.values()), self._now.ends)
         self._now.damaged.warn()
         return frame
+
+    @property
+    def plot(self) -> Plot:
+        """The views of this run: `run.plot.spectrogram("gradients")`, `run.plot.loss()` and so on."""
+        from fitscope.show.plot import Plot
+
+        return Plot(self)
 
     def resolve(self, site: str) -> str:
         """The full name of a site: `weights/kernel` finds `weights/dense/kernel` if only that fits."""
