@@ -119,7 +119,7 @@ def _graph(model: Any) -> Any:
     raise ModelError(
         "a functional or sequential model, whose graph is known",
         f"{model.name!r}, a {type(model).__name__}",
-        "Watch it with fs.activations(...), which needs no taps; or put fs.layers.Tap(name=...) or fs.tap(...) into its call()",
+        "Watch it with fs.activations(...), which needs no taps; or put fs.layers.Tap('name') or fs.tap(...) into its call()",
     )
 
 

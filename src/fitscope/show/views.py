@@ -64,9 +64,10 @@ class View:
 
     def to_text(self, width: int = 100, *, colour: bool = False) -> str:
         """The view in characters, without colour unless asked for."""
+        # rich 15 ignores `file` in a notebook and displays what it prints there, unless it is told not to.
         console = Console(
             file=io.StringIO(), width=width, highlight=False, force_terminal=colour, legacy_windows=False,
-            color_system="truecolor" if colour else None,
+            color_system="truecolor" if colour else None, force_jupyter=False,
         )  # fmt: skip
         console.print(self._drawn(width, Pen.of(console)))
         return str(console.file.getvalue())  # type: ignore[attr-defined]
