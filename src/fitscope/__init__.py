@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     )
     from fitscope.export import export_run
     from fitscope.read import Run, open, runs  # noqa: A004
+    from fitscope.schedule import epochs, steps
     from fitscope.scope import Scope
     from fitscope.show.plot import compare
     from fitscope.show.serve import Server, serve
@@ -36,13 +37,11 @@ if TYPE_CHECKING:
     from fitscope.watch import (
         activations,
         changes,
-        epochs,
         gradients,
         inputs,
         loss,
         metrics,
         predictions,
-        steps,
         taps,
         targets,
         updates,
@@ -61,12 +60,14 @@ _NAMES = {
     "Server": "fitscope.show.serve",
     "View": "fitscope.show.views",
     "compare": "fitscope.show.plot",
+    "steps": "fitscope.schedule",
+    "epochs": "fitscope.schedule",
     "tap": "fitscope.capture.tap",
     "with_taps": "fitscope.tapped_model",
     **dict.fromkeys(
         (
             "activations", "gradients", "weights", "weight_gradients", "updates", "loss", "metrics",
-            "inputs", "targets", "predictions", "taps", "changes", "steps", "epochs",
+            "inputs", "targets", "predictions", "taps", "changes",
         ),
         "fitscope.watch",
     ),

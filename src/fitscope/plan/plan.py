@@ -16,8 +16,9 @@ from typing import Any, ClassVar
 
 from fitscope.plan.anatomy import Anatomy
 from fitscope.plan.selection import is_input, select, shown
+from fitscope.schedule import Schedule, Turn
 from fitscope.sites import Place
-from fitscope.watch import LAYER_KINDS, PHASES, Schedule, Turn, Watch, several
+from fitscope.watch import LAYER_KINDS, PHASES, Watch, several
 
 Watches = frozenset[int]  #: of a plan, by index
 
