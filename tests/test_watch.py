@@ -80,7 +80,7 @@ def test_what_is_kept():
     ("make", "message"),
     [
         (lambda: fs.activations(keep="tensors"), "Did you mean 'tensor'"),
-        (lambda: fs.activations(keep=()), "'stats', 'tensor', 'both' or 'mean'"),
+        (lambda: fs.activations(keep=()), "'stats', 'tensor', 'both' or 'average'"),
         (lambda: fs.activations(keep="stats", samples=3), "keep='tensor' or keep='both'"),
         (lambda: fs.activations(samples=0), "Leave it out to keep all"),
         (lambda: fs.activations(every="x"), "every=1"),

@@ -155,15 +155,15 @@ class Scope(Hooks):
         return batch
 
     def average(self, site: str) -> Average:
-        """The mean and std of a site that is watched with keep="mean", over everything captured so far."""
+        """The mean and std of a site that is watched with keep="average", over everything captured so far."""
         recorder: Recorder | None = self._recording.recorder if self._recording is not None else None
         average = recorder.average(site) if recorder is not None else None
         if average is None:
             there = recorder.averages if recorder is not None else []
             raise WatchError(
-                "a site whose mean is kept",
+                "a site whose average is kept",
                 repr(site),
-                one_of(there, site) if there else 'Watch it with keep="mean"',
+                one_of(there, site) if there else 'Watch it with keep="average"',
             )
         return average
 

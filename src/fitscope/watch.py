@@ -50,7 +50,7 @@ class Layer(Protocol):
 
 Selector = str | type | Layer  #: a glob on a layer's name or path, a class of layers, or a layer
 Layers = Selector | Iterable[Selector]
-Keep = Literal["stats", "tensor", "both", "mean"]  #: "mean": per element, over all captured batches
+Keep = Literal["stats", "tensor", "both", "average"]  #: "average": per element, over all captured batches
 Keeps = Keep | Iterable[Keep]
 Part = Literal["train", "validation"]  #: of `fit`
 On = Part | Iterable[Part]
@@ -68,7 +68,7 @@ class Watch:
     tensor: bool = False
     samples: int | None = None  #: of the tensor, the first so many rows of the batch; None: all
     every: Schedule | None = None  #: None: as the scope says
-    mean: bool = False  #: keep the mean over everything captured, per element
+    average: bool = False  #: keep the mean and std over everything captured, per element
     on: tuple[str, ...] | None = None  #: parts of fit; None: as the scope says
     of: str = ""  #: what `changes` compares
     per_sample: bool = False  #: the loss of each sample too,
@@ -110,10 +110,10 @@ def _watch(
         keep = "both" if samples is not None else default
     parts: tuple[str, ...]
     parts = ("stats", "tensor") if keep == "both" else (keep,) if isinstance(keep, str) else tuple(keep)
-    known = ("stats", "tensor", "both", "mean")
-    if not parts or any(part not in ("stats", "tensor", "mean") for part in parts):
+    known = ("stats", "tensor", "both", "average")
+    if not parts or any(part not in ("stats", "tensor", "average") for part in parts):
         raise WatchError(
-            "`keep` to be 'stats', 'tensor', 'both' or 'mean'", repr(keep), one_of(known, str(keep))
+            "`keep` to be 'stats', 'tensor', 'both' or 'average'", repr(keep), one_of(known, str(keep))
         )
     if samples is not None and not (isinstance(samples, int) and samples > 0):
         raise WatchError("`samples` to be a positive whole number", repr(samples), "Leave it out to keep all")
@@ -133,7 +133,7 @@ def _watch(
         tensor="tensor" in parts,
         samples=samples,
         every=None if every is None else schedule(every),
-        mean="mean" in parts,
+        average="average" in parts,
         on=None if on is None else phases(on, kind),
         exact=exact,
     )
@@ -153,7 +153,7 @@ def activations(
 
     Args:
         layers: A glob on name or path (`"conv*"`, `"encoder/*"`), a class of layers, a layer, or several of these. None means all.
-        keep: "stats", "tensor", "both" or "mean" (per element, over all captured batches), or several of them.
+        keep: "stats", "tensor", "both" or "average" (mean and std per element, over all captured batches), or several of them.
         samples: Keep the tensor of the first so many samples of a batch only.
         every: When: each n-th step, `fs.steps(...)`, `fs.epochs(...)` or a function `step -> bool`. By default as the scope says.
         on: In which part of `fit`: "train", "validation" or both. By default as the scope says.

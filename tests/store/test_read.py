@@ -172,7 +172,7 @@ class TestTables:
         assert list(run.stats.columns)[:3] == ["step", "epoch", "batch"]
         assert len(run.stats) == 0
         assert run.sql("select count(*) as n from stats")["n"].tolist() == [0]
-        assert run.step is None
+        assert run.last_step is None
         assert "no steps yet" in repr(run)
 
     def test_sql(self, run: read.Run) -> None:
@@ -211,7 +211,7 @@ class TestFind:
         assert read.open(tmp_path / "c").id == "c"
         assert [brief.id for brief in read.runs(tmp_path)] == ["b", "c", "a"]
         brief = read.runs(tmp_path / "c")[0]
-        assert (brief.status, brief.step, brief.problem) == ("complete", None, None)
+        assert (brief.status, brief.last_step, brief.problem) == ("complete", None, None)
 
     def test_no_such_run(self, tmp_path: Path) -> None:
         RunWriter.create(tmp_path, "monday")

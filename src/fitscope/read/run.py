@@ -47,8 +47,8 @@ class Run:
         self._captured: dict[str, tuple[Any, Captures]] = {}  # by site, with what it was made of
 
     def __repr__(self) -> str:
-        step = self.step
-        steps = "no steps yet" if step is None else f"up to step {step:,}"
+        last = self.last_step
+        steps = "no steps yet" if last is None else f"up to step {last:,}"
         return f"<Run {self.id!r}: {self.status}, {steps}, {len(self.sites)} sites, at {self.path}>"
 
     # ---- how it went --------------------------------------------------------------------------------
@@ -60,7 +60,7 @@ class Run:
         return next((word for word in SEVERITY if word in said), "interrupted")
 
     @property
-    def step(self) -> int | None:
+    def last_step(self) -> int | None:
         """The last step recorded, None before the first."""
         return max((s["step"] for s in self._statuses() if s.get("step") is not None), default=None)
 
@@ -103,7 +103,7 @@ class Run:
         return self._counted("lost")
 
     @property
-    def full_at(self) -> int | None:
+    def limit_reached_at(self) -> int | None:
         """The step at which the limit on disk space stopped the recording, None if it did not."""
         return min((s["full_at"] for s in self._statuses() if s.get("full_at") is not None), default=None)
 
