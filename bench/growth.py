@@ -225,7 +225,7 @@ def looks(place: str) -> dict[str, float]:
 
     for again in range(6):
         run = read.open(place)
-        timed("open", lambda: (read.open(place).status, read.open(place).step))
+        timed("open", lambda: (read.open(place).status, read.open(place).last_step))
         assert len(timed("sites", lambda run=run: run.sites)) == 82
         run = read.open(place)
         series = timed("series", lambda run=run: run.series("gradients/conv_3", "mean"))

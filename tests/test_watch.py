@@ -7,7 +7,8 @@ import pytest
 import fitscope as fs
 from fitscope import sizes
 from fitscope.plan.budget import Budget
-from fitscope.watch import KINDS, Turn, defaults, schedule
+from fitscope.schedule import Turn, schedule
+from fitscope.watch import KINDS, defaults
 
 
 def due(every, turns):
@@ -70,6 +71,8 @@ def test_what_is_kept():
     assert kept(fs.activations(keep=["stats", "tensor"])) == (True, True, None)
     assert kept(fs.gradients(samples=3)) == (True, True, 3)
     assert kept(fs.targets()) == kept(fs.predictions()) == (True, True, None)
+    assert fs.changes(exact=True).exact
+    assert fs.predictions(exact=True).exact
     assert {watch.kind for watch in defaults()} <= KINDS.keys()
 
 
@@ -77,10 +80,11 @@ def test_what_is_kept():
     ("make", "message"),
     [
         (lambda: fs.activations(keep="tensors"), "Did you mean 'tensor'"),
-        (lambda: fs.activations(keep=()), "'stats', 'tensor', 'both' or 'mean'"),
+        (lambda: fs.activations(keep=()), "'stats', 'tensor', 'both' or 'average'"),
         (lambda: fs.activations(keep="stats", samples=3), "keep='tensor' or keep='both'"),
         (lambda: fs.activations(samples=0), "Leave it out to keep all"),
         (lambda: fs.activations(every="x"), "every=1"),
+        (lambda: fs.updates(on="validation"), "on='train'"),
         (lambda: fs.Scope("memory", limit="10 apples"), '"10 GB"'),
         (lambda: fs.Scope("memory", memory=-1), "`memory` to be a number of bytes"),
         (lambda: fs.Scope("memory", when_full="wait"), "when_full"),

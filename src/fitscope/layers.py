@@ -32,8 +32,9 @@ class Tap(keras.layers.Layer):
 
     shows_itself = True  #: and so is no layer whose output is recorded unless it is named
 
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**{**kwargs, "autocast": False})  # what comes in goes out, whatever the dtype policy
+    def __init__(self, name: str | None = None, **kwargs: Any) -> None:
+        # What comes in goes out, whatever the dtype policy.
+        super().__init__(name=name, **{**kwargs, "autocast": False})
         self.supports_masking = True
 
     def call(self, inputs: Any) -> Any:

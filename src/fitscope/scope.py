@@ -10,13 +10,13 @@ import functools
 import secrets
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime
 from os import PathLike
 from types import FrameType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, overload
 
 from fitscope import sizes
 from fitscope.capture.backends import Adapter, adapter
@@ -36,9 +36,19 @@ from fitscope.plan.anatomy import Anatomy
 from fitscope.plan.budget import Budget
 from fitscope.plan.plan import resolve
 from fitscope.reduce.average import Average
+from fitscope.schedule import Every, Schedule, schedule
 from fitscope.shield import described, shield, warn
 from fitscope.store import Objects, RunWriter, existing, place
-from fitscope.watch import Schedule, Watch, phases, schedule, several
+from fitscope.watch import On, Watch, phases, several
+
+if TYPE_CHECKING:
+    import keras
+    import tensorflow as tf
+
+    Fetch: TypeAlias = tf.Tensor | tf.Operation | str  #: a part of a TF1 graph, or its name
+
+Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
+Step = TypeVar("Step", bound=Callable[..., Any])
 
 
 class Scope(Hooks):
@@ -83,17 +93,17 @@ class Scope(Hooks):
         self,
         to: str | PathLike[str] | Objects = "runs",
         watch: Iterable[Watch] | Watch | None = None,
-        every: int | Schedule | Callable[[int], bool] | None = None,
+        every: Every | None = None,
         *,
         budget: float | None = 0.02,
         exact: bool = False,
         identity: Literal["proven", "twin", "trust"] = "proven",
-        on: str | Iterable[str] = "train",
+        on: On = "train",
         limit: int | str | None = "10 GB",
         memory: int | str = "1 GB",
         when_full: Literal["block", "drop"] = "block",
         reduce: Literal["auto", "host", "step"] = "auto",
-        notes: Any = None,
+        notes: Json = None,
         tensorboard: str | PathLike[str] | None = None,
         database: str | None = None,
         npy: str | PathLike[str] | None = None,
@@ -145,15 +155,15 @@ class Scope(Hooks):
         return batch
 
     def average(self, site: str) -> Average:
-        """The mean and std of a site that is watched with keep="mean", over everything captured so far."""
+        """The mean and std of a site that is watched with keep="average", over everything captured so far."""
         recorder: Recorder | None = self._recording.recorder if self._recording is not None else None
         average = recorder.average(site) if recorder is not None else None
         if average is None:
             there = recorder.averages if recorder is not None else []
             raise WatchError(
-                "a site whose mean is kept",
+                "a site whose average is kept",
                 repr(site),
-                one_of(there, site) if there else 'Watch it with keep="mean"',
+                one_of(there, site) if there else 'Watch it with keep="average"',
             )
         return average
 
@@ -184,7 +194,7 @@ class Scope(Hooks):
 
     # ---- hand-written loops ------------------------------------------------------------------------------
 
-    def attach(self, model: Any, *, optimizer: Any = None) -> Scope:
+    def attach(self, model: keras.Model, *, optimizer: keras.optimizers.Optimizer | None = None) -> Scope:
         """Records a training loop of your own: `with scope.attach(model):` around it.
 
         In there `train_on_batch`, `test_on_batch` and `predict_on_batch` of the model are recorded, and every call of a function
@@ -201,7 +211,25 @@ class Scope(Hooks):
         )
         return self
 
-    def step(self, function: Any = None, *, model: Any = None, optimizer: Any = None) -> Any:
+    @overload
+    def step(
+        self,
+        function: Step,
+        *,
+        model: keras.Model | None = None,
+        optimizer: keras.optimizers.Optimizer | None = None,
+    ) -> Step: ...
+    @overload
+    def step(
+        self, *, model: keras.Model | None = None, optimizer: keras.optimizers.Optimizer | None = None
+    ) -> Callable[[Step], Step]: ...
+    def step(
+        self,
+        function: Callable[..., Any] | None = None,
+        *,
+        model: keras.Model | None = None,
+        optimizer: keras.optimizers.Optimizer | None = None,
+    ) -> Any:
         """Makes a function a training step that is recorded: `@scope.step` on a plain function, a `tf.function` or a jitted one.
 
         The model is the one of `scope.attach`, or `@scope.step(model=model)` says it.
@@ -266,14 +294,14 @@ class Scope(Hooks):
 
     def session(
         self,
-        sess: Any,
+        sess: tf.compat.v1.Session,
         *,
-        loss: Any = None,
-        predictions: Any = None,
-        targets: Any = None,
-        inputs: Any = None,
-        train_op: Any = None,
-        grads_and_vars: Any = None,
+        loss: Fetch | None = None,
+        predictions: Fetch | Iterable[Fetch] | None = None,
+        targets: Fetch | Iterable[Fetch] | None = None,
+        inputs: Fetch | Iterable[Fetch] | None = None,
+        train_op: Fetch | Iterable[Fetch] | None = None,
+        grads_and_vars: Iterable[tuple[Fetch, Fetch]] | None = None,
     ) -> AbstractContextManager[Any]:
         """Records what a `tf.compat.v1.Session` runs, for the length of a `with` block.
 
@@ -287,12 +315,12 @@ class Scope(Hooks):
     def hook(
         self,
         *,
-        loss: Any = None,
-        predictions: Any = None,
-        targets: Any = None,
-        inputs: Any = None,
-        train_op: Any = None,
-        grads_and_vars: Any = None,
+        loss: Fetch | None = None,
+        predictions: Fetch | Iterable[Fetch] | None = None,
+        targets: Fetch | Iterable[Fetch] | None = None,
+        inputs: Fetch | Iterable[Fetch] | None = None,
+        train_op: Fetch | Iterable[Fetch] | None = None,
+        grads_and_vars: Iterable[tuple[Fetch, Fetch]] | None = None,
     ) -> Any:
         """The same as a `SessionRunHook`, for `MonitoredTrainingSession(hooks=[scope.hook()])` and its like."""
         from fitscope.capture.sessions.hook import CaptureHook

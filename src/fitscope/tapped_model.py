@@ -17,12 +17,13 @@ from fitscope.errors import ModelError, WatchError
 from fitscope.layers import Tap
 from fitscope.plan.anatomy import Anatomy, LayerPart
 from fitscope.plan.selection import is_input, select, shown
+from fitscope.watch import Layers
 
 #: What a class of models may do its own way, and a plain functional model would then do otherwise.
 _OWN_WAYS = ("call", "train_step", "test_step", "predict_step", "compute_loss")
 
 
-def with_taps(model: keras.Model, layers: Any) -> keras.Model:
+def with_taps(model: keras.Model, layers: Layers) -> keras.Model:
     """A model with the same layers, and an `fs.layers.Tap` named `<layer>_tap` after each chosen one.
 
     Args:
@@ -36,7 +37,8 @@ def with_taps(model: keras.Model, layers: Any) -> keras.Model:
     The new model is not compiled. An optimizer keeps its state by the position of the weights in one model, and in a
     graph with branches taps may change the order of the layers, so it is given an optimizer of its own.
     """
-    selectors = [layers] if isinstance(layers, str | type | keras.layers.Layer) else list(layers)
+    alone = isinstance(layers, str | type | keras.layers.Layer)
+    selectors = [layers] if alone else list(layers)  # type: ignore[arg-type]
     if not selectors:
         raise WatchError("with_taps(model, layers) to name layers", "none", 'Write with_taps(model, "conv*")')
     anatomy = Anatomy.of(model)
@@ -119,7 +121,7 @@ def _graph(model: Any) -> Any:
     raise ModelError(
         "a functional or sequential model, whose graph is known",
         f"{model.name!r}, a {type(model).__name__}",
-        "Watch it with fs.activations(...), which needs no taps; or put fs.layers.Tap(name=...) or fs.tap(...) into its call()",
+        "Watch it with fs.activations(...), which needs no taps; or put fs.layers.Tap('name') or fs.tap(...) into its call()",
     )
 
 

@@ -463,7 +463,7 @@ model.fit(x, x[:, :1], batch_size=8, epochs=400, verbose=0, callbacks=[fs.Scope(
             from fitscope.read import runs
 
             until = time.monotonic() + 90
-            while not any(brief.step for brief in runs(tmp_path)):
+            while not any(brief.last_step for brief in runs(tmp_path)):
                 assert training.poll() is None, "the training failed"
                 assert time.monotonic() < until
                 time.sleep(0.2)

@@ -17,21 +17,21 @@ Look = Callable[..., Page]
 
 #: Each view, the run it is of, and where in the page it is drawn.
 VIEWS: dict[str, tuple[Callable[[fs.Run], fs.View], str, str]] = {
-    "spectrogram": (fs.spectrogram, "broken", "#heat"),
-    "depth_profile": (lambda run: fs.depth_profile(run, 3000), "broken", "#depth"),
-    "layer_series": (lambda run: fs.layer_series(run, CULPRIT), "broken", "#loss"),
-    "values": (lambda run: fs.values(run, CULPRIT, 4000), "broken", "#inspector .values"),
-    "values_over_time": (lambda run: fs.values_over_time(run, CULPRIT), "broken", "#inspector .spread"),
-    "batch_loss": (fs.batch_loss, "broken", "#loss"),
-    "batch_change": (lambda run: fs.batch_change(run, BORN), "broken", "#samples td"),
-    "health_table": (fs.health_table, "broken", "#samples td"),
-    "worst_samples": (fs.worst_samples, "sampled", "#samples td"),
-    "sample_history": (lambda run: fs.sample_history(run, "x"), "sampled", "#loss"),
-    "predictions_view": (fs.predictions_view, "sampled", "#samples td"),
+    "spectrogram": (lambda run: run.plot.spectrogram(), "broken", "#heat"),
+    "depth": (lambda run: run.plot.depth(step=3000), "broken", "#depth"),
+    "series": (lambda run: run.plot.series(f"activations/{CULPRIT}", "rms"), "broken", "#loss"),
+    "values": (lambda run: run.plot.values(CULPRIT, step=4000), "broken", "#inspector .values"),
+    "histogram": (lambda run: run.plot.histogram(CULPRIT), "broken", "#inspector .spread"),
+    "loss": (lambda run: run.plot.loss(), "broken", "#loss"),
+    "jumps": (lambda run: run.plot.jumps(step=BORN), "broken", "#samples td"),
+    "health": (lambda run: run.plot.health(), "broken", "#samples td"),
+    "worst_samples": (lambda run: run.plot.worst_samples(), "sampled", "#samples td"),
+    "sample": (lambda run: run.plot.sample("x"), "sampled", "#loss"),
+    "predictions": (lambda run: run.plot.predictions(), "sampled", "#samples td"),
     "compare": (lambda run: fs.compare(run, run), "broken", "#heat"),
-    "model_strip": (fs.model_strip, "broken", "#strip"),
-    "overhead": (fs.overhead, "sampled", "#samples td"),
-    "summary": (fs.summary, "broken", "#heat"),
+    "model": (lambda run: run.plot.model(), "broken", "#strip"),
+    "overhead": (lambda run: run.plot.overhead(), "sampled", "#samples td"),
+    "summary": (lambda run: run.plot.summary(), "broken", "#heat"),
 }
 
 
@@ -68,7 +68,7 @@ def test_a_saved_view_draws_itself(name: str, runs: Path, sampled: Path, tmp_pat
 
 def test_a_saved_depth_profile_is_of_its_very_step(tmp_path: Path, look: Look) -> None:
     made.odd_batches(tmp_path / "runs", spike=1235, dip=3211)
-    view = fs.depth_profile(fs.open(tmp_path / "runs"), 3211, "activations.rms")
+    view = fs.open(tmp_path / "runs").plot.depth("activations", "rms", step=3211)
     page = look(view.save(tmp_path / "view.html").as_uri())
     page.wait_for_timeout(200)
     assert made.long_bars(page) == [True, False, True], "the dip, which the steps beside it do not have"
@@ -77,7 +77,7 @@ def test_a_saved_depth_profile_is_of_its_very_step(tmp_path: Path, look: Look) -
 def test_a_view_in_a_notebook_runs_in_its_sandbox(
     runs: Path, tmp_path: Path, context: object, watched: Watched
 ) -> None:
-    frame = fs.spectrogram(fs.open(runs, "broken"))._repr_mimebundle_()["text/html"]
+    frame = fs.open(runs, "broken").plot.spectrogram()._repr_mimebundle_()["text/html"]
     notebook = tmp_path / "notebook.html"
     notebook.write_text(f"<!doctype html><meta charset=utf-8><p>a cell</p>{frame}", encoding="utf-8")
     page = watched.watch(context.new_page())  # type: ignore[attr-defined]

@@ -109,7 +109,7 @@ def test_watch_goes_on_until_the_run_ends(write: Write, call: Callable[..., Any]
 
     training = threading.Thread(target=train)
     training.start()
-    result = call("watch", "runs", "--every", "0.1")
+    result = call("watch", "runs", "--interval", "0.1")
     training.join()
     assert result.exit_code == 0, result.output
     assert "complete" in result.output

@@ -105,7 +105,7 @@ def test_models_whose_tapped_program_may_differ_train_the_same(name, mode, tmp_p
     run = fs.open(tmp_path)
     assert run.identity in answers(mode)
     assert run.errors == []
-    assert run.step == 15 if watch else 16  # the weights that the last validation found
+    assert run.last_step == 15 if watch else 16  # the weights that the last validation found
     if run.identity == "twin":
         assert "did not agree with your own to the last bit" in run.identity.why
     elif not run.identity.why:

@@ -68,14 +68,14 @@ class Nested(keras.Model):
     def __init__(self, tap: bool, **kwargs):
         super().__init__(**kwargs)
         self.first, self.last = layers.Dense(4, name="first"), layers.Dense(2, name="last")
-        self.tap = fs.layers.Tap(name="between") if tap else layers.Identity(name="between")
+        self.tap = fs.layers.Tap("between") if tap else layers.Identity(name="between")
 
     def call(self, x):
         return self.last(self.tap(self.first(x)))
 
 
 def sequential(tap: bool) -> keras.Model:
-    between = [fs.layers.Tap(name="between")] if tap else []
+    between = [fs.layers.Tap("between")] if tap else []
     parts = [layers.Dense(4, name="first"), layers.BatchNormalization(), *between, layers.Dropout(0.3)]
     return keras.Sequential([layers.Input((5,)), *parts, layers.ReLU(), layers.Dense(2, name="last")])
 
@@ -83,10 +83,10 @@ def sequential(tap: bool) -> keras.Model:
 def functional(tap: bool) -> keras.Model:
     inputs = layers.Input((5,))
     x = layers.Dense(4, name="first")(inputs)
-    skip = fs.layers.Tap(name="between")(x) if tap else x
+    skip = fs.layers.Tap("between")(x) if tap else x
     x = layers.Add()([layers.Activation("gelu")(layers.Dense(4)(skip)), skip])
     if tap:
-        x = fs.layers.Tap(name="after")(x)
+        x = fs.layers.Tap("after")(x)
     return keras.Model(inputs, layers.Dense(2, name="last")(x))
 
 
@@ -110,7 +110,7 @@ def test_training_with_taps_is_bit_identical(build, mode, data):
 def test_a_tap_shows_what_passes_it():
     seen = []
     x = ops.convert_to_tensor(np.ones((2, 3), "float32"))
-    tap = fs.layers.Tap(name="here")
+    tap = fs.layers.Tap("here")
     assert tap(x) is x
     with listening(lambda name, value: seen.append((name, value))):
         assert tap(x) is x

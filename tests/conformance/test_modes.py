@@ -179,7 +179,7 @@ def test_frames_and_dicts(watch_fit, xy):
 
 def test_averages_taken_in_the_step_are_those_taken_on_the_host(watch_fit, small, xy, tmp_path):
     x, y = xy
-    watch = [fs.activations(keep=("stats", "mean")), fs.weights(keep="mean"), fs.loss()]
+    watch = [fs.activations(keep=("stats", "average")), fs.weights(keep="average"), fs.loss()]
     on_host = watch_fit(small, x, y, watch=watch, scope={"reduce": "host"}).run
     scope = fs.Scope(tmp_path / "in_step", watch, 1, reduce="step")
     small().fit(x, y, batch_size=8, verbose=0, shuffle=False, callbacks=[scope])

@@ -213,5 +213,5 @@ def test_a_limit_on_disk_ends_the_recording_not_the_training(small, xy, tmp_path
         model.fit(*xy, callbacks=[fs.Scope(tmp_path, every=1, limit=10_000)], **FIT)
     assert all(np.array_equal(a, b) for a, b in zip(model.get_weights(), wanted, strict=True))
     run = fs.open(tmp_path)
-    assert run.full_at is not None
+    assert run.limit_reached_at is not None
     assert run.lost

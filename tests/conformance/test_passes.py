@@ -256,7 +256,7 @@ def test_a_test_step_of_ones_own_shows_the_loss_that_it_tracks(xy, tmp_path, nam
     run = fs.open(tmp_path)
     assert run.errors == []
     if name == "loss":
-        error = run.array("validation/predictions", run.step) - y[:6]
+        error = run.array("validation/predictions", run.last_step) - y[:6]
         assert run.series("validation/loss").to_numpy() == pytest.approx(np.mean(error**2), rel=1e-5)
         assert "validation/loss" not in run.unseen
     else:

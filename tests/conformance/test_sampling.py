@@ -117,7 +117,7 @@ def test_what_is_kept_whole_is_read_whole(tmp_path):
     fit(
         fs.Scope(
             tmp_path,
-            [fs.activations("conv", keep="both"), fs.activations("wide", keep=("stats", "mean"))],
+            [fs.activations("conv", keep="both"), fs.activations("wide", keep=("stats", "average"))],
             every=1,
         ),
         MODES[0],

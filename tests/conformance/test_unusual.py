@@ -79,10 +79,10 @@ def test_a_loss_that_was_not_reduced_has_a_mean(tmp_path):
             ]
             np.testing.assert_allclose(samples.loss, each, rtol=1e-5)
     if BACKEND == "tensorflow":
-        assert fs.batch_loss(run).to_text()
+        assert run.plot.loss().to_text()
     else:  # nothing was trained
         with pytest.raises(fs.RunError, match="loss of its batches"):
-            fs.batch_loss(run)
+            run.plot.loss()
 
 
 @ONLY_TF

@@ -172,11 +172,11 @@ def values(found: list[Any]) -> dict[tuple[str, int], float]:
 def test_others_see_it_while_it_goes_on(tmp_path: Path, steps: Any, events: Any, kind: str) -> None:
     training = Training(tmp_path, kind=kind)
     training.flush()
-    assert ask(tmp_path / "all.db", "SELECT run, status, step FROM runs") == [("r", "running", None)]
+    assert ask(tmp_path / "all.db", "SELECT run, status, last_step FROM runs") == [("r", "running", None)]
     steps(training, 0, 5)
     seen = ask(tmp_path / "all.db", "SELECT step, value FROM stats WHERE site = 'loss' ORDER BY step")
     assert seen == [(step, float(np.float32(1 / (step + 1)))) for step in range(5)]
-    assert ask(tmp_path / "all.db", "SELECT status, step FROM runs") == [("running", 4)]
+    assert ask(tmp_path / "all.db", "SELECT status, last_step FROM runs") == [("running", 4)]
     assert ask(tmp_path / "all.db", "SELECT count(*) FROM samples") == [(5 * 2 + 6,)]
 
     path = next((tmp_path / "logs" / "r").iterdir())
@@ -447,7 +447,7 @@ def test_a_recorder_feeds_its_sinks_and_says_what_is_wrong_with_them(tmp_path: P
     run = fs.open(tmp_path / "runs")
     assert run.status == "complete"
     assert "odd: OSError: cannot write" in run.errors
-    assert ask(tmp_path / "all.db", "SELECT status, step FROM runs") == [("complete", 3)]
+    assert ask(tmp_path / "all.db", "SELECT status, last_step FROM runs") == [("complete", 3)]
     assert ask(tmp_path / "all.db", "SELECT step, mean FROM stats ORDER BY step") == [
         (s, s) for s in range(4)
     ]

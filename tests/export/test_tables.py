@@ -88,7 +88,7 @@ def test_databases_by_hand(small: fs.Run, tmp_path: Path, kind: str) -> None:
         (-131, -8.0, -4.0, 1), (0, 0.0, 0.0, 1), (129, 1.0, 2.0, 1), (130, 2.0, 4.0, 1)
     ]  # fmt: skip
     assert ask(out, "SELECT sum(count) FROM histograms") == [(small.stats["count"].sum(),)]
-    query = "SELECT run, status, step, model, parameters, errors FROM runs"
+    query = "SELECT run, status, last_step, model, parameters, errors FROM runs"
     assert ask(out, query) == [("first", "complete", 6, "net", 7, 0)]
     assert ask(out, "SELECT count(*) FROM stats") == [(len(small.stats),)]
 

@@ -184,7 +184,7 @@ def test_reading_while_another_process_writes(tmp_path: Path, child: ModuleType)
         run = read.open(directory)
         looks, before, deadline = 0, (0, 0), time.monotonic() + 6.0
         while time.monotonic() < deadline and looks < 60:
-            if run.step is None:  # tensors may be one flush ahead of the table
+            if run.last_step is None:  # tensors may be one flush ahead of the table
                 continue
             assert run.status == "running"
             for site in ("activations/middle", "activations/small", "targets"):

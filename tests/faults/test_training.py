@@ -80,8 +80,8 @@ def test_a_limit_that_is_reached(tmp_path):
     assert "reached its limit" in told[0]
     run = fs.open(tmp_path)
     assert run.status == "complete"
-    assert 0 < run.full_at < 32
-    assert run.tensor("activations/wide").sizes["step"] == run.full_at
+    assert 0 < run.limit_reached_at < 32
+    assert run.tensor("activations/wide").sizes["step"] == run.limit_reached_at
     assert sum(f.stat().st_size for f in Path(run.path).rglob("*") if f.is_file()) < 450_000
 
 

@@ -187,7 +187,7 @@ def _plain_pairs(spec: Spec) -> bool:
     return spec["step"] != "two" and len(spec["graph"]["inputs"]) == len(spec["losses"]) == 1
 
 
-KEEP = ["", "keep='both'", "keep='tensor'", "keep='mean'"]
+KEEP = ["", "keep='both'", "keep='tensor'", "keep='average'"]
 
 
 def _scope(chance: Chance, spec: Spec) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 import fitscope as fs
 from fitscope.plan.budget import LADDER, LEAST, START, Budget, Spent, Time
-from fitscope.watch import Turn
+from fitscope.schedule import Turn
 
 
 class Training:

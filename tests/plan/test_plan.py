@@ -13,7 +13,7 @@ from keras import layers
 import fitscope as fs
 from fitscope.plan.anatomy import Anatomy
 from fitscope.plan.plan import LOSS_SCALE, Due, Want, resolve
-from fitscope.watch import Turn, schedule
+from fitscope.schedule import Turn, schedule
 
 
 @pytest.fixture(scope="module")

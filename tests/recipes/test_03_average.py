@@ -14,7 +14,7 @@ import fitscope as fs
 @pytest.mark.parametrize("every", [1, 3])
 def test_mean_and_std_of_every_sample_that_was_captured(watch_fit, tools, every):
     x, y = by_hand.data()
-    watch = fs.activations("hidden", keep=["mean", "tensor"])
+    watch = fs.activations("hidden", keep=["average", "tensor"])
     seen = watch_fit(tools.make, x, y, watch=watch, every=every, epochs=3)
     steps = range(0, 9, every)
     samples = np.concatenate([seen.run.array("activations/hidden", step) for step in steps]).astype(float)
@@ -33,7 +33,7 @@ def test_mean_and_std_of_every_sample_that_was_captured(watch_fit, tools, every)
 
 def test_none_of_the_tensors_is_stored(watch_fit, tools):
     x, y = by_hand.data()
-    seen = watch_fit(tools.make, x, y, watch=fs.activations("hidden", keep="mean"))
+    seen = watch_fit(tools.make, x, y, watch=fs.activations("hidden", keep="average"))
     assert len(seen.run.stats) == 0
     with pytest.raises(fs.FitscopeError):
         seen.run.tensor("activations/hidden")
@@ -43,7 +43,7 @@ def test_none_of_the_tensors_is_stored(watch_fit, tools):
 def test_it_can_be_read_while_training(tools, tmp_path):
     x, y = by_hand.data()
     counts: list[int] = []
-    scope = fs.Scope(tmp_path, fs.activations("hidden", keep="mean"), every=1)
+    scope = fs.Scope(tmp_path, fs.activations("hidden", keep="average"), every=1)
 
     class Live(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):
@@ -72,7 +72,7 @@ def test_a_mean_of_means_is_not_the_mean(page_says):
 def test_a_small_variance_beside_a_large_mean(tools, tmp_path, page_says):
     """The usual way sums squares, in float32, and subtracts."""
     x = (by_hand.data(64)[0] + 3000).astype("float32")
-    scope = fs.Scope(tmp_path, fs.inputs(keep="mean"), every=1)
+    scope = fs.Scope(tmp_path, fs.inputs(keep="average"), every=1)
     tools.make().predict(x, batch_size=8, verbose=0, callbacks=[scope])
     variance = x.astype(float).var(0)
     np.testing.assert_allclose(scope.average("predict/inputs").var, variance, rtol=1e-9)

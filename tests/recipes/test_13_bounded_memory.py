@@ -48,7 +48,7 @@ def test_memory_stays_where_it_is(tmp_path, page_says):
         ]
     )
     model.compile("sgd", "sparse_categorical_crossentropy")
-    watch = [fs.activations("wide", keep=["stats", "mean"]), fs.loss(per_sample=True), fs.changes("wide")]
+    watch = [fs.activations("wide", keep=["stats", "average"]), fs.loss(per_sample=True), fs.changes("wide")]
     resident = Resident()
     # A step as quick as this one fills the queue: it is full, and training waits, before the warm-up is over.
     scope = fs.Scope(tmp_path, watch, every=1, memory="16 MB")

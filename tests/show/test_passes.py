@@ -66,4 +66,4 @@ def test_a_run_of_passes_samples_and_averages_alone(tmp_path: Path) -> None:
     run = fs.open(tmp_path)
     assert "Nothing was recorded of any layer" in drawn(run)
     assert "2 sites" in repr(run)
-    assert fs.runs(tmp_path)[0].step == 5
+    assert fs.runs(tmp_path)[0].last_step == 5

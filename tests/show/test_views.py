@@ -22,21 +22,21 @@ from fitscope.record import Moment, Samples
 from .conftest import Written, steady
 
 VIEWS: dict[str, Callable[[fs.Run], fs.View]] = {
-    "spectrogram": fs.spectrogram,
-    "depth_profile": fs.depth_profile,
-    "layer_series": lambda run: fs.layer_series(run, "b"),
-    "values": lambda run: fs.values(run, "b"),
-    "values_over_time": lambda run: fs.values_over_time(run, "b"),
-    "batch_loss": fs.batch_loss,
-    "batch_change": lambda run: fs.batch_change(run, 30),
-    "health_table": fs.health_table,
-    "worst_samples": fs.worst_samples,
-    "sample_history": lambda run: fs.sample_history(run, "three"),
-    "predictions_view": fs.predictions_view,
+    "spectrogram": lambda run: run.plot.spectrogram(),
+    "depth": lambda run: run.plot.depth(),
+    "series": lambda run: run.plot.series("activations/b", "rms"),
+    "values": lambda run: run.plot.values("b"),
+    "histogram": lambda run: run.plot.histogram("gradients/b"),
+    "loss": lambda run: run.plot.loss(),
+    "jumps": lambda run: run.plot.jumps(step=30),
+    "health": lambda run: run.plot.health(),
+    "worst_samples": lambda run: run.plot.worst_samples(),
+    "sample": lambda run: run.plot.sample("three"),
+    "predictions": lambda run: run.plot.predictions(),
     "compare": lambda run: fs.compare(run, run),
-    "model_strip": fs.model_strip,
-    "overhead": fs.overhead,
-    "summary": fs.summary,
+    "model": lambda run: run.plot.model(),
+    "overhead": lambda run: run.plot.overhead(),
+    "summary": lambda run: run.plot.summary(),
 }
 
 
@@ -65,19 +65,16 @@ def run(written: Callable[..., Written]) -> fs.Run:
     return fs.open(made.path)
 
 
-def test_there_is_a_test_for_every_view() -> None:
-    made = {
-        name
-        for name in fs.__all__
-        if getattr(getattr(fs, name), "__module__", "") == "fitscope.show.pictures"
-    }
-    assert made == set(VIEWS)
+def test_there_is_a_test_for_every_view(run: fs.Run) -> None:
+    methods = {name for name in dir(run.plot) if not name.startswith("_")}
+    assert methods | {"compare"} == set(VIEWS)
 
 
 @pytest.mark.parametrize("name", VIEWS)
 def test_every_view_has_every_form(run: fs.Run, name: str, tmp_path: Path) -> None:
     view = VIEWS[name](run)
     assert isinstance(view, fs.View)
+    assert view.kind == name
     for width in (100, 40):
         text = view.to_text(width)
         assert len(text.strip().splitlines()) >= 2, text
@@ -92,70 +89,72 @@ def test_every_view_has_every_form(run: fs.Run, name: str, tmp_path: Path) -> No
 
 
 def test_views_say_what_there_is(run: fs.Run) -> None:
-    assert re.search(r"b\s+\+\d+\.\d σ", fs.batch_change(run, 30, "activations.rms").to_text())
-    assert "Jumps since 30" in fs.health_table(run).to_text()
-    assert "Stays zero since 20" in fs.health_table(run).to_text()
-    worst = fs.worst_samples(run, 0).to_text().splitlines()
+    assert re.search(r"b\s+\+\d+\.\d σ", run.plot.jumps("activations", "rms", step=30).to_text())
+    assert "Jumps since 30" in run.plot.health().to_text()
+    assert "Stays zero since 20" in run.plot.health().to_text()
+    worst = run.plot.worst_samples(step=0).to_text().splitlines()
     assert worst[2].split() == ["#three", "2", "1", "0.9", "9"]
-    assert "steps 0 to 55" in fs.sample_history(run, "three").to_text()
-    cost = fs.overhead(run).to_text()
+    assert "steps 0 to 55" in run.plot.sample("three").to_text()
+    cost = run.plot.overhead().to_text()
     assert "cpu_share" in cost
     assert re.search(r"cadence\s+every 20 steps \(budget 2 %\)", cost)
     assert re.search(r"identity\s+bit-identical: your own program took every step", cost)
     assert re.search(r"from step 40\s+every 20", cost)
-    assert "every 20 steps (budget 2 %)" in fs.summary(run).to_text(140)
-    assert "step 40" in fs.depth_profile(run, 40).to_text()
+    assert "every 20 steps (budget 2 %)" in run.plot.summary().to_text(140)
+    assert "step 40" in run.plot.depth(step=40).to_text()
 
 
 def test_a_spike_is_seen_in_the_text_of_a_spectrogram(run: fs.Run) -> None:
     line = next(
         line
-        for line in fs.spectrogram(run, "activations.rms").to_text(140).splitlines()
+        for line in run.plot.spectrogram("activations", "rms").to_text(140).splitlines()
         if line.startswith("b ")
     )
     assert len(set(line[2:].strip())) == 2, "one column stands out"
 
 
 def test_colours_only_where_they_are_asked_for(run: fs.Run) -> None:
-    assert "\x1b[" in fs.spectrogram(run).to_text(colour=True)
+    assert "\x1b[" in run.plot.spectrogram().to_text(colour=True)
 
 
 def test_what_cannot_be_shown_is_said(run: fs.Run, written: Callable[..., Written], tmp_path: Path) -> None:
-    with pytest.raises(fs.RunError, match=r"gradients\.rms"):
-        fs.spectrogram(run, "gradient.rms")
+    with pytest.raises(fs.RunError, match="Did you mean 'gradients'"):
+        run.plot.spectrogram("gradient")
+    with pytest.raises(fs.RunError, match=r"a stat of 'gradients'.*'rms', 'max', 'zeros'"):
+        run.plot.spectrogram("gradients", "ratio")
     with pytest.raises(fs.RunError, match="mode"):
-        fs.spectrogram(run, mode="odd")
-    with pytest.raises(fs.RunError, match="layer"):
-        fs.layer_series(run, "nobody")
-    with pytest.raises(fs.RunError, match="kind of site"):
-        fs.layer_series(run, "a", kind="weights")
+        run.plot.spectrogram(mode="odd")  # type: ignore[arg-type]
+    with pytest.raises(fs.RunError, match="a site of run 'first'"):
+        run.plot.series("activations/nobody", "rms")
+    with pytest.raises(fs.RunError, match="a site of run 'first'"):
+        run.plot.values("weights/a")
     with pytest.raises(fs.RunError, match="sample"):
-        fs.sample_history(run, "nobody")
+        run.plot.sample("nobody")
     with pytest.raises(fs.RunError, match="step from 0"):
-        fs.depth_profile(run, -5)
+        run.plot.depth(step=-5)
     with pytest.raises(fs.StoreError, match="ends in"):
-        fs.spectrogram(run).save(tmp_path / "x.docx")
+        run.plot.spectrogram().save(tmp_path / "x.docx")
     with pytest.raises(fs.RunError, match="nothing yet"):
-        fs.spectrogram(written(name="empty").path)
+        fs.open(written(name="empty").path).plot.spectrogram()
     bare = written(name="bare").add(range(3), steady("a"))
     with pytest.raises(fs.RunError, match="per_sample"):
-        fs.worst_samples(bare.path)
+        fs.open(bare.path).plot.worst_samples()
 
 
 def test_nothing_is_kept_that_nobody_holds(run: fs.Run) -> None:
-    view = fs.spectrogram(run.path)
+    view = fs.compare(run.path, run.path)
     first = weakref.ref(view._gathered)
     view.to_html()
     del view
     assert first() is None, "not even until somebody collects the garbage"
-    held = fs.spectrogram(run)
+    held = run.plot.spectrogram()
     assert held.run is run
-    assert fs.batch_loss(run)._gathered is held._gathered, "a run that is held is read once"
+    assert run.plot.loss()._gathered is held._gathered, "a run that is held is read once"
 
 
 def test_the_numbers_of_a_run_go_with_it(run: fs.Run) -> None:
     opened = fs.open(run.path)
-    numbers = weakref.ref(fs.spectrogram(opened)._gathered)
+    numbers = weakref.ref(opened.plot.spectrogram()._gathered)
     fs.compare(run, opened)
     del opened
     gc.collect()
@@ -176,8 +175,9 @@ def enclosed(text: str) -> tuple[dict[str, Any], set[str]]:
     [
         ("weights.rms", "weights/b/kernel"),
         ("updates.ratio", "updates/b/kernel"),
-        ("validation.rms", "validation/activations/b"),
-        ("gradients.max", "gradients/b"),
+        ("validation/activations.rms", "validation/activations/b"),
+        ("gradients.rms", "gradients/b"),
+        ("activations.rms", "activations/b"),
     ],
 )
 def test_a_view_of_values_has_those_of_its_own_measure(
@@ -188,7 +188,7 @@ def test_a_view_of_values_has_those_of_its_own_measure(
         return {**steady("abc")(step), **more, "validation/activations/b": np.ones(4)}
 
     run = fs.open(written().add(range(8), at).path)
-    facts, arrays = enclosed(fs.values_over_time(run, "b", measure).to_html())
+    facts, arrays = enclosed(run.plot.histogram(site).to_html())
     assert facts["head"]["shown"][0] == measure
     assert facts["distributions"][f"b {measure}"]["site"] == site
     assert {f"distribution {site}.{part}" for part in ("start", "share")} <= arrays
@@ -197,24 +197,40 @@ def test_a_view_of_values_has_those_of_its_own_measure(
         assert about["site"].startswith(kind), "of anything else it has none"
 
 
+@pytest.mark.parametrize("weight", ["kernel", "bias"])
+def test_the_values_of_a_weight_are_those_of_the_one_that_was_named(
+    written: Callable[..., Written], weight: str
+) -> None:
+    def at(step: int) -> dict[str, Any]:
+        return {**steady("b")(step), "weights/b/kernel": np.full(3, 4.0), "weights/b/bias": np.full(3, 16.0)}
+
+    run, site = fs.open(written(("b",)).add(range(3), at).path), f"weights/b/{weight}"
+    view = run.plot.values(site)
+    assert site in view.title
+    assert view.to_text().splitlines()[1].split()[0] == {"kernel": "4", "bias": "16"}[weight]
+    facts, _ = enclosed(view.to_html())
+    assert facts["moments"][0]["sites"][0]["site"] == site
+    assert facts["distributions"]["b weights.rms"]["site"] == site
+
+
 def test_a_file_says_what_it_shows(run: fs.Run, written: Callable[..., Written]) -> None:
     other = fs.open(written(name="other").add(range(60), steady("abc")).path)
-    for view, words in ((fs.spectrogram(run, "activations.rms", "past"), ("activation RMS", "vs own past", "first")),
-                        (fs.compare(run, other, "gradients.rms"), ("gradient RMS", "vs other", "first")),
-                        (fs.batch_loss(run), ("loss per batch", "first"))):  # fmt: skip
+    for view, words in ((run.plot.spectrogram("activations", mode="past"), ("activation RMS", "vs own past", "first")),
+                        (fs.compare(run, other, "gradients", "rms"), ("gradient RMS", "vs other", "first")),
+                        (run.plot.loss(), ("loss per batch", "first"))):  # fmt: skip
         text = view.to_html()
         title, caption = (re.search(f"<{tag}[^>]*>([^<]*)</", text) for tag in ("title", "h1"))
         assert title is not None
         assert caption is not None
         assert title[1] == caption[1] == view.title
         assert all(word in view.title for word in words), view.title
-    assert "<h1" not in fs.summary(run).to_html(), "the whole page has a head"
+    assert "<h1" not in run.plot.summary().to_html(), "the whole page has a head"
 
 
 def test_a_title_is_only_text_and_the_policy_stays(written: Callable[..., Written]) -> None:
     name = "</h1></title><script>alert(1)</script>\x1b\u202e"
     run = fs.open(written((name,)).add(range(8), steady((name,))).path)
-    text = fs.layer_series(run, name).to_html()
+    text = run.plot.series(f"activations/{name}", "rms").to_html()
     assert "&lt;/h1&gt;&lt;/title&gt;&lt;script&gt;alert(1)" in text
     assert not any(bad in text for bad in ("<script>alert", "</h1></title>", "\x1b", "\u202e"))
     assert text.count("<script") == 2
@@ -232,14 +248,14 @@ def test_a_title_is_only_text_and_the_policy_stays(written: Callable[..., Writte
 
 
 def test_a_view_shows_itself_in_a_terminal(run: fs.Run, capsys: Any) -> None:
-    fs.batch_loss(run).show()
+    run.plot.loss().show()
     assert "loss per batch" in capsys.readouterr().out
 
 
 def test_hostile_names_stay_inside_the_frame_and_off_the_terminal(written: Callable[..., Written]) -> None:
     name = "'\"></iframe><script>alert(1)</script>\x1b[31m\u202e"
     run = fs.open(written((name,)).add(range(8), steady((name,))).path)
-    for view in (fs.spectrogram(run), fs.health_table(run), fs.summary(run)):
+    for view in (run.plot.spectrogram(), run.plot.health(), run.plot.summary()):
         bundle = view._repr_mimebundle_()
         assert "<script>alert" not in bundle["text/html"]
         assert bundle["text/html"].count("</iframe>") == 1
@@ -252,7 +268,7 @@ def test_a_notebook_keeps_the_picture_when_it_becomes_html(run: fs.Run) -> None:
     import nbformat
     from nbconvert import HTMLExporter
 
-    data = fs.spectrogram(run)._repr_mimebundle_()
+    data = run.plot.spectrogram()._repr_mimebundle_()
     cell = nbformat.v4.new_code_cell(
         "view", outputs=[nbformat.v4.new_output("execute_result", data=data, execution_count=1)]
     )

@@ -77,7 +77,7 @@ class TestSeries:
     def test_a_stat_by_name(self, run: read.Run) -> None:
         series = run.series("activations/encoder/dense1", "mean")
         assert series.tolist() == [1, 2, 3, 4, 5, 6]
-        assert series.name == "activations/encoder/dense1 mean"
+        assert series.name == "activations/encoder/dense1.mean"
         assert run.series("activations/encoder/dense1", "count").dtype == np.int64
 
     def test_epoch_and_batch_at_hand(self, run: read.Run) -> None:
@@ -122,7 +122,7 @@ class TestNames:
     def test_short_names(self, run: read.Run) -> None:
         assert run.resolve("activations/dense1") == "activations/encoder/dense1"
         assert run.resolve("dense2") == "activations/encoder/dense2"
-        assert run.series("activations/dense1", "max").name == "activations/encoder/dense1 max"
+        assert run.series("activations/dense1", "max").name == "activations/encoder/dense1.max"
 
     def test_ambiguous(self, run: read.Run) -> None:
         with pytest.raises(RunError, match=r"fits 2.*activations/encoder/dense1.*gradients/encoder/dense1"):
@@ -172,7 +172,7 @@ class TestTables:
         assert list(run.stats.columns)[:3] == ["step", "epoch", "batch"]
         assert len(run.stats) == 0
         assert run.sql("select count(*) as n from stats")["n"].tolist() == [0]
-        assert run.step is None
+        assert run.last_step is None
         assert "no steps yet" in repr(run)
 
     def test_sql(self, run: read.Run) -> None:
@@ -211,7 +211,7 @@ class TestFind:
         assert read.open(tmp_path / "c").id == "c"
         assert [brief.id for brief in read.runs(tmp_path)] == ["b", "c", "a"]
         brief = read.runs(tmp_path / "c")[0]
-        assert (brief.status, brief.step, brief.problem) == ("complete", None, None)
+        assert (brief.status, brief.last_step, brief.problem) == ("complete", None, None)
 
     def test_no_such_run(self, tmp_path: Path) -> None:
         RunWriter.create(tmp_path, "monday")

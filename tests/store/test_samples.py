@@ -70,7 +70,7 @@ class TestSamples:
         asked = run.sql("select sum(weight) as w, sum(prediction[1]) as p from samples where step = 0")
         assert asked["w"].item() == 6
         assert asked["p"].item() == pytest.approx(prediction[:, 0].sum())
-        assert run.step == 1
+        assert run.last_step == 1
 
     def test_other_tools_read_the_parts(self, tmp_path: Path) -> None:
         written_at = tmp_path / "runs"

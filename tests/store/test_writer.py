@@ -48,7 +48,7 @@ def test_a_run_from_begin_to_end(objects: Objects, make: Make) -> None:
     assert live.series("loss").tolist() == list(range(12))  # followed without opening again
     assert live.status == "complete"
     run = read.open(objects)
-    assert (run.id, run.step, run.status) == ("r", 11, "complete")
+    assert (run.id, run.last_step, run.status) == ("r", 11, "complete")
     assert run.model == {"name": "m"}
     assert run.plan == ["p"]
     assert run.info["notes"] == {"who": "me"}
@@ -245,7 +245,7 @@ class TestLimit:
         assert limit * 0.4 < total <= limit + 2_000  # the status may say so beyond the limit
         assert total == writer.bytes
         run = read.open(store)
-        assert run.full_at == full_at
+        assert run.limit_reached_at == full_at
         assert run.status == "complete"
         kept = len(run.stats) if keep != "tensor" else 0
         kept += sum(run.tensor(site).sizes["step"] for site in run.sites) if keep != "stats" else 0

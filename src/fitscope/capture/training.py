@@ -25,8 +25,8 @@ from fitscope.pipeline.newest import Batch
 from fitscope.pipeline.recorder import Ending, Recorder
 from fitscope.plan.plan import NOTHING, Due, Plan, Watches
 from fitscope.record import Moment
+from fitscope.schedule import Turn
 from fitscope.shield import described, shield, shielded
-from fitscope.watch import Turn
 
 _kept = shielded(lambda recording: recording.recorder.failed)
 

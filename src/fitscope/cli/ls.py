@@ -41,7 +41,7 @@ def ls(
             Text(clean(run.id)),
             Text(f"{sign} {clean(run.status)}", style),
             Text(clean(run.model or "")),
-            f"{run.step:,}" if run.step is not None else "–",
+            f"{run.last_step:,}" if run.last_step is not None else "–",
             sizes.show(run.bytes),
             run.created.astimezone().strftime("%Y-%m-%d %H:%M") if run.created else "",
         )

@@ -19,7 +19,7 @@ def watch(
         str | None, typer.Option(metavar="GLOB", help="Only the layers whose names match.")
     ] = None,
     rows: Annotated[int, typer.Option(min=1, help="The most lines of the table.")] = 12,
-    every: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 2.0,
+    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 2.0,
     width: Annotated[
         int | None, typer.Option(min=40, help="Columns to draw in, if not those of the window.")
     ] = None,
@@ -48,5 +48,5 @@ def watch(
                     live.update(drawn, refresh=True)
             if not going:
                 break
-            time.sleep(every)
+            time.sleep(interval)
     console.print(drawn)

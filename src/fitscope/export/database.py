@@ -48,7 +48,7 @@ TABLES = {
             ("created", pa.string()),  # ISO 8601, UTC; so is `exported`
             ("exported", pa.string()),
             ("status", pa.string()),  # running, complete, interrupted or failed
-            ("step", pa.int64()),  # the last one recorded
+            ("last_step", pa.int64()),
             ("bytes", pa.int64()),
             ("model", pa.string()),  # its name
             ("parameters", pa.int64()),
@@ -218,7 +218,7 @@ def facts(run: Run) -> pa.Table:
         "created": run.created.isoformat(timespec="seconds"),
         "exported": datetime.now(UTC).isoformat(timespec="seconds"),
         "status": run.status,
-        "step": run.step,
+        "last_step": run.last_step,
         "bytes": run.bytes,
         "model": None if model.get("name") is None else str(model["name"]),
         "parameters": parameters if isinstance(parameters, int) else None,

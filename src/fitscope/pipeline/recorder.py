@@ -31,9 +31,9 @@ from fitscope.plan.budget import Budget, Spent, Time, Timing
 from fitscope.record import Moment
 from fitscope.reduce import host
 from fitscope.reduce.average import Average
+from fitscope.schedule import Turn
 from fitscope.shield import shield
 from fitscope.store import RunWriter, interval
-from fitscope.watch import Turn
 
 if TYPE_CHECKING:
     from fitscope.capture.leaving import Frame

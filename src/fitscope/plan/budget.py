@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from fitscope.errors import WatchError
-from fitscope.watch import Schedule, Turn
+from fitscope.schedule import Schedule, Turn
 
 LADDER = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100, 150, 200, 300, 500, 700, 1000)
 START = 10  #: every so many steps, until something is known

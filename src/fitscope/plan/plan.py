@@ -16,8 +16,9 @@ from typing import Any, ClassVar
 
 from fitscope.plan.anatomy import Anatomy
 from fitscope.plan.selection import is_input, select, shown
+from fitscope.schedule import Schedule, Turn
 from fitscope.sites import Place
-from fitscope.watch import LAYER_KINDS, PHASES, Schedule, Turn, Watch, several
+from fitscope.watch import LAYER_KINDS, PHASES, Watch, several
 
 Watches = frozenset[int]  #: of a plan, by index
 
@@ -218,7 +219,7 @@ class Plan:
             {
                 "kind": watch.kind,
                 "layers": [shown(selector) for selector in watch.layers],
-                "keep": [name for name in ("stats", "tensor", "mean") if getattr(watch, name)],
+                "keep": [name for name in ("stats", "tensor", "average") if getattr(watch, name)],
                 "samples": watch.samples,
                 "every": schedule.text,
                 "on": list(on),
@@ -239,7 +240,7 @@ _ALWAYS = Schedule(lambda turn: True, "every batch")  # noqa: ARG005
 def _want(watch: Watch) -> Want:
     if watch.kind == "changes":
         return Want(change=True)
-    return Want(watch.stats, watch.tensor, watch.samples, watch.mean, exact=watch.exact)
+    return Want(watch.stats, watch.tensor, watch.samples, watch.average, exact=watch.exact)
 
 
 def resolve(

@@ -27,13 +27,13 @@ class Brief:
     path: str
     created: datetime | None
     status: str  #: running, complete, interrupted, failed, or unreadable
-    step: int | None  #: the last one recorded
+    last_step: int | None  #: recorded
     bytes: int
     model: str | None
     problem: str | None = None  #: why it cannot be read
 
 
-def open(path: Path, run: str | None = None) -> Run:  # noqa: A001 - fs.open(…) is the name people expect
+def open(path: Path = "runs", run: str | None = None) -> Run:  # noqa: A001 - fs.open(…) is the name people expect
     """Opens a run: the one at `path`, or of the runs in there the one called `run`, or the newest."""
     with _readable(path):
         return _find(_place(path), run)
@@ -57,7 +57,7 @@ def _find(objects: Objects, run: str | None) -> Run:
     return _open(objects.folder(max(found)[1]))
 
 
-def runs(path: Path) -> list[Brief]:
+def runs(path: Path = "runs") -> list[Brief]:
     """The runs at `path`, oldest first."""
     with _readable(path):
         objects = _place(path)
@@ -133,7 +133,7 @@ def _brief(objects: Objects) -> Brief:
         name = path.replace("\\", "/").rstrip("/").rpartition("/")[2]
         return Brief(name, path, None, "unreadable", None, 0, None, str(problem))
     model = run.model.get("name") if isinstance(run.model, dict) else None
-    return Brief(run.id, path, run.created, run.status, run.step, run.bytes, model)
+    return Brief(run.id, path, run.created, run.status, run.last_step, run.bytes, model)
 
 
 def _contents(objects: Objects) -> str:

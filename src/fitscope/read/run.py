@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # what only some calls need is imported by those
 
     from fitscope.read.stored import Array
     from fitscope.read.tensors import Captures
+    from fitscope.show.plot import Plot
 
 #: What `series` can give; `value` for scalars only, `cosine` for changes.
 STATS = ("value", *NAMES, "cosine")
@@ -46,8 +47,8 @@ class Run:
         self._captured: dict[str, tuple[Any, Captures]] = {}  # by site, with what it was made of
 
     def __repr__(self) -> str:
-        step = self.step
-        steps = "no steps yet" if step is None else f"up to step {step:,}"
+        last = self.last_step
+        steps = "no steps yet" if last is None else f"up to step {last:,}"
         return f"<Run {self.id!r}: {self.status}, {steps}, {len(self.sites)} sites, at {self.path}>"
 
     # ---- how it went --------------------------------------------------------------------------------
@@ -59,7 +60,7 @@ class Run:
         return next((word for word in SEVERITY if word in said), "interrupted")
 
     @property
-    def step(self) -> int | None:
+    def last_step(self) -> int | None:
         """The last step recorded, None before the first."""
         return max((s["step"] for s in self._statuses() if s.get("step") is not None), default=None)
 
@@ -102,7 +103,7 @@ class Run:
         return self._counted("lost")
 
     @property
-    def full_at(self) -> int | None:
+    def limit_reached_at(self) -> int | None:
         """The step at which the limit on disk space stopped the recording, None if it did not."""
         return min((s["full_at"] for s in self._statuses() if s.get("full_at") is not None), default=None)
 
@@ -226,7 +227,7 @@ class Run:
                 "a site of changes, which alone have a cosine", f"{name!r}", "Watch it with fs.changes(…)"
             )
         found = by_step(rows, of_pass=of_pass)[stat or "value"]
-        return found.rename(name if stat is None else f"{name} {stat}")
+        return found.rename(name if stat is None else f"{name}.{stat}")
 
     def histogram(self, site: str) -> xr.DataArray:
         """The histograms of one site: how many elements fell into each power-of-two bucket, (step, bucket).
@@ -316,6 +317,13 @@ class Run:
         frame = ask(query, list(self._now.tables.values()), self._now.ends)
         self._now.damaged.warn()
         return frame
+
+    @property
+    def plot(self) -> Plot:
+        """The views of this run: `run.plot.spectrogram("gradients")`, `run.plot.loss()` and so on."""
+        from fitscope.show.plot import Plot
+
+        return Plot(self)
 
     def resolve(self, site: str) -> str:
         """The full name of a site: `weights/kernel` finds `weights/dense/kernel` if only that fits."""

@@ -154,6 +154,17 @@ def bars_figure(labels: Sequence[str], values: Array, what: str, *, log: bool) -
     return made
 
 
+def distribution_figure(starts: Array, labels: Sequence[str], share: Array, what: str) -> Any:
+    """Buckets of values × steps."""
+    made, axes = figure(9, 3.5)
+    axes.pcolormesh(starts, np.arange(len(share) + 1), share, cmap="viridis", rasterized=True)
+    every = max(len(labels) // 12, 1)
+    axes.set_yticks(np.arange(0, len(labels), every) + 0.5, labels[::every], fontsize=7)
+    axes.set_xlabel("step")
+    axes.set_title(what)
+    return made
+
+
 def table_figure(columns: Sequence[str], rows: Sequence[Sequence[Any]], what: str) -> Any:
     made, axes = figure(9, 0.3 * len(rows) + 1)
     axes.axis("off")

@@ -56,6 +56,7 @@ class Wanted:
     other: Gathered | None = None  #: for the mode `run`
     row: str | None = None
     step: int | None = None
+    site: str | None = None  #: of the row; the first that the measure is about if None
     series: tuple[dict[str, Any], dict[str, Any]] | None = None  #: instead of the loss
     table: dict[str, Any] | None = None
     title: str | None = None  #: above the picture; the whole page has a head of its own
@@ -87,7 +88,7 @@ def enclosed(g: Gathered, wanted: Wanted) -> tuple[dict[str, Any], dict[str, Any
     elif wanted.step is not None:
         head["selected"] = {"layer": "", "step": wanted.step}
     if wanted.parts is None or "inspector" in wanted.parts:
-        _moments(g, cells, [first, *(_ALSO if wanted.parts is None else ())], facts, arrays)
+        _moments(g, cells, [first, *(_ALSO if wanted.parts is None else ())], wanted.site, facts, arrays)
     if g.has_samples and wanted.parts is None:
         facts["samples"] = [worst_of_batch(g, step) for step in sorted({f.step for f in g.findings[:12]})]
     _steps(g, wanted, first, cells, facts, arrays)
@@ -146,10 +147,11 @@ def _moments(
     g: Gathered,
     cells: Sequence[tuple[str, int, str | None]],
     measures: Sequence[str],
+    site: str | None,
     facts: dict[str, Any],
     arrays: dict[str, Any],
 ) -> None:
-    """The exact numbers of these cells, and how the values were spread that they and these measures are about."""
+    """The exact numbers of these cells, and the distributions that they and these measures are about; `site` first."""
     if not g.measures:
         return
     offered = [m.key for m in g.measures]
@@ -158,12 +160,15 @@ def _moments(
         later = g.matrix(key).steps
         later = later[later > step]
         moment = payload.moment(g, name, step, key)
+        moment["sites"].sort(key=lambda one: one["site"] != site)  # the page draws the first of a kind
         facts["moments"].append({**moment, "until": int(later[0]) if len(later) else step + 1})
         about = {m: payload.main_site(g, name, m) for m in offered}
-        sites = dict.fromkeys(site for m in (key, *measures) if (site := about.get(m)) is not None)
+        if site is not None:
+            about[key] = site
+        sites = dict.fromkeys(s for m in (key, *measures) if (s := about.get(m)) is not None)
         spreads = payload.distribution(g, list(sites), 96)
-        for site, (_, spread) in spreads.items():
-            arrays |= {f"distribution {site}.{part}": array for part, array in spread.items()}
+        for s, (_, spread) in spreads.items():
+            arrays |= {f"distribution {s}.{part}": array for part, array in spread.items()}
         # By measure, so that the page never shows the values of something else in place of what is missing.
         facts["distributions"] |= {f"{name} {m}": spreads[s][0] for m, s in about.items() if s in spreads}
 

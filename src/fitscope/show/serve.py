@@ -18,7 +18,7 @@ from fitscope.show.guard import Guard
 from fitscope.show.server import TICK, app
 from fitscope.store import Objects
 
-Place = str | os.PathLike[str] | Objects
+Path = str | os.PathLike[str] | Objects
 
 HOST = "127.0.0.1"
 PORT = 8760
@@ -27,8 +27,8 @@ PORT = 8760
 class Server:
     """A page that is being served. `url` is the address to open; `close` ends it."""
 
-    def __init__(self, place: Place, port: int | None = None, *, tick: float = TICK) -> None:
-        self._guard: Guard = app(place, tick=tick, ending=lambda: self._server.should_exit)
+    def __init__(self, path: Path = "runs", port: int | None = None, *, tick: float = TICK) -> None:
+        self._guard: Guard = app(path, tick=tick, ending=lambda: self._server.should_exit)
         self._socket = _listening(port)
         # No `log_config`: setting it up would close the handlers of everybody else's logging.
         config = uvicorn.Config(
@@ -81,9 +81,9 @@ class Server:
         return f"<fitscope page at {self.url}>"
 
 
-def serve(place: Place = "runs", port: int | None = None) -> Server:
-    """Serves the page of the runs at `place` beside the program, until `close` or the program's end."""
-    return Server(place, port).start()
+def serve(path: Path = "runs", port: int | None = None) -> Server:
+    """Serves the page of the runs at `path` beside the program, until `close` or the program's end."""
+    return Server(path, port).start()
 
 
 def _listening(port: int | None) -> socket.socket:

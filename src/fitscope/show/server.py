@@ -167,7 +167,7 @@ class Pages:
             return _said(problem)
         return _json(
             [
-                {"id": name, "status": b.status, "step": b.step, "model": b.model, "problem": b.problem,
+                {"id": name, "status": b.status, "step": b.last_step, "model": b.model, "problem": b.problem,
                  "created": b.created.timestamp() if b.created else None}
                 for name, b in found.items()
             ]

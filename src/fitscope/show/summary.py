@@ -90,8 +90,8 @@ def headline(run: Run, overview: Overview, pen: Pen) -> Text:
     facts = [clean(run.info.get("backend") or "")]
     if model.get("parameters"):
         facts.append(f"{model['parameters']:,} parameters")
-    if run.step is not None:
-        facts.append(f"step {run.step:,}")
+    if run.last_step is not None:
+        facts.append(f"step {run.last_step:,}")
     if overview.epoch is not None:
         facts.append(f"epoch {overview.epoch + 1}")
     cost = run.overhead
@@ -132,8 +132,10 @@ def problems(run: Run) -> list[Text]:
     identity = run.identity
     if identity.known and identity == "not provable":
         lines.append(("▲", "yellow", identity.sentence))
-    if run.full_at is not None:
-        lines.append(("▲", "yellow", f"recording stopped at step {run.full_at:,}: the run reached its limit"))
+    if run.limit_reached_at is not None:
+        lines.append(
+            ("▲", "yellow", f"recording stopped at step {run.limit_reached_at:,}: the run reached its limit")
+        )
     for word, counts in (("dropped, because the queue was full", run.dropped), ("lost", run.lost)):
         if counts:
             most = max(counts, key=lambda site: counts[site])

@@ -1,6 +1,6 @@
 """Views: one picture of a run, for the notebook, a file, the terminal, a paper.
 
-    view = fs.spectrogram(run)
+    view = run.plot.spectrogram("gradients")
     view                        # in a notebook: the picture itself
     view.show()                 # in a notebook or a terminal
     view.save("x.html")         # one file that needs nothing else; .png, .svg and .pdf by matplotlib
@@ -15,18 +15,22 @@ import html
 import io
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from fitscope.errors import RunError, StoreError
 from fitscope.read import Run
 from fitscope.read import open as open_run
+from fitscope.show import figures
+from fitscope.show.data import payload
 from fitscope.show.data.gather import Gathered
+from fitscope.show.data.series import Series
 from fitscope.show.report import TITLE_TALL, Wanted, report, save
 from fitscope.show.text import Pen, clean
 
@@ -60,9 +64,10 @@ class View:
 
     def to_text(self, width: int = 100, *, colour: bool = False) -> str:
         """The view in characters, without colour unless asked for."""
+        # rich 15 ignores `file` in a notebook and displays what it prints there, unless it is told not to.
         console = Console(
             file=io.StringIO(), width=width, highlight=False, force_terminal=colour, legacy_windows=False,
-            color_system="truecolor" if colour else None,
+            color_system="truecolor" if colour else None, force_jupyter=False,
         )  # fmt: skip
         console.print(self._drawn(width, Pen.of(console)))
         return str(console.file.getvalue())  # type: ignore[attr-defined]
@@ -127,6 +132,37 @@ def gathered(run: RunLike) -> Gathered:
             "Wait for its first steps",
         )
     return found
+
+
+def curve_view(
+    g: Gathered, kind: str, what: str, steps: Any, numbers: Any, parts: tuple[str, ...] = ("loss",)
+) -> View:
+    """A line over the steps."""
+    held = Series()
+    held.add(np.asarray(steps, np.int64), np.asarray(numbers, float))
+    series = payload.columns_of(held, what)
+    return View(
+        kind, title_of(g, what), g, Wanted(parts, series=series),
+        lambda width, pen: figures.curve_text(held.steps, held.values, width, pen),
+        lambda: figures.curve_figure(held.steps, held.values, what), 190,
+    )  # fmt: skip
+
+
+def table_view(
+    g: Gathered,
+    kind: str,
+    what: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    parts: tuple[str, ...] = ("samples",),
+) -> View:
+    """Words and numbers in columns."""
+    table = {"title": what, "columns": list(columns), "rows": [list(row) for row in rows]}
+    return View(
+        kind, title_of(g, what), g, Wanted(parts, table=table),
+        lambda width, pen: figures.table_text(columns, rows),  # noqa: ARG005
+        lambda: figures.table_figure(columns, rows, what), min(80 + 26 * len(rows), 700),
+    )  # fmt: skip
 
 
 def title_of(g: Gathered, what: str) -> str:

@@ -24,9 +24,9 @@ from fitscope.capture.sessions.session import Settings
 from fitscope.errors import FitscopeWarning, WatchError
 from fitscope.plan.anatomy import Anatomy
 from fitscope.plan.plan import resolve
+from fitscope.schedule import Turn
 from fitscope.shield import shield
 from fitscope.sites import Site
-from fitscope.watch import Turn
 
 _MISSING = object()
 _FUNCTIONS = {"train": ("train_function", "train_step"), "validation": ("test_function", "test_step")}

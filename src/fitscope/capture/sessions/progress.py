@@ -23,8 +23,8 @@ from fitscope.pipeline.recorder import COMPLETE, Ending, Recorder
 from fitscope.plan.budget import Timing
 from fitscope.plan.plan import Due, Plan, Wants
 from fitscope.record import Moment
+from fitscope.schedule import Turn
 from fitscope.sites import Site
-from fitscope.watch import Turn
 
 _NOTHING = Due(frozenset(), frozenset(), frozenset())
 

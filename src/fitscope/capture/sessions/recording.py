@@ -23,7 +23,7 @@ from fitscope.pipeline.handover import Shown
 from fitscope.pipeline.recorder import Ending, Recorder
 from fitscope.plan.plan import Plan, Watches
 from fitscope.record import Moment
-from fitscope.watch import Turn
+from fitscope.schedule import Turn
 
 Run = Callable[..., Any]  #: `sess.run` as it was
 

@@ -24,7 +24,8 @@ from fitscope.pipeline.handover import Border
 from fitscope.pipeline.recorder import Recorder
 from fitscope.plan.budget import Budget
 from fitscope.plan.plan import resolve
-from fitscope.watch import Schedule, Watch
+from fitscope.schedule import Schedule
+from fitscope.watch import Watch
 
 
 class Settings(Protocol):

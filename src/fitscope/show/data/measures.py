@@ -55,7 +55,7 @@ class Groups:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One thing to show."""
+    """One thing to show. Its key is a kind of site, a dot and a stat: `gradients.rms`."""
 
     key: str
     title: str
@@ -63,6 +63,15 @@ class Measure:
     columns: tuple[str, ...]
     scale: Scale
     value: Callable[[Columns, Groups], Array]  #: among the columns is `kind`: the place in `kinds`
+
+    @property
+    def kind(self) -> str:
+        """The kind of site that it is about, the first of those it is made of."""
+        return self.kinds[0]
+
+    @property
+    def stat(self) -> str:
+        return self.key.removeprefix(f"{self.kind}.")
 
 
 def _rms(c: Columns, of: Groups) -> Array:
@@ -119,10 +128,10 @@ MEASURES: tuple[Measure, ...] = (
     Measure("weight_gradients.rms", "weight-gradient RMS", ("weight_gradients",), _SQUARES, LOG, _rms),
     Measure("weights.rms", "weight RMS", ("weights",), _SQUARES, ACTIVATION, _rms),
     Measure("updates.rms", "update RMS", ("updates",), _SQUARES, LOG, _rms),
-    Measure("changes.rms", "change of activations", ("changes/activations",), _SQUARES, LOG, _rms),
-    Measure("changes.cosine", "likeness to the batch before", ("changes/activations",), ("cosine",), COSINE, _cosine),
+    Measure("changes/activations.rms", "change of activations", ("changes/activations",), _SQUARES, LOG, _rms),
+    Measure("changes/activations.cosine", "likeness to the batch before", ("changes/activations",), ("cosine",), COSINE, _cosine),
     *(
-        Measure(f"{walk}.{what}", f"{walk}: {title}", (f"{walk}/activations",), columns, scale, value)
+        Measure(f"{walk}/activations.{what}", f"{walk}: {title}", (f"{walk}/activations",), columns, scale, value)
         for walk in PASSES
         for what, title, columns, scale, value in (
             ("rms", "activation RMS", _SQUARES, ACTIVATION, _rms),

@@ -76,7 +76,7 @@ def now(g: Gathered) -> dict[str, Any]:
         "layers": len(g.rows),
         "empty": last is None,
         "status": run.status,
-        "step": last if last is not None else run.step,
+        "step": last if last is not None else run.last_step,
         "epoch": g.epoch_of(last) if last is not None else None,
         "epochs": _thinned(sorted(g.epochs.items()), 64),  # and their first steps
         "speed": g.speed,
@@ -134,8 +134,8 @@ def problems(g: Gathered) -> list[str]:
     said = [f"error while recording: {error}" for error in run.errors[:3]]
     if run.identity.known and run.identity == "not provable":
         said.append(run.identity.sentence)
-    if run.full_at is not None:
-        said.append(f"recording stopped at step {run.full_at:,}: the run reached its limit")
+    if run.limit_reached_at is not None:
+        said.append(f"recording stopped at step {run.limit_reached_at:,}: the run reached its limit")
     for word, counts in (("dropped, because the queue was full", run.dropped), ("lost", run.lost)):
         if counts:
             said.append(f"{sum(counts.values()):,} records {word}")

@@ -1,0 +1,75 @@
+"""The public API: what is in it, that it is typed, and that one thing has one name in all of it."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import fitscope as fs
+from fitscope.show.plot import Plot
+
+#: The classes that people hold objects of, by the name that stands for such an object in the docs.
+CLASSES: dict[str, type] = {
+    "scope": fs.Scope,
+    "run": fs.Run,
+    "run.plot": Plot,
+    "view": fs.View,
+    "server": fs.Server,
+}
+#: What Keras calls, not people.
+HOOKS = ("on_", "set_")
+
+TENSOR_WATCHES = (
+    fs.activations, fs.gradients, fs.weights, fs.weight_gradients, fs.updates, fs.inputs, fs.targets, fs.predictions, fs.taps,
+)  # fmt: skip
+
+
+def members(of: type) -> Iterator[tuple[str, Any]]:
+    """The public methods and properties of a class."""
+    for name, value in inspect.getmembers(of):
+        if not name.startswith(("_", *HOOKS)) and (inspect.isfunction(value) or isinstance(value, property)):
+            yield name, value
+
+
+def callables() -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Everything public that can be called, by the name that people call it by."""
+    for name in fs.__all__:
+        value = getattr(fs, name)
+        if name == "layers":
+            yield from (
+                (f"fs.layers.{n}", getattr(value, n)) for n in ("Tap", "BatchChange", "ResetBatchChange")
+            )
+        elif callable(value) and not (inspect.isclass(value) and issubclass(value, Exception)):
+            yield f"fs.{name}", value
+    for owner, of in CLASSES.items():
+        yield from ((f"{owner}.{n}", value) for n, value in members(of) if inspect.isfunction(value))
+
+
+@pytest.mark.parametrize(("name", "function"), [pytest.param(n, f, id=n) for n, f in callables()])
+def test_every_parameter_has_a_precise_type(name: str, function: Callable[..., Any]) -> None:
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.name == "self" or parameter.kind is parameter.VAR_KEYWORD:
+            continue
+        assert parameter.annotation is not parameter.empty, f"{parameter.name} of {name} has no type"
+        outside_brackets = re.sub(r"\[.*\]", "", str(parameter.annotation))
+        assert not re.search(r"\bAny\b", outside_brackets), f"{parameter.name} of {name} may be anything"
+
+
+def test_watches_take_the_same_arguments() -> None:
+    def types_of(watch: Callable[..., Any]) -> dict[str, Any]:
+        return {p.name: (p.annotation, p.default) for p in inspect.signature(watch).parameters.values()}
+
+    model = types_of(fs.activations)
+    for watch in TENSOR_WATCHES:
+        same = {"keep", "every", "on", "exact"}
+        assert {name: types_of(watch).get(name) for name in same} == {name: model[name] for name in same}, (
+            watch
+        )
+    for watch in (*TENSOR_WATCHES, fs.loss, fs.metrics, fs.changes):
+        shared = types_of(watch).keys() & model.keys()
+        assert {"every", "on"} <= shared
+        assert all(types_of(watch)[name] == model[name] for name in shared), watch
