@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, overload
 from fitscope import sizes
 from fitscope.capture.backends import Adapter, adapter
 from fitscope.capture.callback import Hooks, caller
+from fitscope.capture.called import fit_facts
 from fitscope.capture.dispatch import when_built
 from fitscope.capture.identity import CHOICES
 from fitscope.capture.leaving import OUTSIDE, Frame, notice, outside
@@ -34,6 +35,7 @@ from fitscope.pipeline.sample_loss import SampleLosses
 from fitscope.pipeline.sinks import Make
 from fitscope.plan.anatomy import Anatomy
 from fitscope.plan.budget import Budget
+from fitscope.plan.configuration import configuration
 from fitscope.plan.plan import resolve
 from fitscope.reduce.average import Average
 from fitscope.schedule import Every, Schedule, schedule
@@ -135,6 +137,8 @@ class Scope(Hooks):
         self._epoch, self._batch = 0, 0
         self._wait_no_more: Callable[[], None] = lambda: None
         self._batches: int | None = None
+        self._params: Mapping[str, Any] = {}  # of `fit`, as Keras tells callbacks
+        self._fit: dict[str, Any] = {}  # what is known of the call of `fit`
         self._recording: Any = None  # a `Recording`, or what is like it for sessions and legacy Keras
         self._loop: Loop | None = None
         self._run: tuple[Any, str] | None = None  # where the runs are, and the id of the newest
@@ -203,7 +207,7 @@ class Scope(Hooks):
         """
         border = _border()
         self._leave(None)
-        self._model, self._batches = model, None
+        self._model, self._batches, self._fit = model, None, {}
         before, self._recording = self._recording, None
         optimizers = (optimizer,) if optimizer is not None else ()
         self._loop = Loop(
@@ -337,7 +341,8 @@ class Scope(Hooks):
     # ---- what Keras calls --------------------------------------------------------------------------------
 
     def set_params(self, params: dict[str, Any]) -> None:
-        self._batches = (params or {}).get("steps")
+        self._params = params or {}
+        self._batches = self._params.get("steps")
 
     def set_model(self, model: Any) -> None:
         self._model = model
@@ -431,6 +436,7 @@ class Scope(Hooks):
             if before is not None:
                 before.recorder.abandon()
         self._frame = None
+        self._fit = fit_facts(outside(frame), self._params) if phase == "train" else {}
         self._notice(frame, owner)
         border = _border()
         if border.unbuilt(self._model):
@@ -505,6 +511,7 @@ class Scope(Hooks):
         last = after.last_step if after is not None else None
         info = {
             "model": anatomy.describe(),
+            "configuration": configuration(self._model, optimizers=optimizers, fit=self._fit),
             "plan": plan.describe(),
             "backend": border.name,
         }

@@ -129,6 +129,11 @@ class Run:
         return self._newest("model")
 
     @property
+    def configuration(self) -> dict[str, Any]:
+        """How the model was set up and trained, in the newest attempt: layers, outputs, losses, optimizer, `fit`."""
+        return dict(self._newest("configuration") or {})
+
+    @property
     def plan(self) -> Any:
         """What was watched, in the newest attempt."""
         return self._newest("plan")

@@ -27,6 +27,7 @@ from fitscope.capture.sessions.session import Settings
 from fitscope.capture.sessions.signature import Signature
 from fitscope.errors import WatchError, one_of
 from fitscope.plan.anatomy import Anatomy, LayerPart, WeightPart
+from fitscope.plan.configuration import configuration
 from fitscope.plan.plan import resolve
 from fitscope.watch import Watch
 
@@ -169,7 +170,12 @@ class GraphWay:
             before.recorder.abandon()
         last = before.last_step if same else None
         described = {**anatomy.describe(), "name": model.name, "class": type(model).__name__}
-        info = {"model": described, "plan": plan.describe(), "backend": "tf_keras (graph)"}
+        info = {
+            "model": described,
+            "configuration": configuration(model),
+            "plan": plan.describe(),
+            "backend": "tf_keras (graph)",
+        }
         recorder = scope._recorder(info, Arrays(), lambda step: last is not None and last < step)
         recorder.budget = budget
         recording = SessionRecording(

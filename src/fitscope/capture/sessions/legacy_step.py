@@ -23,6 +23,7 @@ from fitscope.capture.sessions.progress import Progress, Request, kept
 from fitscope.capture.sessions.session import Settings
 from fitscope.errors import FitscopeWarning, WatchError
 from fitscope.plan.anatomy import Anatomy
+from fitscope.plan.configuration import configuration
 from fitscope.plan.plan import resolve
 from fitscope.schedule import Turn
 from fitscope.shield import shield
@@ -190,7 +191,12 @@ def _begin(scope: Settings, model: Any) -> StepProgress:
     if before is not None:
         before.recorder.abandon()
     last = before.last_step if same else None
-    info = {"model": anatomy.describe(), "plan": plan.describe(), "backend": "tf_keras"}
+    info = {
+        "model": anatomy.describe(),
+        "configuration": configuration(model),
+        "plan": plan.describe(),
+        "backend": "tf_keras",
+    }
     recorder = scope._recorder(info, Arrays(), lambda step: last is not None and last < step)
     recorder.budget = budget
     progress = StepProgress(model, plan, recorder)
