@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from fitscope.sites import Site
 from fitscope.watch import LAYER_KINDS, PHASES
 
 
@@ -15,6 +16,12 @@ def assert_complete(run: Any, passes: Iterable[str] = ("train",)) -> None:
     """`passes` are those that ran with the scope: "train", "validation", "evaluate", "predict"."""
     missing = unexplained(run, passes)
     assert missing == [], f"neither recorded nor explained: {missing}\nexplained: {run.unseen}"
+
+
+def asked(run: Any) -> list[str]:
+    """The sites that a watch asked for: without those that every run has, the logs of Keras and the loss of each batch."""
+    kinds = {watch.get("of") or watch["kind"] for watch in run.plan}
+    return [site for site in run.sites if Site.parse(site).base not in {"logs", "loss"} - kinds]
 
 
 def unexplained(run: Any, passes: Iterable[str] = ("train",)) -> list[str]:

@@ -362,7 +362,7 @@ class Scope(Hooks):
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
         if self._recording is not None:
-            self._recording.epoch_end()
+            self._recording.epoch_end(logs)
 
     def on_train_end(self, logs: Any = None) -> None:  # noqa: ARG002
         self._end("train")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import time
 from collections import ChainMap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -139,10 +139,14 @@ class Recording:
         return [Turn(step + k, self._epoch, batch + k, self._batches) for k in range(together)]
 
     @_kept
-    def epoch_end(self) -> None:
-        """An epoch is over, so the step that might have been its last one was."""
+    def epoch_end(self, logs: Mapping[str, Any] | None = None) -> None:
+        """An epoch is over, so the step that might have been its last one was. `logs` is what Keras says of it."""
         self._goes_on()
         self._put_pending()
+        if logs and not self.recorder.stopped and self.recorder.ready(self._epoch_start):
+            step = max(self.done() - 1, self._epoch_start)  # the last one; Keras has waited for it already
+            at = Moment(step, self._epoch, step - self._epoch_start, time.time())
+            self.recorder.epoch_logs(at, logs)
 
     @_kept
     def begin_pass(self, name: str, batches: int | None = None) -> None:

@@ -22,22 +22,25 @@ from typing import TYPE_CHECKING, Any
 from fitscope.errors import FitscopeWarning
 from fitscope.pipeline import signals
 from fitscope.pipeline.digest import Digest
+from fitscope.pipeline.epoch_logs import EpochLogs
 from fitscope.pipeline.handover import Border, Shown
 from fitscope.pipeline.queue import Transport
 from fitscope.pipeline.sample_loss import SampleLosses
 from fitscope.pipeline.sinks import Make, Sinks
 from fitscope.pipeline.standing import Standings
 from fitscope.plan.budget import Budget, Spent, Time, Timing
-from fitscope.record import Moment
+from fitscope.record import Block, Moment, Record, Samples
 from fitscope.reduce import host
 from fitscope.reduce.average import Average
 from fitscope.schedule import Turn
 from fitscope.shield import shield
+from fitscope.sites import Site
 from fitscope.store import RunWriter, interval
 
 if TYPE_CHECKING:
     from fitscope.capture.leaving import Frame
 
+LOG_BYTES = 200  #: of one number of the logs of an epoch, in the queue
 LOOK = 0.1  #: seconds between two looks whether an exception has ended the training
 
 
@@ -67,6 +70,9 @@ class Capture:
 
     at: Moment
     shown: Shown
+
+    def names(self) -> list[Site]:
+        return self.shown.names()
 
 
 class Recorder:
@@ -102,7 +108,7 @@ class Recorder:
             self.unseen,
         )
         self._sinks = Sinks(sinks or {}, self.failed)
-        self._transport: Transport[Capture] | None = None
+        self._transport: Transport[Capture | EpochLogs] | None = None
         self._errors: list[tuple[str, str]] = []  # not told yet: what kind of error, and its text
         self._told: Counter[str] = Counter()
         self._texts: dict[str, str] = {}  # by kind
@@ -143,7 +149,7 @@ class Recorder:
                 when_full=self._when_full,
                 start=self._start,
                 end=self._end,
-                skipped=lambda capture: self._dropped.update(capture.shown.names()),
+                skipped=lambda item: self._dropped.update(item.names()),
                 owner=self,
             )
             signals.listen()
@@ -175,6 +181,14 @@ class Recorder:
             self._captured += 1
         elif not self.finished:  # a signal may have ended the run just now: this step is none of it any more
             self._dropped.update(shown.names())
+
+    def epoch_logs(self, at: Moment, logs: Mapping[str, Any]) -> None:
+        """Hands over what Keras says of the epoch that just ended."""
+        said = EpochLogs(at, dict(logs))
+        if self._transport is None or self.finished or not said.logs:
+            return
+        if not self._transport.put(said, LOG_BYTES * len(said.logs)) and not self.finished:
+            self._dropped.update(said.names())
 
     def weigh(self, turns: Sequence[Turn], captured: int, tapped: int) -> Timing | None:
         """Tells the budget of steps that are about to run: in so many of them something is captured, or looked at, because of it.
@@ -368,9 +382,16 @@ class Recorder:
         self._sinks.open(self.writer)
         host.warm_up()
 
-    def _work(self, capture: Capture) -> None:
+    def _work(self, item: Capture | EpochLogs) -> None:
         assert self.writer is not None
-        blocks, records, samples = self._digest.take(capture.at, capture.shown)
+        blocks: list[Block]
+        records: list[Record] = []
+        samples: list[Samples] = []
+        if isinstance(item, EpochLogs):
+            block = item.block()
+            blocks = [] if block is None else [block]
+        else:
+            blocks, records, samples = self._digest.take(item.at, item.shown)
         try:
             self.writer.write(records, samples, blocks)
         finally:
@@ -424,7 +445,7 @@ class Recorder:
         for site, average in self._digest.averages.items():
             self.writer.average(site, average)
 
-    def _on_error(self, error: Exception, _: Capture | None) -> None:
+    def _on_error(self, error: Exception, _: Capture | EpochLogs | None) -> None:
         self.failed(error)
 
     def _note(self) -> None:
