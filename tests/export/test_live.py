@@ -422,8 +422,9 @@ class Border:
 
 
 def test_a_recorder_feeds_its_sinks_and_says_what_is_wrong_with_them(tmp_path: Path) -> None:
+    from fitscope.pipeline.ending import COMPLETE
     from fitscope.pipeline.handover import Shown
-    from fitscope.pipeline.recorder import COMPLETE, Recorder
+    from fitscope.pipeline.recorder import Recorder
     from fitscope.plan.plan import Want, Wants
     from fitscope.sites import Site
 

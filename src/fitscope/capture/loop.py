@@ -7,10 +7,11 @@ so is every call of a function under `@scope.step`. Nobody tells where an epoch 
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, Protocol
 
 from fitscope.capture.backends import Adapter
 from fitscope.capture.dispatch import when_built
@@ -164,3 +165,36 @@ class Loop:
         if self._pass and self.recording is not None:
             self.recording.end_pass()
         self._pass, self._pass_batch = "", 0
+
+
+class Attached(Protocol):
+    """Whoever knows which loop runs now: a `Life`."""
+
+    loop: Loop | None
+
+    def attach(self, model: Any, optimizer: Any) -> None: ...
+
+
+def recorded_step(life: Attached, function: Any, model: Any, optimizer: Any) -> Callable[..., Any]:
+    """The user's function as a step of the loop that runs when it is called; of one on this model, if there is one."""
+    if not callable(function):
+        raise WatchError(
+            "a function", repr(function), "Put @scope.step above the function that does one step"
+        )
+    if getattr(function, "_fitscope_step", False):
+        raise WatchError("a step of one scope", "a function that has one", "Use one scope with all watches")
+
+    @functools.wraps(function)
+    def step(*args: Any, **kwargs: Any) -> Any:
+        if model is not None and (life.loop is None or life.loop.model is not model):
+            life.attach(model, optimizer)
+        if life.loop is None:
+            raise WatchError(
+                "a model that the step trains",
+                "none",
+                "Write `with scope.attach(model):` around the loop, or @scope.step(model=model)",
+            )
+        return life.loop.step(function, *args, **kwargs)
+
+    step._fitscope_step = True  # type: ignore[attr-defined]
+    return step

@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from fitscope.pipeline import handover
-from fitscope.pipeline.handover import Border, Part, Seen, Shown
+from fitscope.pipeline import to_record
+from fitscope.pipeline.handover import Border, Part, Shown, parts
 from fitscope.pipeline.sample_loss import SampleLosses
+from fitscope.pipeline.to_record import Seen
 from fitscope.plan.plan import LOSS, SAMPLE_LOSS, Want
 from fitscope.record import Block, Head, Moment, Record, Samples
 from fitscope.reduce import host
@@ -36,7 +37,7 @@ class Layout:
         self.heads: list[Head] = []  #: of those that stats are wanted of
         self.more: list[tuple[Site, Want, Part]] = []  #: those of which more is wanted, and what
         chosen: list[tuple[int, int]] = []
-        all_parts = handover.parts(layout)
+        all_parts = parts(layout)
         for part in all_parts:
             found = shown.wanted(part.name)
             if found is None:
@@ -99,16 +100,16 @@ class Digest:
                     array = self._border.to_numpy(value)
                     if array.ndim:
                         of_samples["loss", ""] = array
-                    value = handover.one_loss(array)
+                    value = to_record.one_loss(array)
                 if isinstance(value, dict):
                     if want.stats or want.tensor:
-                        records.append(handover.reduced(site, want, value, at, self._border))
+                        records.append(to_record.reduced(site, want, value, at, self._border))
                 elif want.stats:
-                    row = handover.seen(site, want, value, self._border)
+                    row = to_record.seen(site, want, value, self._border)
                     host.check(row.array.dtype)
                     rows.append(row)
                 if want.tensor and not isinstance(value, dict):
-                    records.append(handover.kept(site, want, self._border.to_numpy(value), at))
+                    records.append(to_record.kept(site, want, self._border.to_numpy(value), at))
                 if want.mean and site not in self._unaveraged:
                     self._average(site, value, at)
                 if want.change or want.reference:
@@ -172,7 +173,7 @@ class Digest:
         try:
             with self.lock:
                 average = self.averages.setdefault(site, Average.empty())
-                handover.add_to_average(average, site, value, at, self._border)
+                to_record.add_to_average(average, site, value, at, self._border)
         except ValueError as error:  # it will not get better
             self._unaveraged.add(site)
             self._failed(f"{site} has no average: {error}")

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from fitscope.errors import WatchError, one_of
-from fitscope.pipeline.handover import Border, tensor_of
+from fitscope.pipeline.handover import Border
+from fitscope.pipeline.to_record import tensor_of
 from fitscope.record import Moment
 
 

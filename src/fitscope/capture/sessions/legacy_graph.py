@@ -15,6 +15,7 @@ import tensorflow as tf
 from tf_keras.src import backend
 
 from fitscope.capture.patch import leaves
+from fitscope.capture.recordings import Recordings
 from fitscope.capture.sessions.anatomy import GraphAnatomy, GraphLayer, anatomy_of
 from fitscope.capture.sessions.arrays import Arrays
 from fitscope.capture.sessions.graph import Op, ancestors, executed
@@ -23,12 +24,10 @@ from fitscope.capture.sessions.progress import Progress
 from fitscope.capture.sessions.reading import Call, Reading, Watched
 from fitscope.capture.sessions.recording import SessionRecording
 from fitscope.capture.sessions.roles import Roles
-from fitscope.capture.sessions.session import Settings
 from fitscope.capture.sessions.signature import Signature
 from fitscope.errors import WatchError, one_of
 from fitscope.plan.anatomy import Anatomy, LayerPart, WeightPart
 from fitscope.plan.configuration import configuration
-from fitscope.plan.plan import resolve
 from fitscope.watch import Watch
 
 #: What a function of Keras keeps of the callable that it has made, and for which fetches.
@@ -48,11 +47,11 @@ class _Seen(backend.GraphExecutionFunction):  # type: ignore[misc]
 class GraphWay:
     """A model that trains in a graph."""
 
-    def __init__(self, scope: Settings, model: Any) -> None:
+    def __init__(self, recordings: Recordings, model: Any) -> None:
         self.progress: SessionRecording | None = None
         self.first_epoch = 0
         self.begun: Callable[[Progress], None] = lambda progress: None  # noqa: ARG005
-        self._scope = scope
+        self._recordings = recordings
         self._model = model
         self._functions: list[Any] = []
         self._calls: dict[tuple[int, str], Call] = {}
@@ -65,7 +64,7 @@ class GraphWay:
     def train_begin(self) -> None:
         self._model._make_train_function()  # of a generator it is not there yet; else this does nothing
         self._see("train_function")
-        self.progress = self._scope._recording = self._begin()
+        self.progress = self._recordings.newest = self._begin()
         self.progress.leaving = self.leave
         self.begun(self.progress)
 
@@ -145,30 +144,28 @@ class GraphWay:
         model = self._model
         with backend.get_graph().as_default():
             targets, inputs = _own(model._targets), _own(model.inputs)
-        said = frozenset(("loss", "predictions", "targets", "inputs"))
-        return Roles([loss], list(model.outputs), targets, inputs, said)
+        named = frozenset(("loss", "predictions", "targets", "inputs"))
+        return Roles([loss], list(model.outputs), targets, inputs, named)
 
     # ---- the plan ------------------------------------------------------------------------------------------
 
     def _begin(self) -> SessionRecording:
-        scope, model = self._scope, self._model
+        recordings, model = self._recordings, self._model
         graph = backend.get_graph()
         roles = self._roles(model.total_loss)
         whole = Anatomy.of(model)
         parts = list(_parts(whole, roles))
         if parts:
-            watches = tuple(_by_path(watch, whole) for watch in scope._watches)
+            watches = tuple(_by_path(watch, whole) for watch in recordings.settings.watches)
             weights = tuple(WeightPart(w.path, w.variable, w.owner) for w in whole.weights)
             anatomy = GraphAnatomy(graph, tuple(parts), weights)
         else:  # a subclassed model has no outputs of layers: the graph tells
-            anatomy, watches = anatomy_of(graph, roles, scope._watches)
-        before = scope._recording
-        same = before is not None and before.model is graph
-        every, budget = scope._pace(before if same else None)
-        plan = resolve(watches, anatomy, every, scope._on)
+            anatomy, watches = anatomy_of(graph, roles, recordings.settings.watches)
+        before, after = recordings.newest, recordings.of(graph)
+        plan, budget = recordings.plan(anatomy, watches, after)
         if before is not None:
             before.recorder.abandon()
-        last = before.last_step if same else None
+        last = after.last_step if after is not None else None
         described = {**anatomy.describe(), "name": model.name, "class": type(model).__name__}
         info = {
             "model": described,
@@ -176,8 +173,7 @@ class GraphWay:
             "plan": plan.describe(),
             "backend": "tf_keras (graph)",
         }
-        recorder = scope._recorder(info, Arrays(), lambda step: last is not None and last < step)
-        recorder.budget = budget
+        recorder = recordings.recorder(info, Arrays(), budget, lambda step: last is not None and last < step)
         recording = SessionRecording(
             Watched(graph, anatomy, roles, Outlets(graph)), plan, recorder, in_graph=False
         )

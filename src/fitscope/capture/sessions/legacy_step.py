@@ -16,15 +16,14 @@ import numpy as np
 import tensorflow as tf
 
 from fitscope.capture.backends._base import Harvest
+from fitscope.capture.recordings import Recordings
 from fitscope.capture.sessions import arrays
 from fitscope.capture.sessions.arrays import Arrays
 from fitscope.capture.sessions.legacy_taps import KEY, Taps
 from fitscope.capture.sessions.progress import Progress, Request, kept
-from fitscope.capture.sessions.session import Settings
 from fitscope.errors import FitscopeWarning, WatchError
 from fitscope.plan.anatomy import Anatomy
 from fitscope.plan.configuration import configuration
-from fitscope.plan.plan import resolve
 from fitscope.schedule import Turn
 from fitscope.shield import shield
 from fitscope.sites import Site
@@ -36,11 +35,11 @@ _FUNCTIONS = {"train": ("train_function", "train_step"), "validation": ("test_fu
 class StepWay:
     """A model whose step is traced."""
 
-    def __init__(self, scope: Settings, model: Any) -> None:
+    def __init__(self, recordings: Recordings, model: Any) -> None:
         self.progress: StepProgress | None = None
         self.first_epoch = 0
         self.begun: Callable[[Progress], None] = lambda progress: None  # noqa: ARG005
-        self._scope = scope
+        self._recordings = recordings
         self._model = model
         self._before: dict[str, Any] = {}  # the functions as they were
 
@@ -81,7 +80,7 @@ class StepWay:
         def first(iterator: Any) -> Any:
             own["train_function"] = plain
             tf.function(lambda it: self._model.train_step(next(it))).get_concrete_function(iterator)
-            with shield(self._scope._hook_failed, let=(WatchError,)):
+            with shield(self._recordings.failed, let=(WatchError,)):
                 self._begin()
                 if self.progress is not None:
                     self.progress.epoch(self.first_epoch, None)
@@ -90,7 +89,7 @@ class StepWay:
         own["train_function"] = first
 
     def _begin(self) -> None:
-        self.progress = self._scope._recording = _begin(self._scope, self._model)
+        self.progress = self._recordings.newest = _begin(self._recordings, self._model)
         self.progress.leaving = self.leave
         self.begun(self.progress)
         self._put_in("train")
@@ -182,23 +181,20 @@ def _why_not(model: Any) -> str | None:
     return None
 
 
-def _begin(scope: Settings, model: Any) -> StepProgress:
+def _begin(recordings: Recordings, model: Any) -> StepProgress:
     anatomy = Anatomy.of(model)
-    before = scope._recording
-    same = before is not None and before.model is model
-    every, budget = scope._pace(before if same else None)
-    plan = resolve(scope._watches, anatomy, every, scope._on)
+    before, after = recordings.newest, recordings.of(model)
+    plan, budget = recordings.plan(anatomy, recordings.settings.watches, after)
     if before is not None:
         before.recorder.abandon()
-    last = before.last_step if same else None
+    last = after.last_step if after is not None else None
     info = {
         "model": anatomy.describe(),
         "configuration": configuration(model),
         "plan": plan.describe(),
         "backend": "tf_keras",
     }
-    recorder = scope._recorder(info, Arrays(), lambda step: last is not None and last < step)
-    recorder.budget = budget
+    recorder = recordings.recorder(info, Arrays(), budget, lambda step: last is not None and last < step)
     progress = StepProgress(model, plan, recorder)
     progress.next_step = int(model.optimizer.iterations.numpy())
     return progress

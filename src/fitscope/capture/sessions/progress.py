@@ -17,9 +17,10 @@ from typing import Any
 
 from fitscope.capture.sessions.arrays import Arrays
 from fitscope.errors import FitscopeWarning
+from fitscope.pipeline.ending import COMPLETE, Ending
 from fitscope.pipeline.handover import Shown
 from fitscope.pipeline.newest import Batch
-from fitscope.pipeline.recorder import COMPLETE, Ending, Recorder
+from fitscope.pipeline.recorder import Recorder
 from fitscope.plan.budget import Timing
 from fitscope.plan.plan import Due, Plan, Wants
 from fitscope.record import Moment
@@ -46,7 +47,7 @@ def kept(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def safe(self: Progress, *args: Any, **kwargs: Any) -> Any:
         try:
-            with self.lock, self.recorder.measured():
+            with self.lock, self.recorder.costs.measured():
                 return method(self, *args, **kwargs)
         except FitscopeWarning:  # the user wants warnings to be errors
             raise
@@ -148,14 +149,14 @@ class Progress:
         self.recorder.tell()
         if self._epoch_over:
             self._epoch, self._batch, self._epoch_over = self._epoch + 1, 0, False
-        self.recorder.steps += 1
+        self.recorder.costs.steps += 1
         request.turn = self.turn("train")
         if self._running is not None:  # a step in another thread: their weights cannot be told apart
             self.recorder.unseen("steps", "several steps ran at the same time; only one of them was captured")
             return False
         if self._asked(request):
             self._running = request
-        self._timing = self.recorder.weigh([self._scheduled(request)], *self.plan.paced([request.due]))
+        self._timing = self.recorder.costs.weigh([self._scheduled(request)], *self.plan.paced([request.due]))
         if self._timing is not None:
             self._timing.start()
         return bool(request.due.all)

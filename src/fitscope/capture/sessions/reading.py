@@ -143,7 +143,7 @@ class Call:
         """The tensors in a role that this call may compute."""
         roles = self.watched.roles
         found = roles.of(kind)
-        if kind == "loss" and self.kind == "train" and "loss" not in roles.said:
+        if kind == "loss" and self.kind == "train" and "loss" not in roles.named:
             mine = {loss.name for loss in losses(self.watched.graph, self.ops)}
             found = [tensor for tensor in found if tensor.name in mine] or found
         return found

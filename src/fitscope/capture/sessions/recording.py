@@ -19,8 +19,9 @@ from fitscope.capture.sessions.progress import Progress, Request, kept
 from fitscope.capture.sessions.reading import Call, Reading, Watched, weights_of
 from fitscope.capture.sessions.signature import Signature, fed_values, signature
 from fitscope.capture.sessions.training import training_roots
+from fitscope.pipeline.ending import Ending
 from fitscope.pipeline.handover import Shown
-from fitscope.pipeline.recorder import Ending, Recorder
+from fitscope.pipeline.recorder import Recorder
 from fitscope.plan.plan import Plan, Watches
 from fitscope.record import Moment
 from fitscope.schedule import Turn
@@ -78,7 +79,7 @@ class SessionRecording(Progress):
         self._identity = made = Identity(
             self._choice, run, recorder.identity.learn, recorder.failed, self.lock, shared=shared
         )
-        recorder.proofs = lambda: made.seconds
+        recorder.costs.proofs = lambda: made.seconds
 
     def made(self, request: RunRequest, ways: Ways) -> tuple[Any, Any]:
         """What the user gets of a run, and what we get. Raises what the user's own run raises."""
@@ -91,7 +92,7 @@ class SessionRecording(Progress):
     def saw_nothing(self) -> bool:
         """Whether the session ran something, and none of it was worth recording."""
         ran = any(sig.fetched for sig in self._calls)
-        return ran and not self.recorder.steps and self.recorder.writer is None
+        return ran and not self.recorder.costs.steps and self.recorder.writer is None
 
     # ---- told by the patch -------------------------------------------------------------------------------
 
