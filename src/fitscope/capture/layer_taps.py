@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from fitscope.capture.collector import Collector, guarded, kept, leaves, rebuilt
+from fitscope.pipeline.troubles import described
 from fitscope.plan.anatomy import Anatomy
 from fitscope.plan.plan import LOSS, SAMPLE_LOSS, Wants
-from fitscope.shield import described
 from fitscope.sites import OF_LAYERS, Site
 
 Patch = tuple[

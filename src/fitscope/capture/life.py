@@ -19,13 +19,14 @@ from fitscope.capture.dispatch import when_built
 from fitscope.capture.leaving import OUTSIDE, Frame, notice, outside
 from fitscope.capture.loop import Loop
 from fitscope.capture.recordings import Recordings
+from fitscope.capture.shield import shield
 from fitscope.capture.training import Recording
 from fitscope.errors import WatchError
 from fitscope.pipeline.ending import COMPLETE
 from fitscope.pipeline.sample_loss import SampleLosses
+from fitscope.pipeline.troubles import warn
 from fitscope.plan.anatomy import Anatomy
 from fitscope.plan.configuration import configuration
-from fitscope.shield import shield, warn
 
 #: What Keras calls the compiled function of each.
 FUNCTIONS = {"train": "train", "evaluate": "test", "predict": "predict"}

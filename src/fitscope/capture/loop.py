@@ -16,10 +16,10 @@ from typing import Any, Protocol
 from fitscope.capture.backends import Adapter
 from fitscope.capture.dispatch import when_built
 from fitscope.capture.patch import patched
+from fitscope.capture.shield import Tell, shield
 from fitscope.capture.training import Recording
 from fitscope.errors import WatchError
 from fitscope.plan.anatomy import unbuilt
-from fitscope.shield import Tell, shield
 
 #: The methods that run one step, the compiled function behind each, how it is made, and the pass it is a step of.
 ON_BATCH = {

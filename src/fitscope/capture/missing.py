@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from fitscope.capture.backends import Harvest
 from fitscope.capture.layer_taps import NOT_CALLED
 from fitscope.pipeline.recorder import Recorder
+from fitscope.pipeline.troubles import described
 from fitscope.plan.plan import BESIDE, LOSS, SAMPLE_LOSS, Plan, Watches
-from fitscope.shield import described
 from fitscope.sites import Place, Site
 
 #: Why a place of some kind was not passed by the step, where no tap knows better.

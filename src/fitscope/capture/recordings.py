@@ -17,12 +17,12 @@ from fitscope.pipeline.handover import Border
 from fitscope.pipeline.newest import Batch
 from fitscope.pipeline.recorder import Recorder
 from fitscope.pipeline.sample_loss import SampleLosses
+from fitscope.pipeline.troubles import described, warn
 from fitscope.plan.anatomy import Anatomy
 from fitscope.plan.budget import Budget
 from fitscope.plan.plan import Plan, resolve
 from fitscope.reduce.average import Average
 from fitscope.schedule import Schedule
-from fitscope.shield import described, warn
 from fitscope.store import RunWriter, existing
 from fitscope.watch import Watch
 

@@ -19,16 +19,17 @@ from fitscope.capture.dispatch import Request, StandIn, TappedSteps, install, ru
 from fitscope.capture.leaving import OUTSIDE, noticed_step
 from fitscope.capture.missing import Missing
 from fitscope.capture.patch import patched
+from fitscope.capture.shield import shield, shielded
 from fitscope.capture.step_count import StepCount
 from fitscope.pipeline import handover
 from fitscope.pipeline.ending import Ending
 from fitscope.pipeline.handover import Shown
 from fitscope.pipeline.newest import Batch
 from fitscope.pipeline.recorder import Recorder
+from fitscope.pipeline.troubles import described
 from fitscope.plan.plan import NOTHING, Due, Plan, Watches
 from fitscope.record import Moment
 from fitscope.schedule import Turn
-from fitscope.shield import described, shield, shielded
 
 _kept = shielded(lambda recording: recording.recorder.failed)
 

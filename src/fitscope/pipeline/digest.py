@@ -19,11 +19,11 @@ from fitscope.pipeline import to_record
 from fitscope.pipeline.handover import Border, Part, Shown, parts
 from fitscope.pipeline.sample_loss import SampleLosses
 from fitscope.pipeline.to_record import Seen
+from fitscope.pipeline.troubles import described
 from fitscope.plan.plan import LOSS, SAMPLE_LOSS, Want
 from fitscope.record import Block, Head, Moment, Record, Samples
 from fitscope.reduce import host
 from fitscope.reduce.average import Average
-from fitscope.shield import described
 from fitscope.sites import TRAIN, Site
 
 Array = np.ndarray[Any, Any]

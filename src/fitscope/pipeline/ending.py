@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fitscope.pipeline.troubles import described
+
 
 @dataclass(frozen=True, slots=True)
 class Ending:
@@ -17,7 +19,7 @@ class Ending:
         if error is None:
             return UNKNOWN
         by_hand = isinstance(error, KeyboardInterrupt | SystemExit)
-        text = f"{type(error).__name__}: {error}".removesuffix(": ")
+        text = described(error).removesuffix(": ")
         return cls("interrupted" if by_hand else "failed", text)
 
 

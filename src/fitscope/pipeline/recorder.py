@@ -31,7 +31,6 @@ from fitscope.pipeline.troubles import Troubles
 from fitscope.record import Block, Moment, Record, Samples
 from fitscope.reduce import host
 from fitscope.reduce.average import Average
-from fitscope.shield import shield
 from fitscope.sites import Site
 from fitscope.store import RunWriter, interval
 
@@ -363,5 +362,7 @@ class Recorder:
 def _owner_gone(reference: weakref.ref[Recorder]) -> None:
     recorder = reference()
     if recorder is not None and not recorder.finished:
-        with shield(recorder.failed):
+        try:
             recorder.abandon(sys.exc_info()[1], wait=False)
+        except Exception as error:  # nothing of ours is raised out of a finalizer
+            recorder.failed(error)

@@ -19,7 +19,7 @@ class Troubles:
 
     def add(self, error: BaseException | str) -> str:
         """Keeps an error until it is reported, and returns its text."""
-        text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+        text = error if isinstance(error, str) else described(error)
         # A full disk says the same of one file after the other.
         kind = f"errno {error.errno}" if isinstance(error, OSError) and error.errno is not None else text
         self.new.append((kind, text))
@@ -46,6 +46,11 @@ class Troubles:
                 f"fitscope dropped {self.dropped.total()} records because its queue was full; "
                 "see run.dropped, or give Scope more `memory`"
             )
+
+
+def described(error: BaseException) -> str:
+    """An error as the run and the warnings name it."""
+    return f"{type(error).__name__}: {error}"
 
 
 def warn(text: str) -> None:

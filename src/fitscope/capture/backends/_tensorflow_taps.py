@@ -30,9 +30,9 @@ from fitscope.capture.backends._shadow import handed_out
 from fitscope.capture.collector import kept
 from fitscope.capture.losses import Losses
 from fitscope.capture.patch import attached, guarded
+from fitscope.capture.shield import shield
 from fitscope.pipeline.handover import Thin
 from fitscope.plan.plan import LOSS, SAMPLE_LOSS
-from fitscope.shield import shield
 from fitscope.sites import Site
 
 

@@ -25,8 +25,9 @@ except ImportError as missing:
 from fitscope.capture.leaving import Frame, notice, outside
 from fitscope.capture.recordings import Recordings
 from fitscope.capture.sessions.progress import Progress
+from fitscope.capture.shield import shield
 from fitscope.pipeline.ending import Ending
-from fitscope.shield import described, shield, warn
+from fitscope.pipeline.troubles import described, warn
 
 
 class Way(Protocol):

@@ -21,11 +21,11 @@ from fitscope.capture.sessions import arrays
 from fitscope.capture.sessions.arrays import Arrays
 from fitscope.capture.sessions.legacy_taps import KEY, Taps
 from fitscope.capture.sessions.progress import Progress, Request, kept
+from fitscope.capture.shield import shield
 from fitscope.errors import FitscopeWarning, WatchError
 from fitscope.plan.anatomy import Anatomy
 from fitscope.plan.configuration import configuration
 from fitscope.schedule import Turn
-from fitscope.shield import shield
 from fitscope.sites import Site
 
 _MISSING = object()
