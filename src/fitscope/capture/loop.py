@@ -33,12 +33,12 @@ class Loop:
     """A training loop that somebody wrote, and where it is."""
 
     def __init__(
-        self, model: Any, border: Adapter, begin: Callable[[], Recording | None], tell: Tell
+        self, model: Any, adapter: Adapter, begin: Callable[[], Recording | None], tell: Tell
     ) -> None:
         self.model = model
         self.recording: Recording | None = None
         self.epoch = 0
-        self._border = border
+        self._adapter = adapter
         self._begin = begin
         self._tell = tell
         self._begun = False
@@ -82,14 +82,14 @@ class Loop:
     @property
     def _built(self) -> bool:
         """Whether the model has all its weights now; on JAX a layer that is never called may stay without."""
-        return (self.model.built or not unbuilt(self.model)) and not self._border.unbuilt(self.model)
+        return (self.model.built or not unbuilt(self.model)) and not self._adapter.unbuilt(self.model)
 
     def _build(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> str | None:
         """Why the model cannot be built before the first step, if it is not."""
         try:
             if self._built:
                 return None
-            if self._border.build_step(function, *args, **kwargs):
+            if self._adapter.build_step(function, *args, **kwargs):
                 return None
         except Exception as error:
             return str(error)
@@ -159,7 +159,7 @@ class Loop:
                     if failure is None:
                         announce()
 
-            when_built(self._border, self.model, phase, begin)
+            when_built(self._adapter, self.model, phase, begin)
 
     def _leave_pass(self) -> None:
         if self._pass and self.recording is not None:

@@ -92,6 +92,6 @@ def show_batch(wants: Wants, anatomy: Anatomy, collector: Collector, data: Any) 
         ):
             if (kind, "") in wants:
                 for suffix, tensor in leaves(value, names):
-                    guarded(collector, Site(kind, part=suffix), tensor)
+                    guarded(collector, Site(kind, suffix=suffix), tensor)
             if kind == "inputs" and SAMPLE_LOSS in wants:
                 show_sample(collector, "x", value, names)

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from fitscope.capture.settings import Settings
 from fitscope.errors import WatchError, one_of
-from fitscope.pipeline.handover import Border
+from fitscope.pipeline.handover import HostAdapter
 from fitscope.pipeline.newest import Batch
 from fitscope.pipeline.recorder import Recorder
 from fitscope.pipeline.sample_loss import SampleLosses
@@ -109,7 +109,7 @@ class Recordings:
     def recorder(
         self,
         info: dict[str, Any],
-        border: Border,
+        adapter: HostAdapter,
         budget: Budget | None,
         goes_on: Callable[[int], bool],
         samples: Callable[[Callable[[str, str], None]], SampleLosses] | None = None,
@@ -129,7 +129,7 @@ class Recordings:
 
         recorder = Recorder(
             open_run,
-            border,
+            adapter,
             memory=settings.memory,
             when_full=settings.when_full,
             samples=samples,

@@ -18,7 +18,7 @@ from fitscope.pipeline.sinks import Make
 from fitscope.plan.budget import Budget
 from fitscope.schedule import Every, Schedule, schedule
 from fitscope.store import Objects, place
-from fitscope.watch import On, Watch, phases, several
+from fitscope.watch import On, Watch, passes, several
 
 Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
 
@@ -73,7 +73,7 @@ class Settings:
             every=None if every is None else schedule(every),
             budget=budget,
             identity=_choice("identity", identity, CHOICES),
-            on=phases(on),
+            on=passes(on),
             limit=sizes.parse(limit, "limit"),
             memory=sizes.parse(memory, "memory") or sys.maxsize,
             when_full=_choice("when_full", when_full, ("block", "drop")),

@@ -51,7 +51,7 @@ class Recording:
         self.adapter = adapter
         self.recorder = recorder
         self.model = plan.anatomy.model
-        self.batches: dict[str, tuple[Moment, Shown]] = {}  #: by phase, the newest captured
+        self.batches: dict[str, tuple[Moment, Shown]] = {}  #: by pass, the newest captured
         #: the last step that was captured, also by the recording before
         self.last_step: int | None = after.last_step if after is not None else None
         self._count: StepCount = StepCount.of(plan.anatomy, adapter, after._count if after else None)
@@ -78,7 +78,7 @@ class Recording:
 
     @property
     def batch(self) -> Batch | None:
-        """The newest captured batch, and below it the newest of every other phase."""
+        """The newest captured batch, and below it the newest of every other pass."""
         newest = list(reversed(self.batches.values()))
         if not newest:
             return None
@@ -177,7 +177,7 @@ class Recording:
         request = self._request(turns)
         if request is not None:
             self._stand_in = install(self._steps, function, request)
-        elif turns[-1].phase == "train":
+        elif turns[-1].in_pass == "train":
             last = turns[-1]
             self._quiet = range(last.batch + 1, last.batch + 1 + max(self.plan.rest(last.step), 0))
 
@@ -186,7 +186,7 @@ class Recording:
         recorder = self.recorder
         due = [self.plan.due(turn) for turn in turns]
         timing = None
-        if recorder.costs.budget is not None and turns[0].phase == "train":
+        if recorder.costs.budget is not None and turns[0].in_pass == "train":
             timing = recorder.costs.weigh(turns, *self.plan.paced(due))
         wanted: Watches = frozenset().union(*(each.all for each in due if each is not NOTHING))
         if wanted and not recorder.ready(turns[0].step):
@@ -196,10 +196,10 @@ class Recording:
         return Request(
             who=id(self),
             key=(id(self._steps), wanted, id(function)),
-            wants=self.plan.wants(wanted, turns[0].phase),
+            wants=self.plan.wants(wanted, turns[0].in_pass),
             step=turns[0].step,
             identity=self._identity,
-            stands=lambda standing: recorder.identity.learn(turns[0].phase, wanted, standing),
+            stands=lambda standing: recorder.identity.learn(turns[0].in_pass, wanted, standing),
             deliver=lambda harvests, failure: self._deliver(turns, due, harvests, failure),
             failed=self.recorder.failed,
             raised=self.raised,
@@ -269,23 +269,23 @@ class Recording:
                 self.recorder.failed(failure)
                 for turn, wanted in zip(turns, due, strict=True):
                     why = f"the step could not be run with taps: {described(failure)}"
-                    self._missing.all(wanted.now | wanted.if_last, turn.phase, why)
+                    self._missing.all(wanted.now | wanted.if_last, turn.in_pass, why)
             for turn, wanted, harvest in zip(turns, due, harvests, strict=False):
                 at = Moment(turn.step, turn.epoch, turn.batch, time.time())
-                if turn.phase == "train":
+                if turn.in_pass == "train":
                     self._count.captured = self.last_step = turn.step
                 shown = wanted.now | wanted.if_last
-                self._missing.of(harvest, shown, turn.phase)
+                self._missing.of(harvest, shown, turn.in_pass)
                 if shown:
-                    self.batches.pop(turn.phase, None)  # the newest one stands last
-                    self.batches[turn.phase] = at, self._shown(wanted, shown, turn.phase, harvest)
-                now = self._shown(wanted, wanted.now, turn.phase, harvest)
+                    self.batches.pop(turn.in_pass, None)  # the newest one stands last
+                    self.batches[turn.in_pass] = at, self._shown(wanted, shown, turn.in_pass, harvest)
+                now = self._shown(wanted, wanted.now, turn.in_pass, harvest)
                 if now:
                     self.recorder.put(at, now)
                 later = wanted.if_last - wanted.now
-                self._pending = (at, self._shown(wanted, later, turn.phase, harvest)) if later else None
+                self._pending = (at, self._shown(wanted, later, turn.in_pass, harvest)) if later else None
 
-    def _shown(self, due: Due, watches: Watches, phase: str, harvest: Harvest) -> Shown:
+    def _shown(self, due: Due, watches: Watches, in_pass: str, harvest: Harvest) -> Shown:
         """What a step showed of what these watches want, and of what the next step is compared with."""
-        wants = self.plan.items(due, watches, phase)
-        return Shown(harvest.tensors, harvest.sites, wants, phase, harvest.failed)
+        wants = self.plan.items(due, watches, in_pass)
+        return Shown(harvest.tensors, harvest.sites, wants, in_pass, harvest.failed)

@@ -29,8 +29,8 @@ Array = np.ndarray[Any, Any]
 JOINED = ""
 
 
-class Border(Protocol):
-    """What is asked of whoever made a tensor: an adapter, or anything like it."""
+class HostAdapter(Protocol):
+    """The part of an adapter that the pipeline needs: how to bring a tensor to the host."""
 
     def to_numpy(self, tensor: Any) -> Array: ...
 
@@ -141,7 +141,7 @@ def _number(name: str) -> int:
 # ---- outside of it -----------------------------------------------------------------------------------------
 
 
-class Part(NamedTuple):
+class Slot(NamedTuple):
     """A small tensor in a joined vector."""
 
     name: str
@@ -154,15 +154,15 @@ class Part(NamedTuple):
         return vector[self.start : self.end].reshape(self.shape)
 
 
-def parts(layout: Array) -> list[Part]:
+def slots(layout: Array) -> list[Slot]:
     """Which tensors a joined vector holds, and where."""
-    found: list[Part] = []
+    found: list[Slot] = []
     numbers, at, start = layout.tolist(), 0, 0
     while at < len(numbers):
         number, rank = numbers[at : at + 2]
         shape = tuple(numbers[at + 2 : at + 2 + rank])
         end = start + int(np.prod(shape, dtype=np.int64))
-        found.append(Part(_names[number], shape, start, end))
+        found.append(Slot(_names[number], shape, start, end))
         at, start = at + 2 + rank, end
     return found
 
@@ -206,34 +206,34 @@ class Shown:
             if found is not None:
                 yield *found, value
 
-    def values(self, border: Border) -> dict[str, Any]:
+    def values(self, adapter: HostAdapter) -> dict[str, Any]:
         """By name all that somebody may want to look at."""
         found: dict[str, Any] = {site: value for site, _, value in self.single() if site.place != SAMPLE_LOSS}
         for vector, layout in self.joined:
-            array = border.to_numpy(vector)
-            for part in parts(border.to_numpy(layout)):
-                where = self.wanted(part.name)
+            array = adapter.to_numpy(vector)
+            for slot in slots(adapter.to_numpy(layout)):
+                where = self.wanted(slot.name)
                 if where is not None:
-                    found[where[0]] = part.of(array)
+                    found[where[0]] = slot.of(array)
         return found
 
-    def nbytes(self, border: Border) -> int:
+    def nbytes(self, adapter: HostAdapter) -> int:
         """How much memory it holds."""
-        return sum(nbytes(value, border) for value in self.tensors.values())
+        return sum(nbytes(value, adapter) for value in self.tensors.values())
 
 
 OBJECT = 2_000  #: bytes that a tensor takes up beside its values, about
 
 
-def nbytes(value: Any, border: Border) -> int:
+def nbytes(value: Any, adapter: HostAdapter) -> int:
     """How much memory a harvested value holds."""
     if isinstance(value, Thin):
-        return nbytes(value.rows, border)
+        return nbytes(value.rows, adapter)
     if isinstance(value, dict):
-        return sum(nbytes(item, border) for item in value.values())
+        return sum(nbytes(item, adapter) for item in value.values())
     if isinstance(value, tuple | list):
-        return sum(nbytes(item, border) for item in value)
-    return border.nbytes(value) + OBJECT
+        return sum(nbytes(item, adapter) for item in value)
+    return adapter.nbytes(value) + OBJECT
 
 
 def first_samples(tensor: Any, want: Want, site: Site) -> Any:

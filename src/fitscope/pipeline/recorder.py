@@ -22,7 +22,7 @@ from fitscope.pipeline.costs import Costs
 from fitscope.pipeline.digest import Digest
 from fitscope.pipeline.ending import UNKNOWN, Ending
 from fitscope.pipeline.epoch_logs import EpochLogs
-from fitscope.pipeline.handover import Border, Shown
+from fitscope.pipeline.handover import HostAdapter, Shown
 from fitscope.pipeline.queue import Transport
 from fitscope.pipeline.sample_loss import SampleLosses
 from fitscope.pipeline.sinks import Make, Sinks
@@ -58,7 +58,7 @@ class Recorder:
     def __init__(
         self,
         open_run: Callable[[int], RunWriter],
-        border: Border,
+        adapter: HostAdapter,
         *,
         memory: int,
         when_full: str,
@@ -73,10 +73,10 @@ class Recorder:
         self.costs = Costs(self.failed)  #: of the training and of watching it
         self.identity = Standings()  #: whether watching changed anything
         self._open_run = open_run  # start step -> RunWriter
-        self._border = border
+        self._adapter = adapter
         self._memory, self._when_full = memory, when_full
         self._digest = Digest(
-            border,
+            adapter,
             self.failed,
             None if samples is None else lambda: samples(self._no_samples),
             self.unseen,
@@ -146,7 +146,7 @@ class Recorder:
         assert self._transport is not None
         if self.finished:  # the process is about to end
             return
-        if self._transport.put(Capture(at, shown), shown.nbytes(self._border)):
+        if self._transport.put(Capture(at, shown), shown.nbytes(self._adapter)):
             self.costs.captured += 1
         elif not self.finished:  # a signal may have ended the run just now: this step is none of it any more
             self._troubles.dropped.update(shown.names())

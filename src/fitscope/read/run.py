@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from fitscope.errors import FitscopeWarning, RunError, one_of
 from fitscope.read.damage import Damage
-from fitscope.read.following import Following
 from fitscope.read.identity import Identity, identity_of
+from fitscope.read.state import RunState
 from fitscope.reduce.average import Average
 from fitscope.reduce.stats import NAMES
 from fitscope.sites import abbreviates, pass_of
@@ -334,8 +334,8 @@ class Run:
         """The full name of a site: `weights/kernel` finds `weights/dense/kernel` if only that fits."""
         return self._resolve(site, self.sites, "a site")
 
-    def _follow(self, objects: Objects) -> Following:
-        return Following(objects, self.id, self.info.get("format", schema.FORMAT))
+    def _follow(self, objects: Objects) -> RunState:
+        return RunState(objects, self.id, self.info.get("format", schema.FORMAT))
 
     # ---- from the parts to the whole ----------------------------------------------------------------
 

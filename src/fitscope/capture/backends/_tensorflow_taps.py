@@ -69,7 +69,7 @@ class Collector:
             self.ungraded[site] = tensor
             logits = _logits_of(tensor)
             if logits is not None:
-                behind = site.but(part=f"{site.part}/logits")
+                behind = site.but(suffix=f"{site.suffix}/logits")
                 self.logits[site] = behind
                 self.harvest.sites[behind] = behind
                 self.ungraded[behind] = logits

@@ -21,7 +21,7 @@ from fitscope.capture.sessions.arrays import Arrays
 from fitscope.capture.sessions.graph import Op, ancestors, executed
 from fitscope.capture.sessions.outlets import Outlets
 from fitscope.capture.sessions.progress import Progress
-from fitscope.capture.sessions.reading import Call, Reading, Watched
+from fitscope.capture.sessions.reading import Reading, RunCall, Watched
 from fitscope.capture.sessions.recording import SessionRecording
 from fitscope.capture.sessions.roles import Roles
 from fitscope.capture.sessions.signature import Signature
@@ -36,7 +36,7 @@ _KEPT = (
 )  # fmt: skip
 
 
-class _Seen(backend.GraphExecutionFunction):  # type: ignore[misc]
+class _PatchedFunction(backend.GraphExecutionFunction):  # type: ignore[misc]
     """A function of Keras whose calls are seen."""
 
     def __call__(self, inputs: Any) -> Any:
@@ -54,7 +54,7 @@ class GraphWay:
         self._recordings = recordings
         self._model = model
         self._functions: list[Any] = []
-        self._calls: dict[tuple[int, str], Call] = {}
+        self._calls: dict[tuple[int, str], RunCall] = {}
         self._fetching: dict[tuple[int, object], dict[str, Any]] = {}  # what `_KEPT` is while we fetch
         own = vars(model)
         self._makers = {name: own.get(name) for name in ("_make_train_function", "_make_test_function")}
@@ -80,7 +80,7 @@ class GraphWay:
             else:
                 own[name] = before
         for function in self._functions:
-            if type(function) is _Seen:
+            if type(function) is _PatchedFunction:
                 function.__class__ = backend.GraphExecutionFunction
                 del function._fitscope, function._fitscope_kind
         self._functions = []
@@ -98,7 +98,7 @@ class GraphWay:
     def _see(self, name: str) -> None:
         function = getattr(self._model, name, None)
         if type(function) is backend.GraphExecutionFunction:
-            function.__class__ = _Seen
+            function.__class__ = _PatchedFunction
             vars(function).update(
                 _fitscope=self, _fitscope_kind="train" if name == "train_function" else "validation"
             )
@@ -107,21 +107,21 @@ class GraphWay:
     def call(self, function: Any, plain: Any, inputs: Any) -> Any:
         """A function is called: by Keras, for a step or a batch of a validation."""
         progress = self.progress
-        request = self._before(function) if progress is not None else None
-        if progress is None or request is None:
+        upcoming = self._before(function) if progress is not None else None
+        if progress is None or upcoming is None:
             return plain(inputs)
         own: dict[str, Any] = {}
         try:
-            if request.reading is None:
+            if upcoming.reading is None:
                 result = plain(inputs)
             else:
-                with _fetched(function, request.reading, self._fetching, own):
+                with _fetched(function, upcoming.reading, self._fetching, own):
                     result = plain(inputs)
         except BaseException as error:
-            progress.raised(request, error)
+            progress.raised(upcoming, error)
             raise
-        shown = _regrouped(request.reading, own) if request.reading is not None else None
-        progress.after(request, _run, None, shown)
+        shown = _regrouped(upcoming.reading, own) if upcoming.reading is not None else None
+        progress.after(upcoming, _run, None, shown)
         return result
 
     def _before(self, function: Any) -> Any:
@@ -198,11 +198,11 @@ def _own(tensors: Any) -> list[Any]:
     return [tf.identity(tensor, name="fitscope/given") for tensor in tf.nest.flatten(tensors)]
 
 
-def _call(watched: Watched, function: Any, kind: str) -> Call:
+def _call(watched: Watched, function: Any, kind: str) -> RunCall:
     fed = frozenset(tensor.name for tensor in tf.nest.flatten(function.inputs))
     ops = executed([function.updates_op, *(out.op for out in function.outputs)], fed)
     ops |= {tensor.op for kind_ in ("targets", "inputs") for tensor in watched.roles.of(kind_)}
-    return Call(watched, Signature((), fed), ops, kind)
+    return RunCall(watched, Signature((), fed), ops, kind)
 
 
 def _parts(whole: Anatomy, roles: Roles) -> Iterator[LayerPart]:
