@@ -22,7 +22,7 @@ from rich.text import Text
 
 from fitscope.show.colour import COLOURS, SCALE, colour, rgb, viridis
 from fitscope.show.data.cost import percent
-from fitscope.show.squeeze import INF, MISSING, NAN, VALUE, Array, Grid, extremes, log10, shares
+from fitscope.show.squeeze import INF, MISSING, NAN, VALUE, Array, Grid, log10, shares, squeezed
 
 WORDS = {NAN: "NaN", INF: "Inf", MISSING: "not recorded"}
 
@@ -167,7 +167,7 @@ def curve(values: Any, width: int, height: int, pen: Pen, style: str = "cyan") -
     log = len(real) > 0 and bool(real.min() > 0) and float(real.max() / real.min()) > 30
     with np.errstate(divide="ignore", invalid="ignore"):
         drawn = np.log10(numbers) if log else numbers
-    low, high = extremes(drawn, 2 * width if pen.unicode else width)
+    low, high = squeezed(drawn, 2 * width if pen.unicode else width)
     found = np.isfinite(low).any()
     bottom, top = (float(np.nanmin(low)), float(np.nanmax(high))) if found else (0.0, 0.0)
     marks = _broken(numbers, width)
