@@ -164,7 +164,10 @@ class RunWriter:
                 self._refuse(some.site, len(some))
             stats, tensors, rows = [], [], []
         taken = (*(block.at for block in stats), *(r.at for r, _ in tensors), *(some.at for some in rows))
-        self._step = max((at.step for at in taken), default=self._step)
+        known = (
+            [] if self._step is None else [self._step]
+        )  # a validation, which comes first, is one step ahead
+        self._step = max((*known, *(at.step for at in taken)), default=None)
         for block in stats:
             if self._stats_parts.crowded:
                 self._refuse_block(block)
