@@ -161,8 +161,8 @@ def test_a_tap_that_is_wrong_cannot_change_the_training(mode, together, tmp_path
 @compiled
 def test_a_proof_that_fails_leaves_the_training_alone(tmp_path, monkeypatch):
     """As where a large model leaves no memory for a copy of its state."""
-    module = __import__(f"fitscope.capture.backends._{BACKEND}_programs", fromlist=["_"])
-    held = module._HeldArguments if BACKEND == "jax" else module._Variables
+    module = __import__(f"fitscope.capture.backends._{BACKEND}_held", fromlist=["_"])
+    held = module.HeldArguments if BACKEND == "jax" else module.HeldVariables
     without = train(cast, None)
     save = held.save
 
