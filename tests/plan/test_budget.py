@@ -212,7 +212,9 @@ def test_a_short_training_is_recorded_closely_within_the_allowance(plain, extra,
     assert training.cost <= 3.2
     gaps = [b - a for a, b in pairwise(training.captured)]
     assert max(gaps[len(gaps) // 2 :]) <= 20, "spread over all of it"
-    assert budget.describe()["spent"] == pytest.approx(training.cost, rel=0.2)
+    assert 0.9 * training.cost <= budget.describe()["spent"] <= 1.4 * training.cost, (
+        "rather too much than too little"
+    )
 
 
 def test_a_long_training_keeps_to_its_share():
