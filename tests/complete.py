@@ -24,6 +24,12 @@ def asked(run: Any) -> list[str]:
     return [site for site in run.sites if Site.parse(site).base not in {"logs", "loss"} - kinds]
 
 
+def captured(run: Any) -> list[int]:
+    """The steps whose loss was seen. Of all others it is derived."""
+    frame = run.frame("loss")
+    return list(frame.index[frame["error"].isna()] if "error" in frame else frame.index)
+
+
 def unexplained(run: Any, passes: Iterable[str] = ("train",)) -> list[str]:
     """The watched sites that are neither recorded nor named with a reason."""
     wanted = {site for in_pass in passes for watch in run.plan for site in _sites(watch, in_pass)}

@@ -44,6 +44,8 @@ class Scope(Hooks):
         budget: Without `every`: the share of the training's time that capturing may cost. What a captured step costs is measured,
             and every n-th step is captured, with the smallest n that the share allows; at least every 1000th. What was decided is in
             `run.overhead["budget"]`.
+        allowance: Seconds, or like "3 s", that every training may spend on capturing before the share counts; 0 for none. They are
+            spread over all of its steps: a training of a minute is recorded closely, one of hours within `budget`.
         exact: Read all of every tensor. Otherwise the statistics of a large one (more than 16,384 numbers) are those of some
             of its rows, the same at every layer; a record says how many numbers it has seen.
         identity: How to make sure that watching changes nothing. "proven": before the program with taps takes a captured
@@ -77,6 +79,7 @@ class Scope(Hooks):
         every: Every | None = None,
         *,
         budget: float | None = 0.02,
+        allowance: float | str = "3 s",
         exact: bool = False,
         identity: Literal["proven", "twin", "trust"] = "proven",
         on: On = "train",
@@ -95,6 +98,7 @@ class Scope(Hooks):
                 watch=watch,
                 every=every,
                 budget=budget,
+                allowance=allowance,
                 exact=exact,
                 identity=identity,
                 on=on,
@@ -246,6 +250,9 @@ class Scope(Hooks):
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
         self._life.before_step(batch)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._life.batch_end(batch, logs)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
         self._life.epoch_end(logs)

@@ -10,6 +10,7 @@ import pytest
 from keras import layers
 
 import fitscope as fs
+from complete import captured
 from fitscope.capture import identity
 from fitscope.plan import budget
 from fitscope.plan.budget import START, Budget
@@ -87,7 +88,7 @@ def test_what_was_decided_is_what_was_captured(tmp_path, together, monkeypatch):
     assert kept["decisions"][0] == {"step": 0, "every": START}
     assert kept["every"] == kept["decisions"][-1]["every"]
     assert kept["cost"] is None or kept["cost"] >= 0
-    assert list(run.series("loss").index) == due(kept["decisions"], 160)
+    assert captured(run) == due(kept["decisions"], 160)
     assert run.plan[0]["every"] == "within 2 % of the time"
 
 
@@ -95,7 +96,7 @@ def test_another_cadence_compiles_nothing(tmp_path, no_clock):
     scope = fs.Scope(tmp_path)
     fit(model(), scope, callbacks=[Dictated(scope, {15: 1, 40: 7, 100: 50})])
     run = fs.open(tmp_path)
-    assert list(run.series("loss").index) == due(run.overhead["budget"]["decisions"], 160)
+    assert captured(run) == due(run.overhead["budget"]["decisions"], 160)
     assert len(run.overhead["budget"]["decisions"]) == 4
     assert len(run.overhead["first_call_seconds"]) == 1
 
@@ -103,14 +104,14 @@ def test_another_cadence_compiles_nothing(tmp_path, no_clock):
 def test_every_overrides_it(tmp_path):
     fit(model(), fs.Scope(tmp_path, every=40))
     run = fs.open(tmp_path)
-    assert list(run.series("loss").index) == [0, 40, 80, 120]
+    assert captured(run) == [0, 40, 80, 120]
     assert "budget" not in run.overhead
 
 
 def test_a_watch_with_its_own_schedule_keeps_it(tmp_path, no_clock):
     fit(model(), fs.Scope(tmp_path, [fs.loss(every=fs.steps(3, 5)), fs.activations("hidden")]))
     run = fs.open(tmp_path)
-    assert list(run.series("loss").index) == [3, 5]
+    assert captured(run) == [3, 5]
     assert list(run.series("activations/hidden", "mean").index) == list(range(0, 160, START))
 
 
@@ -118,7 +119,7 @@ def test_fit_again_goes_on_with_what_is_known(tmp_path, no_clock):
     scope, made = fs.Scope(tmp_path), model()
     fit(made, scope, epochs=1, callbacks=[Dictated(scope, {1: 30})])
     fit(made, scope, epochs=1)
-    assert list(fs.open(tmp_path).series("loss").index) == [0, 30, 60, 90, 120, 150]
+    assert captured(fs.open(tmp_path)) == [0, 30, 60, 90, 120, 150]
     other = model()
     fit(other, scope, epochs=1)
     assert scope._recordings.newest.recorder.costs.budget.every == START
@@ -134,7 +135,7 @@ def test_a_budget_that_cannot_be_kept_is_said(tmp_path, monkeypatch):
         fit(model(), scope, callbacks=[wait])
     run = fs.open(tmp_path)
     assert "Watch less" in run.overhead["budget"]["trouble"]
-    assert list(run.series("loss").index) == list(range(0, 160, 10))
+    assert captured(run) == list(range(0, 160, 10))
 
 
 def test_the_step_that_a_captured_one_is_compared_with_is_no_plain_one(tmp_path, no_clock, monkeypatch):
@@ -172,7 +173,7 @@ def test_a_step_of_your_own_is_measured(tmp_path):
 def test_without_a_watch_to_decide_on_there_is_no_budget(tmp_path):
     fit(model(), fs.Scope(tmp_path, [fs.loss(every=40)]))
     run = fs.open(tmp_path)
-    assert list(run.series("loss").index) == [0, 40, 80, 120]
+    assert captured(run) == [0, 40, 80, 120]
     assert "budget" not in run.overhead
 
 

@@ -16,7 +16,7 @@ import pytest
 from keras import layers, ops
 
 import fitscope as fs
-from complete import asked
+from complete import asked, captured
 from fitscope.capture import layer_taps
 from fitscope.errors import WatchError
 from watching import EACH_MODE
@@ -155,7 +155,7 @@ def test_a_tap_that_is_wrong_cannot_change_the_training(mode, together, tmp_path
     assert run.identity == "twin"
     assert (run.identity.passes["train"], run.identity.passes["validation"]) == ("twin", "twin")
     assert "at step 0" in run.identity.why
-    assert len(run.series("loss")) == 16
+    assert len(captured(run)) == 16
 
 
 @compiled
@@ -175,7 +175,7 @@ def test_a_proof_that_fails_leaves_the_training_alone(tmp_path, monkeypatch):
     run = fs.open(tmp_path)
     assert run.identity == "twin"
     assert "no room for a copy of the state" in run.identity.why
-    assert list(run.series("loss").index) == list(range(1, 16))  # at the first step there was nothing to see
+    assert captured(run) == list(range(1, 16))  # at the first step there was nothing to see
 
 
 @pytest.mark.parametrize("choice", ["proven", "twin", "trust"])
@@ -202,7 +202,7 @@ def test_two_scopes_are_as_careful_as_the_more_careful_one(tmp_path):
     x, y = rng.random((64, 20, 16), "float32"), rng.random((64, 2), "float32")
     model.fit(x, y, batch_size=16, epochs=4, verbose=0, callbacks=both, validation_data=(x[:24], y[:24]))
     assert fs.open(tmp_path / "careful").identity in ("proven", "twin")
-    assert len(fs.open(tmp_path / "trusting").series("loss")) == 16
+    assert len(captured(fs.open(tmp_path / "trusting"))) == 16
     assert without  # the trusting one may have changed the steps that it captured alone
 
 
@@ -357,7 +357,7 @@ def test_a_jitted_step_is_proven(donate, tmp_path):
             np.testing.assert_array_equal(a, b)
         run = fs.open(tmp_path / choice)
         assert run.identity in ("proven", "twin")
-        assert len(run.series("loss")) == 8
+        assert len(captured(run)) == 8
 
 
 @only["tensorflow"]
@@ -395,7 +395,7 @@ def test_a_function_of_tensorflow_is_proven(tmp_path):
         assert trained(fs.Scope(tmp_path / choice, every=1, identity=choice)) == without
         run = fs.open(tmp_path / choice)
         assert run.identity in ("proven", "twin")
-        assert len(run.series("loss")) == 8
+        assert len(captured(run)) == 8
 
 
 @pytest.mark.parametrize("gradients", [False, True])
@@ -451,7 +451,7 @@ for kind in ("data", "model"):
     assert train(kind, fs.Scope(sys.argv[1] + kind, every=1)) == train(kind, None), kind
     run = fs.open(sys.argv[1] + kind)
     assert run.errors == [], run.errors
-    assert len(run.series("loss")) == 12
+    assert len(captured(run)) == 12
     print(kind, run.identity)
 """
 

@@ -101,7 +101,8 @@ class Recordings:
         if settings.every is not None:
             return settings.every, None
         assert settings.budget is not None
-        budget = (before.recorder.costs.budget if before is not None else None) or Budget(settings.budget)
+        known = before.recorder.costs.budget if before is not None else None
+        budget = known or Budget(settings.budget, settings.allowance)
         budget.again()
         # A budget that decides nothing would report things that are not so.
         return budget.schedule, budget if any(watch.every is None for watch in settings.watches) else None

@@ -195,7 +195,7 @@ class Run:
         A site of a pass (`validation/…`) is indexed by step and batch. `by="epoch"` gives the stats of all that
         was captured in an epoch together, indexed by epoch.
         """
-        from fitscope.read.frames import by_epoch, by_step, without_cosine
+        from fitscope.read.frames import by_epoch, by_step, without_empty
 
         if by not in ("step", "epoch"):
             raise RunError("'step' or 'epoch'", f"by={by!r}", one_of(("step", "epoch"), by))
@@ -205,7 +205,7 @@ class Run:
             needed = ("step", "epoch", "batch", "time", "rank", "batched", *NAMES, "cosine")
             return by_epoch(self._rows(name, needed), of_pass=of_pass)
         about = ("step", "epoch", "batch", "time", "attempt", "rank", "dtype", "shape", "batched")
-        return without_cosine(by_step(self._rows(name, (*about, *STATS)), of_pass=of_pass))
+        return without_empty(by_step(self._rows(name, (*about, *STATS, "error", "over")), of_pass=of_pass))
 
     def series(self, site: str, stat: str | None = None) -> pd.Series[Any]:
         """One stat of one site, indexed by step. A scalar site such as `loss` needs no stat.
