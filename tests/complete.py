@@ -11,6 +11,11 @@ from typing import Any
 from fitscope.sites import Site
 from fitscope.watch import KINDS_IN, LAYER_KINDS
 
+#: What `fs.data()` derives.
+DATA = (
+    "classes/targets", "classes/predictions", "features/inputs", "features/mean", "features/range", "features/duplicates",
+)  # fmt: skip
+
 
 def assert_complete(run: Any, passes: Iterable[str] = ("train",)) -> None:
     """`passes` are those that ran with the scope: "train", "validation", "evaluate", "predict"."""
@@ -51,6 +56,8 @@ def _sites(watch: dict[str, Any], in_pass: str) -> list[str]:
         "changes/" if watch["kind"] == "changes" else ""
     )
     # An empty path is left out of the plan's description: then there is one site of that kind.
-    paths = watch["places"] if kind in LAYER_KINDS else [""]
+    paths = watch["places"] if kind in (*LAYER_KINDS, "activity") else [""]
+    if kind == "data":
+        return [prefix + name for name in DATA]
     found = [prefix + "/".join(filter(None, (kind, path))) for path in paths]
     return found + ([prefix + "sample_loss"] if watch.get("per_sample") else [])

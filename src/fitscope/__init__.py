@@ -39,7 +39,9 @@ if TYPE_CHECKING:
     from fitscope.show.views import View
     from fitscope.watch import (
         activations,
+        activity,
         changes,
+        data,
         gradients,
         inputs,
         loss,
@@ -70,7 +72,7 @@ _NAMES = {
     **dict.fromkeys(
         (
             "activations", "gradients", "weights", "weight_gradients", "updates", "loss", "metrics",
-            "inputs", "targets", "predictions", "taps", "changes",
+            "inputs", "targets", "predictions", "activity", "data", "taps", "changes",
         ),
         "fitscope.watch",
     ),
@@ -110,8 +112,10 @@ __all__ = [
     "WatchError",
     "__version__",
     "activations",
+    "activity",
     "changes",
     "compare",
+    "data",
     "epochs",
     "export_run",
     "gradients",

@@ -135,6 +135,7 @@ class Recordings:
             when_full=settings.when_full,
             samples=samples,
             sinks=settings.sinks,
+            configuration=info.get("configuration"),
         )
         recorder.costs.budget = budget
         return recorder

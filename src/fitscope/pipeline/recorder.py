@@ -30,7 +30,7 @@ from fitscope.pipeline.sinks import Make, Sinks
 from fitscope.pipeline.standing import Standings
 from fitscope.pipeline.troubles import Troubles
 from fitscope.record import Block, Moment, Record, Samples
-from fitscope.reduce import host
+from fitscope.reduce import host, units
 from fitscope.reduce.average import Average
 from fitscope.sites import TRAIN, Site
 from fitscope.store import RunWriter, interval
@@ -65,6 +65,7 @@ class Recorder:
         when_full: str,
         samples: Callable[[Callable[[str, str], None]], SampleLosses] | None = None,
         sinks: Mapping[str, Make] | None = None,
+        configuration: Mapping[str, Any] | None = None,
     ) -> None:
         self.writer: RunWriter | None = None
         self.finished = False
@@ -82,6 +83,7 @@ class Recorder:
             self.failed,
             None if samples is None else lambda: samples(self._no_samples),
             self.unseen,
+            configuration,
         )
         self._sinks = Sinks(sinks or {}, self.failed)
         self._transport: Transport[Capture | EpochLogs] | None = None
@@ -302,6 +304,7 @@ class Recorder:
         assert self.writer is not None
         self._sinks.open(self.writer)
         host.warm_up()
+        units.warm_up()
 
     def _work(self, item: Capture | EpochLogs) -> None:
         assert self.writer is not None

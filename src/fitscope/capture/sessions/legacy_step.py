@@ -157,7 +157,7 @@ class StepProgress(Progress):
         """It ran, and showed this."""
         try:
             for site, why in seen.failed.items():
-                self.recorder.unseen(site, why)
+                self.unseen(site, why, self.wants(upcoming))
             if upcoming.due.all:
                 wanted = self.wants(upcoming)
                 values: dict[str, Any] = {name: np.asarray(tensor) for name, tensor in shown.items()}

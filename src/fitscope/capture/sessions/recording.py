@@ -146,7 +146,7 @@ class SessionRecording(Progress):
         if wanted and fetch and not call.broken:
             upcoming.reading = call.reading(self.wants(upcoming), upcoming.due.all, in_graph=self._in_graph)
             for site, why in upcoming.reading.unseen.items():
-                self.recorder.unseen(site.within(upcoming.in_pass), why)
+                self.unseen(site.within(upcoming.in_pass), why, self.wants(upcoming))
             self._read_weights(upcoming, run)
         self._under_way += call.kind == "train"
         return upcoming
