@@ -21,6 +21,7 @@ from fitscope._version import __version__
 if TYPE_CHECKING:
     from fitscope import layers
     from fitscope.capture.tap import tap
+    from fitscope.diagnose import RULES, Finding, expect, rule
     from fitscope.errors import (
         FitscopeError,
         FitscopeWarning,
@@ -59,6 +60,7 @@ _NAMES = {
     "runs": "fitscope.read",
     "Run": "fitscope.read",
     "export_run": "fitscope.export",
+    **dict.fromkeys(("RULES", "Finding", "expect", "rule"), "fitscope.diagnose"),
     "serve": "fitscope.show.serve",
     "Server": "fitscope.show.serve",
     "View": "fitscope.show.views",
@@ -98,6 +100,8 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "RULES",
+    "Finding",
     "FitscopeError",
     "FitscopeWarning",
     "ModelError",
@@ -113,6 +117,7 @@ __all__ = [
     "changes",
     "compare",
     "epochs",
+    "expect",
     "export_run",
     "gradients",
     "inputs",
@@ -121,6 +126,7 @@ __all__ = [
     "metrics",
     "open",
     "predictions",
+    "rule",
     "runs",
     "serve",
     "steps",
