@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     )
     from fitscope.export import export_run
     from fitscope.layers.into_model import with_taps
+    from fitscope.plan.lint import lint
     from fitscope.read import Run, open, runs  # noqa: A004
     from fitscope.schedule import epochs, steps
     from fitscope.scope import Scope
@@ -61,6 +62,7 @@ _NAMES = {
     "Run": "fitscope.read",
     "export_run": "fitscope.export",
     **dict.fromkeys(("RULES", "Finding", "expect", "rule"), "fitscope.diagnose"),
+    "lint": "fitscope.plan.lint",
     "serve": "fitscope.show.serve",
     "Server": "fitscope.show.serve",
     "View": "fitscope.show.views",
@@ -122,6 +124,7 @@ __all__ = [
     "gradients",
     "inputs",
     "layers",
+    "lint",
     "loss",
     "metrics",
     "open",

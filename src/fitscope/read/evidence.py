@@ -77,7 +77,7 @@ def _site(table: pa.Table, row: int) -> Site:
     if not layer or parsed.layer == layer:
         return parsed
     known = "/".join(filter(None, (kind, layer, weight)))
-    made = Site(parsed.base, layer, weight or "", part=name[len(known) :], moved=parsed.moved)
+    made = Site(parsed.base, layer, weight or "", suffix=name[len(known) :], moved=parsed.moved)
     return made if made == name else parsed
 
 

@@ -142,11 +142,6 @@ class Run:
         """What was watched, in the newest attempt."""
         return self._newest("plan")
 
-    @property
-    def configuration(self) -> dict[str, Any]:
-        """How model, losses, optimizer and `fit` were set up, in the newest attempt; empty in older runs."""
-        return self._newest("configuration") or {}
-
     def findings(
         self,
         *,
