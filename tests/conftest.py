@@ -37,6 +37,7 @@ ONCE = (
     "capture",  # decisions, with programs that are made up
     "browser",  # looks at runs with a browser
     "cli",  # prints runs, written without a backend
+    "diagnose",  # rules over evidence that is made up
     "docs",  # but for the examples and the README, which are marked
     "export",  # rewrites runs
     "faults",  # the store, under kill and full disks

@@ -21,6 +21,7 @@ from fitscope._version import __version__
 if TYPE_CHECKING:
     from fitscope import layers
     from fitscope.capture.tap import tap
+    from fitscope.diagnose import RULES, Finding, expect, rule
     from fitscope.errors import (
         FitscopeError,
         FitscopeWarning,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     )
     from fitscope.export import export_run
     from fitscope.layers.into_model import with_taps
+    from fitscope.plan.lint import lint
     from fitscope.read import Run, open, runs  # noqa: A004
     from fitscope.schedule import epochs, steps
     from fitscope.scope import Scope
@@ -61,6 +63,8 @@ _NAMES = {
     "runs": "fitscope.read",
     "Run": "fitscope.read",
     "export_run": "fitscope.export",
+    **dict.fromkeys(("RULES", "Finding", "expect", "rule"), "fitscope.diagnose"),
+    "lint": "fitscope.plan.lint",
     "serve": "fitscope.show.serve",
     "Server": "fitscope.show.serve",
     "View": "fitscope.show.views",
@@ -100,6 +104,8 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "RULES",
+    "Finding",
     "FitscopeError",
     "FitscopeWarning",
     "ModelError",
@@ -117,14 +123,17 @@ __all__ = [
     "compare",
     "data",
     "epochs",
+    "expect",
     "export_run",
     "gradients",
     "inputs",
     "layers",
+    "lint",
     "loss",
     "metrics",
     "open",
     "predictions",
+    "rule",
     "runs",
     "serve",
     "steps",
