@@ -29,7 +29,7 @@ TRAINSCOPE := 1.8.1
 PIP := -m pip --disable-pip-version-check install $(if $(MAKE_TERMOUT),,--quiet)
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: help demo test endings check format bench bench-ui docs clean chromium programs fuzz
+.PHONY: help demo test endings check format bench bench-ui docs clean chromium programs fuzz diagnose
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -82,6 +82,10 @@ programs: $(ENV)/.ready ## Train programs written after the Keras examples, with
 fuzz: $(ENV)/.ready ## Train random models with and without a scope and compare (BACKEND=jax, N=100: so many, SEED=0: from here on, JOBS=1)
 	@PYTHONPATH=tests $(PY) -m fuzz --backend $(or $(BACKEND),jax) --n $(N) --seed $(SEED) \
 	  --jobs $(if $(filter command environment,$(origin JOBS)),$(JOBS),1) $(FUZZ)
+
+diagnose: $(ENV)/.ready ## Train faulty and healthy programs and score the findings (BACKEND=jax, PART=dev|held_out|all, SETTING=default|every1|validation, PROGRAMS="relu nan", DIAGNOSE=--judge)
+	@PYTHONPATH=tests $(PY) -m diagnosis --backend $(or $(BACKEND),jax) --part $(or $(PART),all) \
+	  $(foreach one,$(or $(SETTING),default),--setting $(one)) $(DIAGNOSE) $(PROGRAMS)
 
 docs: $(ENV)/.ready chromium ## Draw the pictures in docs/ anew and run every example and block of code in the docs
 	KERAS_BACKEND=jax $(PY) docs/make_pictures.py

@@ -79,12 +79,14 @@ def chosen(options: argparse.Namespace) -> tuple[list[Fault], list[Program]]:
 
 
 def read(kept: Path) -> Iterator[Row]:
-    """The rows of an earlier call; the line it was interrupted in is left out."""
+    """The rows of an earlier call, but for those that failed and the line that it was interrupted in."""
     for line in kept.read_text(encoding="utf-8").splitlines() if kept.exists() else ():
         try:
-            yield Row(**json.loads(line))
+            row = Row(**json.loads(line))
         except ValueError:
             continue
+        if not row.error:
+            yield row
 
 
 def examined(todo: list[str], options: argparse.Namespace, setting: str, runs: Path) -> Iterator[Row]:
