@@ -28,6 +28,7 @@ from fitscope.watch import On, Watch
 if TYPE_CHECKING:
     import keras
     import tensorflow as tf
+    import tf_keras
 
 Step = TypeVar("Step", bound=Callable[..., Any])
 
@@ -114,6 +115,15 @@ class Scope(Hooks):
         )
         self._life = Life(self._recordings)
         self._server: Any = None  # of the page, once its address was asked for
+
+    def __repr__(self) -> str:
+        facts = self._recordings.facts()
+        return f"<Scope: {facts['watches']}; {facts['captures']}; newest run: {facts['newest run']}>"
+
+    def _repr_html_(self) -> str:
+        from fitscope.show.cards import card
+
+        return card("Scope", self._recordings.facts())
 
     # ---- what the user reads -------------------------------------------------------------------------------
 
@@ -228,7 +238,7 @@ class Scope(Hooks):
 
         return CaptureHook(self._recordings, checked(named))
 
-    def legacy(self) -> Any:
+    def legacy(self) -> tf_keras.callbacks.Callback:
         """The callback for models of legacy Keras: `model.fit(callbacks=[scope.legacy()])`, with `tf_keras`."""
         from fitscope.capture.sessions.legacy import LegacyCallback
 

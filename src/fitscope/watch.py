@@ -77,6 +77,20 @@ class Watch:
     ids: str | None = None  #: which this input names
     exact: bool = False  #: statistics of all elements, also of large tensors
 
+    def __str__(self) -> str:
+        """In a few words: `activations of conv* (stats, tensor, every 5)`."""
+        names = [
+            each if isinstance(each, str) else each.__name__ if isinstance(each, type) else each.name
+            for each in self.layers
+        ]
+        kept = [name for name in ("stats", "tensor", "average") if getattr(self, name)]
+        about = [*(kept if kept != ["stats"] else ()), *([str(self.every)] if self.every else ())]
+        return (
+            self.kind
+            + (f" of {' '.join(names)}" if names else "")
+            + (f" ({', '.join(about)})" if about else "")
+        )
+
 
 def passes(on: On, kind: str | None = None) -> tuple[str, ...]:
     """Reads `on=`: the parts of `fit` that are watched."""

@@ -99,6 +99,8 @@ def test_the_newest_batch(small, xy, tmp_path):
     ]  # fmt: skip
     assert float(batch["loss"]) == run.series("loss").loc[2]
     assert "activations/first" in repr(batch)
+    assert batch._ipython_key_completions_() == list(batch)
+    assert f"{scope.path}, captured up to step 2" in repr(scope)
     with pytest.raises(fs.WatchError, match="Did you mean 'activations/first'"):
         batch["activations/frist"]
 

@@ -81,6 +81,13 @@ class Recordings:
         writer = self.newest.recorder.writer if self.newest is not None else None
         return writer.path if writer is not None else None
 
+    def facts(self) -> dict[str, str]:
+        """What the scope is set to do, and what it has done, in words."""
+        step = getattr(self.newest, "last_step", None)
+        so_far = "" if step is None else f", captured up to step {step:,}"
+        newest = "none yet" if self.path is None else f"{self.path}{so_far}"
+        return {**self.settings.words(), "newest run": newest}
+
     # ---- how a recording begins ----------------------------------------------------------------------------
 
     def of(self, model: Any) -> AnyRecording | None:

@@ -86,6 +86,17 @@ class Settings:
             sinks=_sinks(to, **sinks),
         )
 
+    def words(self) -> dict[str, str]:
+        """The settings that people ask about, by name."""
+        budget = f"as often as {100 * (self.budget or 0):.3g} % of the time allows"
+        return {
+            "runs in": place(self.to).describe(),
+            "watches": ", ".join(map(str, self.watches)),
+            "captures": budget if self.every is None else str(self.every),
+            "on": ", ".join(self.on),
+            "identity": self.identity,
+        }
+
 
 def _choice(name: str, value: str, known: tuple[str, ...]) -> str:
     if value not in known:

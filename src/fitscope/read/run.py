@@ -55,6 +55,11 @@ class Run:
         steps = "no steps yet" if last is None else f"up to step {last:,}"
         return f"<Run {self.id!r}: {self.status}, {steps}, {len(self.sites)} sites, at {self.path}>"
 
+    def _repr_html_(self) -> str:
+        from fitscope.show.cards import run_html
+
+        return run_html(self)
+
     # ---- how it went --------------------------------------------------------------------------------
 
     @property
@@ -128,9 +133,10 @@ class Run:
         return self._now.attempts
 
     @property
-    def model(self) -> Any:
+    def model(self) -> dict[str, Any] | None:
         """The model as the newest attempt described it."""
-        return self._newest("model")
+        model: dict[str, Any] | None = self._newest("model")
+        return model
 
     @property
     def configuration(self) -> dict[str, Any]:
@@ -138,9 +144,10 @@ class Run:
         return dict(self._newest("configuration") or {})
 
     @property
-    def plan(self) -> Any:
-        """What was watched, in the newest attempt."""
-        return self._newest("plan")
+    def plan(self) -> list[dict[str, Any]] | None:
+        """What was watched, in the newest attempt: a document for each watch."""
+        plan: list[dict[str, Any]] | None = self._newest("plan")
+        return plan
 
     def findings(
         self,
