@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from playwright.sync_api import BrowserContext, Page, Route, expect
 from fitscope.show.serve import Server
 
 from . import made
-from .conftest import BORN, CULPRIT, LAYERS, STEPS, Watched, column, pixel, synthetic
+from .conftest import BORN, CULPRIT, LAYERS, STEPS, Watched, column, pixel, settle, synthetic, until
 
 NAN = (255, 0, 179)
 NOT_RECORDED = ((214, 217, 222), (192, 196, 203))  # striped
@@ -39,6 +40,14 @@ def at(page: Page, row: int, step: float, steps: int = STEPS) -> tuple[float, fl
     """Where a cell is on the screen."""
     box = heat(page)
     return box["x"] + box["width"] * (step + 0.5) / steps, box["y"] + box["height"] * (row + 0.5) / LAYERS
+
+
+def late(page: Page, held: Route) -> None:
+    """Lets an answer through that was held back, and the page do with it what it will."""
+    with page.expect_response(held.request.url) as answer:
+        held.continue_()
+    answer.value.finished()
+    settle(page)
 
 
 def inspected(page: Page, key: str) -> None:
@@ -129,20 +138,22 @@ def test_what_a_pixel_shows_is_what_is_told_selected_and_inspected(tmp_path: Pat
             box = heat(page)
             x = box["x"] + box["width"] * step / steps
             y = box["y"] + box["height"] * (row + 0.5) / 3
-            for near in (0, 1, -1):  # whichever pixel it lies in, by rounding
-                page.mouse.move(x + near, y)
-                page.wait_for_timeout(300)
-                if f"step {step:,}" in str(page.locator("#tip").text_content()):
-                    break
-            tip = page.locator("#tip")
+            tip, pixels = page.locator("#tip"), itertools.cycle((x, x + 1, x - 1))  # by rounding
+
+            def told(pixels: Iterator[float] = pixels, y: float = y, said: str = f"step {step:,}") -> bool:
+                page.mouse.move(next(pixels), y)
+                settle(page)
+                return said in str(page.locator("#tip").text_content())
+
+            until(page, told)
             expect(tip).to_contain_text(f"{name}  step {step:,}  {seen}")
-            page.mouse.click(x + near, y)
+            page.mouse.down()
+            page.mouse.up()
             inspected(page, f"{name} {step} activations.rms")
             expect(page.locator("#inspector table")).to_contain_text(exact)
         page.mouse.move(5, 5)
         # The depth profile is of the dip's step: the bar of b is short, and those beside it are not.
-        page.wait_for_timeout(300)
-        assert made.long_bars(page) == [True, False, True]
+        until(page, lambda: made.long_bars(page) == [True, False, True])
 
 
 def test_a_click_on_the_strip_selects_a_layer(server: Server, look: Look) -> None:
@@ -174,8 +185,7 @@ def test_dragging_zooms_the_wheel_zooms_and_a_double_click_shows_all(server: Ser
     assert abs(begin - 1000) < 20
     assert abs(end - 2000) < 20
     page.mouse.wheel(0, -100)
-    page.wait_for_timeout(200)
-    assert float(state(page)["to"]) - float(state(page)["from"]) < end - begin
+    until(page, lambda: float(state(page)["to"]) - float(state(page)["from"]) < end - begin)
     page.mouse.dblclick(*at(page, 50, 1000))
     page.wait_for_selector('body[data-span="0 5000"]')
     assert "from" not in state(page)
@@ -198,7 +208,7 @@ def test_keys_move_the_selection(server: Server, look: Look) -> None:
     page.keyboard.press("p")
     expect(page.locator("#inspector h2")).to_have_text(CULPRIT)
     page.keyboard.press("z")
-    page.wait_for_timeout(100)
+    until(page, lambda: "from" in state(page))
     assert float(state(page)["from"]) < BORN < float(state(page)["to"])
     page.keyboard.press("0")
     assert "from" not in state(page)
@@ -379,7 +389,8 @@ def test_what_was_sampled_and_how_often_is_said_and_samples_have_pictures(tmp_pa
 def test_a_narrow_window_has_no_sideways_scroll(server: Server, look: Look) -> None:
     page = look(server.url)
     page.set_viewport_size({"width": 480, "height": 800})
-    page.wait_for_timeout(100)
+    until(page, lambda: page.evaluate("() => innerWidth") == 480)
+    settle(page)
     assert page.evaluate("() => document.documentElement.scrollWidth") <= 480
 
 
@@ -531,6 +542,7 @@ def test_a_run_of_the_loss_alone_grows(tmp_path: Path, look: Look) -> None:
         run.add(range(20, 60))
         page.wait_for_selector('#facts[data-step="59"]')
         page.wait_for_selector('body[data-span^="0 60"]')
+        assert page.locator("#layers option").count() == 0
     run.close()
 
 
@@ -627,12 +639,11 @@ def test_a_late_answer_about_another_run_is_let_go(tmp_path: Path, look: Look) -
         held: list[Route] = []
         page.route("**/api/head?run=new", lambda route: held.append(route))
         page.locator("#run").select_option("new")
-        while not held:
-            page.wait_for_timeout(20)
-        page.locator("#run").select_option("old")
-        page.wait_for_timeout(500)  # the other has come
-        held[0].continue_()
-        page.wait_for_timeout(500)
+        until(page, lambda: bool(held))
+        with page.expect_response("**/api/series?run=old"):
+            page.locator("#run").select_option("old")
+        settle(page)  # the one that was asked for later has come first
+        late(page, held[0])
         expect(page.locator("#layers option")).to_have_count(2)
         expect(page.locator("#run")).to_have_value("old")
 
@@ -642,12 +653,10 @@ def test_a_late_answer_about_another_statistic_is_let_go(server: Server, look: L
     held: list[Route] = []
     page.route("**/api/matrix?*from=*", lambda route: held.append(route))
     page.keyboard.press("z")
-    while not held:
-        page.wait_for_timeout(20)
+    until(page, lambda: bool(held))
     page.locator("#mode").select_option("past")
     page.wait_for_selector('body[data-shown="gradients.rms past 2"]')
-    held[0].continue_()
-    page.wait_for_timeout(500)
+    late(page, held[0])
     assert page.locator("body").get_attribute("data-shown") == "gradients.rms past 2"
 
 
@@ -660,6 +669,9 @@ def test_the_distribution_grows_with_the_run(tmp_path: Path, look: Look, watched
         asked = sum("api/distribution" in url for url in watched.requests)
         run.add(range(20, 60))
         page.wait_for_selector('#facts[data-step="59"]')
-        page.wait_for_timeout(500)
+        until(page, lambda: sum("api/distribution" in url for url in watched.requests) == asked + 1)
+        run.add([60])  # too little to ask again
+        page.wait_for_selector('#facts[data-step="60"]')
+        settle(page)
         assert sum("api/distribution" in url for url in watched.requests) == asked + 1
     run.close()

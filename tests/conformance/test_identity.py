@@ -106,7 +106,7 @@ def test_models_whose_tapped_program_may_differ_train_the_same(name, mode, tmp_p
     run = fs.open(tmp_path)
     assert run.identity in answers(mode)
     assert run.errors == []
-    assert run.last_step == 15 if watch else 16  # the weights that the last validation found
+    assert run.last_step == (15 if watch else 16)  # the weights that the last validation found
     if run.identity == "twin":
         assert "did not agree with your own to the last bit" in run.identity.why
     elif not run.identity.why:
@@ -124,7 +124,8 @@ def test_a_twin_shows_what_the_step_computes(mode, tmp_path):
     for choice in ("twin", "trust"):
         scope = fs.Scope(tmp_path / choice, every=1, identity=choice, on=("train", "validation"))
         trained = train(build, scope, **mode)
-        assert choice == "trust" or trained == without
+        if choice == "twin":
+            assert trained == without
         runs[choice] = fs.open(tmp_path / choice)
     twin, taken = runs["twin"], runs["trust"]
     assert twin.sites == taken.sites

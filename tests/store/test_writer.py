@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -151,16 +151,9 @@ def test_a_site_that_counts_no_more(make: Make) -> None:
 
 def test_two_attempts_at_once_get_two_numbers(objects: Objects) -> None:
     RunWriter.create(objects, "r")
-    numbers = []
-    threads = [
-        threading.Thread(target=lambda: numbers.append(RunWriter.attempt(objects, "r", start_step=0).number))
-        for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(numbers) == [1, 2, 3, 4]
+    with ThreadPoolExecutor(4) as pool:
+        writers = pool.map(lambda _: RunWriter.attempt(objects, "r", start_step=0), range(4))
+        assert sorted(writer.number for writer in writers) == [1, 2, 3, 4]
 
 
 def test_ranks_are_merged(objects: Objects, make: Make) -> None:
