@@ -228,15 +228,17 @@ class Scope(Hooks):
             **named: Parts of the graph, by tensor or name, where the graph alone does not tell: `loss=`, `predictions=`, `targets=`,
                 `inputs=`; `train_op=`, the operation that runs a training step; `grads_and_vars=`, the gradients that it applies.
         """
+        known = checked(named)  # before TensorFlow is imported
         from fitscope.capture.sessions.session import session
 
-        return session(self._recordings, sess, checked(named))
+        return session(self._recordings, sess, known)
 
     def hook(self, **named: Unpack[Named]) -> tf.compat.v1.train.SessionRunHook:
         """The same as a `SessionRunHook`, for `MonitoredTrainingSession(hooks=[scope.hook()])` and its like."""
+        known = checked(named)
         from fitscope.capture.sessions.hook import CaptureHook
 
-        return CaptureHook(self._recordings, checked(named))
+        return CaptureHook(self._recordings, known)
 
     def legacy(self) -> tf_keras.callbacks.Callback:
         """The callback for models of legacy Keras: `model.fit(callbacks=[scope.legacy()])`, with `tf_keras`."""

@@ -21,7 +21,7 @@ from fitscope.capture.sessions.graph import Op, Tensor, executed, saves, written
 from fitscope.capture.sessions.outlets import Outlets, Unseen
 from fitscope.capture.sessions.roles import Roles
 from fitscope.capture.sessions.signature import Signature, operations
-from fitscope.capture.sessions.training import (
+from fitscope.capture.sessions.train_ops import (
     Applied,
     applied_gradients,
     changed,

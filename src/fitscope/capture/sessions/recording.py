@@ -18,7 +18,7 @@ from fitscope.capture.sessions.identity import IdentityCheck, Ways
 from fitscope.capture.sessions.progress import Progress, Upcoming, kept
 from fitscope.capture.sessions.reading import Reading, RunCall, Watched, weights_of
 from fitscope.capture.sessions.signature import Signature, fed_values, signature
-from fitscope.capture.sessions.training import training_roots
+from fitscope.capture.sessions.train_ops import training_roots
 from fitscope.pipeline.ending import Ending
 from fitscope.pipeline.handover import Shown
 from fitscope.pipeline.recorder import Recorder
