@@ -46,7 +46,7 @@ def test_schedules(small, xy, tmp_path, tools, known):
     for name, (_, steps) in expected.items():
         run = fs.open(tmp_path / name)
         assert run.status == "complete"
-        frame = run.frame("loss")
+        frame = run.frame("loss").loc[captured(run)]
         assert [3 * epoch + batch for epoch, batch in zip(frame.epoch, frame.batch, strict=True)] == steps, (
             name
         )
