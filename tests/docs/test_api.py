@@ -96,7 +96,7 @@ def test_watches_take_the_same_arguments() -> None:
         assert {name: types_of(watch).get(name) for name in same} == {name: model[name] for name in same}, (
             watch
         )
-    for watch in (*TENSOR_WATCHES, fs.loss, fs.metrics, fs.changes):
+    for watch in (*TENSOR_WATCHES, fs.loss, fs.metrics, fs.changes, fs.activity, fs.data):
         shared = types_of(watch).keys() & model.keys()
         assert {"every", "on"} <= shared
         assert all(types_of(watch)[name] == model[name] for name in shared), watch
