@@ -16,9 +16,10 @@ from rich.text import Text
 
 from fitscope.errors import FitscopeError
 from fitscope.read import Brief, Run
+from fitscope.show.data.cost import percent
 from fitscope.show.data.facts import Finding
 from fitscope.show.summary import STATUS
-from fitscope.show.text import clean, number, percent
+from fitscope.show.text import clean, number
 from fitscope.show.views import gathered
 from fitscope.sites import Site
 
