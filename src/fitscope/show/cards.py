@@ -158,7 +158,7 @@ def _all_findings(run: Run) -> str:
 def _kinds(run: Run) -> str:
     """How many sites of each kind there are: `activations 3, loss 1, validation/loss 1`."""
     return counted(
-        str(site.but(layer="", weight="", label="", part="")) for site in map(Site.parse, run.sites)
+        str(site.but(layer="", weight="", label="", suffix="")) for site in map(Site.parse, run.sites)
     )
 
 
