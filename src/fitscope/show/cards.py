@@ -17,7 +17,7 @@ from rich.text import Text
 from fitscope.errors import FitscopeError
 from fitscope.read import Brief, Run
 from fitscope.show.data.cost import percent
-from fitscope.show.data.facts import Finding
+from fitscope.show.data.facts import Standout
 from fitscope.show.summary import STATUS
 from fitscope.show.text import clean, number
 from fitscope.show.views import gathered
@@ -28,7 +28,7 @@ MOST = 20  #: runs of a list; each costs a look into its statistics
 SIGNS = {"error": "✖", "warning": "▲", "note": "●"}
 
 
-def findings_of(run: Run) -> Sequence[Finding]:
+def findings_of(run: Run) -> Sequence[Standout]:
     """The findings of a run, the worst first."""
     return gathered(run).findings
 
@@ -158,7 +158,7 @@ def _all_findings(run: Run) -> str:
 def _kinds(run: Run) -> str:
     """How many sites of each kind there are: `activations 3, loss 1, validation/loss 1`."""
     return counted(
-        str(site.but(layer="", weight="", label="", part="")) for site in map(Site.parse, run.sites)
+        str(site.but(layer="", weight="", label="", suffix="")) for site in map(Site.parse, run.sites)
     )
 
 
