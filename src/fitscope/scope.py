@@ -93,26 +93,11 @@ class Scope(Hooks):
         database: str | None = None,
         npy: str | PathLike[str] | None = None,
     ) -> None:
-        self._recordings = Recordings(
-            Settings.checked(
-                to=to,
-                watch=watch,
-                every=every,
-                budget=budget,
-                allowance=allowance,
-                exact=exact,
-                identity=identity,
-                on=on,
-                limit=limit,
-                memory=memory,
-                when_full=when_full,
-                reduce=reduce,
-                notes=notes,
-                tensorboard=tensorboard,
-                database=database,
-                npy=npy,
-            )
-        )
+        settings = Settings.checked(
+            to=to, watch=watch, every=every, budget=budget, allowance=allowance, exact=exact, identity=identity, on=on, limit=limit,
+            memory=memory, when_full=when_full, reduce=reduce, notes=notes, tensorboard=tensorboard, database=database, npy=npy,
+        )  # fmt: skip
+        self._recordings = Recordings(settings)
         self._life = Life(self._recordings)
         self._server: Any = None  # of the page, once its address was asked for
 

@@ -22,7 +22,7 @@ REGRESSION = SQUARED | {
 ADAPTIVE = frozenset(("Adam", "AdamW", "Adamax", "Nadam", "RMSprop", "Lion", "Lamb", "Ftrl", "Muon"))
 
 
-class Head(NamedTuple):
+class OutputHead(NamedTuple):
     """One output of the model and its loss."""
 
     layer: str | None
@@ -35,7 +35,7 @@ class Head(NamedTuple):
     known: bool  #: whether activation and loss are both known
 
 
-def heads(evidence: Evidence) -> list[Head]:
+def heads(evidence: Evidence) -> list[OutputHead]:
     """The outputs of the model with their losses, as far as they are known."""
     outputs = list(evidence.configuration.get("outputs") or ())
     losses = list(evidence.configuration.get("losses") or ())
@@ -46,7 +46,7 @@ def heads(evidence: Evidence) -> list[Head]:
         shape = output.get("shape") or ()
         activation = output.get("activation")
         found.append(
-            Head(
+            OutputHead(
                 output.get("layer"),
                 "" if activation in (None, "linear") else str(activation),
                 activation == "linear",
@@ -60,7 +60,7 @@ def heads(evidence: Evidence) -> list[Head]:
     return found
 
 
-def only_head(evidence: Evidence) -> Head | None:
+def only_head(evidence: Evidence) -> OutputHead | None:
     """The one output of a model that has one."""
     found = heads(evidence)
     return found[0] if len(found) == 1 else None

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from fitscope.pipeline import to_record
-from fitscope.pipeline.evidence import Evidence
+from fitscope.pipeline.derived import Derived
 from fitscope.pipeline.handover import HostAdapter, Shown, Slot, slots
 from fitscope.pipeline.sample_loss import SampleLosses
 from fitscope.pipeline.to_record import HostTensor
@@ -77,7 +77,7 @@ class Digest:
         self._adapter = adapter
         self._failed = failed
         self._unseen = unseen  # takes why a site is not recorded; None: it is, after all
-        self._evidence = Evidence(adapter, configuration or {}, failed, unseen)
+        self._derived = Derived(adapter, configuration or {}, failed, unseen)
         self._make_samples = samples
         self._samples: SampleLosses | None = None
         self._before: dict[str, deque[tuple[Moment, Array]]] = {}
@@ -95,7 +95,6 @@ class Digest:
             (site, want, slot.of(vector)) for layout, vector in joined for site, want, slot in layout.more
         )
         for site, want, value in chain(shown.single(), more):
-            row: HostTensor | None = None
             try:
                 if site.place == SAMPLE_LOSS:
                     of_samples[site.label, site.suffix] = value
@@ -105,25 +104,11 @@ class Digest:
                     if array.ndim:
                         of_samples["loss", ""] = array
                     value = to_record.one_loss(array)
-                if isinstance(value, dict):
-                    if want.stats or want.tensor:
-                        records.append(to_record.reduced(site, want, value, at, self._adapter))
-                elif want.stats:
-                    row = to_record.seen(site, want, value, self._adapter)
-                    host.check(row.array.dtype)
-                    rows.append(row)
-                if want.tensor and not isinstance(value, dict):
-                    records.append(to_record.kept(site, want, self._adapter.to_numpy(value), at))
-                if want.mean and site not in self._unaveraged:
-                    self._average(site, value, at)
-                if want.change or want.reference:
-                    records.extend(self._compare(site, want, self._adapter.to_numpy(value), at))
-                if want.derived:
-                    rows.extend(self._evidence.take(site, want, value, row))
+                self._take_one(site, want, value, at, records, rows)
             except Exception as error:  # one odd tensor must not cost the others
                 self._failed(f"{site}: {described(error)}")
                 self._unseen(site, described(error))
-        rows.extend(self._evidence.rest())
+        rows.extend(self._derived.rest())
         blocks = self._counted(at, rows, joined)
         samples = (
             self._taken_apart(at, shown.in_pass, of_samples)
@@ -136,6 +121,27 @@ class Digest:
             if some.loss is not None
         )
         return blocks, records, samples
+
+    def _take_one(
+        self, site: Site, want: Want, value: Any, at: Moment, records: list[Record], rows: list[HostTensor]
+    ) -> None:
+        """Adds what is wanted of one tensor: a record, or a row of which stats are to be computed."""
+        row: HostTensor | None = None
+        if isinstance(value, dict):
+            if want.stats or want.tensor:
+                records.append(to_record.reduced(site, want, value, at, self._adapter))
+        elif want.stats:
+            row = to_record.seen(site, want, value, self._adapter)
+            host.check(row.array.dtype)
+            rows.append(row)
+        if want.tensor and not isinstance(value, dict):
+            records.append(to_record.kept(site, want, self._adapter.to_numpy(value), at))
+        if want.mean and site not in self._unaveraged:
+            self._average(site, value, at)
+        if want.change or want.reference:
+            records.extend(self._compare(site, want, self._adapter.to_numpy(value), at))
+        if want.derived:
+            rows.extend(self._derived.take(site, want, value, row))
 
     def _counted(self, at: Moment, rows: list[HostTensor], joined: list[tuple[Layout, Array]]) -> list[Block]:
         """The stats of tensors handed out by themselves, and of those that were joined."""

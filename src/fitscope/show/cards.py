@@ -17,7 +17,7 @@ from rich.text import Text
 from fitscope.errors import FitscopeError
 from fitscope.read import Brief, Run
 from fitscope.show.data.cost import percent
-from fitscope.show.data.facts import Finding
+from fitscope.show.data.facts import Standout
 from fitscope.show.summary import STATUS
 from fitscope.show.text import clean, number
 from fitscope.show.views import gathered
@@ -28,7 +28,7 @@ MOST = 20  #: runs of a list; each costs a look into its statistics
 SIGNS = {"error": "✖", "warning": "▲", "note": "●"}
 
 
-def findings_of(run: Run) -> Sequence[Finding]:
+def findings_of(run: Run) -> Sequence[Standout]:
     """The findings of a run, the worst first."""
     return gathered(run).findings
 

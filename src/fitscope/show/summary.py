@@ -19,7 +19,7 @@ from rich.text import Text
 
 from fitscope.read import Run
 from fitscope.show.data.cost import cadence, percent
-from fitscope.show.data.facts import Finding
+from fitscope.show.data.facts import Standout
 from fitscope.show.data.gather import Gathered
 from fitscope.show.data.rows import Row
 from fitscope.show.overview import Overview
@@ -109,7 +109,7 @@ def headline(run: Run, overview: Overview, pen: Pen) -> Text:
     return line
 
 
-def verdict(findings: Sequence[Finding], pen: Pen, most: int = 5) -> list[RenderableType]:
+def verdict(findings: Sequence[Standout], pen: Pen, most: int = 5) -> list[RenderableType]:
     """What stands out, a line each, the worst first; cut where the window ends."""
     signs = {"error": ("✖", "bold red"), "warning": ("▲", "bold yellow"), "note": ("●", "bold blue")}
     lines: list[RenderableType] = []

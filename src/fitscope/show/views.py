@@ -30,7 +30,7 @@ from fitscope.read import open as open_run
 from fitscope.show import figures
 from fitscope.show.data import payload
 from fitscope.show.data.gather import Gathered
-from fitscope.show.data.series import Series
+from fitscope.show.data.series import GrowingSeries
 from fitscope.show.report import TITLE_TALL, Wanted, report, save
 from fitscope.show.text import Pen, clean
 
@@ -147,7 +147,7 @@ def curve_view(
     g: Gathered, kind: str, what: str, steps: Any, numbers: Any, parts: tuple[str, ...] = ("loss",)
 ) -> View:
     """A line over the steps."""
-    held = Series()
+    held = GrowingSeries()
     held.add(np.asarray(steps, np.int64), np.asarray(numbers, float))
     series = payload.columns_of(held, what)
     return View(

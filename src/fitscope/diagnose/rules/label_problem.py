@@ -19,7 +19,7 @@ from fitscope.diagnose.evidence import Evidence
 from fitscope.diagnose.finding import Finding, NotJudged, Series
 from fitscope.diagnose.history import History
 from fitscope.diagnose.rule import rule
-from fitscope.diagnose.setup import BINARY, Head, only_head
+from fitscope.diagnose.setup import BINARY, OutputHead, only_head
 
 
 @rule("label_problem", sees="targets that are constant, outside of what the loss takes, or far from balanced")
@@ -47,7 +47,7 @@ def label_problem(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Findin
             )  # fmt: skip
 
 
-def _outside(targets: History, head: Head | None) -> Finding | None:
+def _outside(targets: History, head: OutputHead | None) -> Finding | None:
     """Targets that the loss does not take."""
     if head is None:
         return None

@@ -15,7 +15,7 @@ import numpy as np
 
 from fitscope.show.data.matrix import VALUE, Array, Cells, Matrix
 from fitscope.show.data.rows import Row
-from fitscope.show.data.series import Series
+from fitscope.show.data.series import GrowingSeries
 from fitscope.sites import TRAIN, Site
 
 MANY_ZEROS = 0.98  #: the share from which on an output counts as zero
@@ -45,7 +45,7 @@ _WORDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Standout:
     """One fact."""
 
     severity: str  #: error, warning or note
@@ -92,7 +92,7 @@ class Facts:
                     self.first[name][site] = first
                     self._amount[f"{name} {site}"] = (int(counts[where]), int(count[where]))
 
-    def take_loss(self, loss: Series) -> None:
+    def take_loss(self, loss: GrowingSeries) -> None:
         """New losses. A spike is judged by what came before it."""
         if loss.count <= self._looked:
             return
@@ -118,7 +118,7 @@ class Facts:
     def take_jumps(self, size: Matrix) -> None:
         self._jumps.take(size)
 
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[Standout]:
         """The worst first; within that, the earliest first."""
         found = [*self._not_finite(), *self._stayed_zero(), *self._jumped(), *self._spiked()]
         rank = {"error": 0, "warning": 1, "note": 2}
@@ -146,7 +146,7 @@ class Facts:
         """What goes in and what was wanted may be zero, or jump, as it likes."""
         return row < len(self.rows) and self.rows[row].type not in ("inputs", "targets")
 
-    def _not_finite(self) -> list[Finding]:
+    def _not_finite(self) -> list[Standout]:
         found = []
         for name, word in (("nans", "NaN"), ("infs", "Inf")):
             firsts = self.first[name]
@@ -160,7 +160,7 @@ class Facts:
 
     def _born(
         self, step: int, name: str, word: str, site: str, all_sites: int, at_once: int, *, first: bool
-    ) -> Finding:
+    ) -> Standout:
         bad, count = self._amount[f"{name} {site}"]
         facts = Site.parse(site)
         walk, kind = ("" if facts.in_pass == TRAIN else facts.in_pass), facts.kind
@@ -174,7 +174,7 @@ class Facts:
         measure = f"{walk or kind}.rms" if kind in _WORDS else None
         title = f"{word} born here · {row or site}" if first else f"{word} · {row or site}"
         last = max(self.broken, default=step)
-        return Finding("error", title, text, "NaN / Inf", step, last, row, site, measure)
+        return Standout("error", title, text, "NaN / Inf", step, last, row, site, measure)
 
     def _moment(self, site: str) -> tuple[int, int]:
         """Where in the step a site lies: earlier ones may be the cause, later ones the effect."""
@@ -187,7 +187,7 @@ class Facts:
         order = _ORDER.index(kind) if kind in _ORDER else len(_ORDER)
         return (order + (len(_ORDER) if walk else 0), -place if backward else place)
 
-    def _stayed_zero(self) -> list[Finding]:
+    def _stayed_zero(self) -> list[Standout]:
         found = []
         for streak in self._zeros.long():
             if self._a_layer(streak.row):
@@ -196,12 +196,12 @@ class Facts:
                 much = "all" if streak.least >= 0.9999 else f"{100 * streak.least:.3g} % or more"
                 text = f"{much} of its output is zero, {since}"
                 found.append(
-                    Finding("warning", f"Stays zero · {name}", text, "stays zero", begin, end, name,
+                    Standout("warning", f"Stays zero · {name}", text, "stays zero", begin, end, name,
                             f"activations/{name}", "activations.zeros")
                 )  # fmt: skip
         return found[:8]
 
-    def _jumped(self) -> list[Finding]:
+    def _jumped(self) -> list[Standout]:
         by_row = self._jumps.first_rows(self._a_layer)
         found = []
         for row, jumps in by_row.items():
@@ -210,18 +210,18 @@ class Facts:
             times = f"{len(jumps)} times, first at step {jumps[0][0]:,}, most" if len(jumps) > 1 else "once,"
             text = f"output grew {2**size:,.0f}-fold from one recorded batch to the next; {times} at step {step:,}"
             found.append(
-                Finding("warning", f"Jumps · {name}", text, "jumps", jumps[0][0], jumps[-1][0], name,
+                Standout("warning", f"Jumps · {name}", text, "jumps", jumps[0][0], jumps[-1][0], name,
                         f"activations/{name}", "activations.rms")
             )  # fmt: skip
         return sorted(found, key=lambda finding: finding.step)[:4]
 
-    def _spiked(self) -> list[Finding]:
+    def _spiked(self) -> list[Standout]:
         if not self.spikes:
             return []
         step, value, usual = max(self.spikes, key=lambda spike: spike[1] - spike[2])
         others = f"; {len(self.spikes)} spikes in all" if len(self.spikes) > 1 else ""
         text = f"loss {value:.3g} at step {step:,}, where {usual:.3g} was usual{others}"
-        return [Finding("note", "Loss spike", text, "loss spikes", step, self.spikes[-1][0], None, "loss")]
+        return [Standout("note", "Loss spike", text, "loss spikes", step, self.spikes[-1][0], None, "loss")]
 
 
 @dataclass(slots=True)
@@ -340,9 +340,9 @@ def _united(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     return united
 
 
-def by_name(findings: Sequence[Finding]) -> Mapping[str, list[Finding]]:
+def by_name(findings: Sequence[Standout]) -> Mapping[str, list[Standout]]:
     """The findings by the row they name."""
-    found: dict[str, list[Finding]] = {}
+    found: dict[str, list[Standout]] = {}
     for finding in findings:
         if finding.row is not None:
             found.setdefault(finding.row, []).append(finding)

@@ -17,13 +17,13 @@ from fitscope.errors import RunError, one_of
 from fitscope.read import Run
 from fitscope.read.follow import Exchange, Follow
 from fitscope.read.parts import Part
-from fitscope.show.data.facts import Facts, Finding
+from fitscope.show.data.facts import Facts, Standout
 from fitscope.show.data.fill import Filled, PartColumns, columns_of
 from fitscope.show.data.matrix import Array, Matrix
 from fitscope.show.data.measures import MEASURES, Measure, offered
 from fitscope.show.data.modes import MODES, Against, Mode
 from fitscope.show.data.rows import Row, rows_of
-from fitscope.show.data.series import Series
+from fitscope.show.data.series import GrowingSeries
 from fitscope.sites import OF_LAYERS, OF_WEIGHTS, Site
 from fitscope.store import schema
 
@@ -57,7 +57,7 @@ class Gathered:
 
     def _begin(self) -> None:
         self.facts = Facts()
-        self.scalars: dict[str, Series] = {}
+        self.scalars: dict[str, GrowingSeries] = {}
         self.rows: list[Row] = []
         self.sites: set[str] = set()
         self.epochs: dict[int, int] = {}  #: epoch → its first recorded step
@@ -130,7 +130,7 @@ class Gathered:
             if not _nested(piece.names[code]):
                 at = np.flatnonzero(piece.codes == code)
                 value = np.where(piece["infs"][at] > 0, np.inf, piece["value"][at])
-                self.scalars.setdefault(piece.names[code], Series()).add(step[at], value)
+                self.scalars.setdefault(piece.names[code], GrowingSeries()).add(step[at], value)
         epochs = piece["epoch"]
         for epoch in range(int(epochs.min()), int(epochs.max()) + 1):
             within = step[epochs == epoch]
@@ -202,14 +202,14 @@ class Gathered:
         return self._follow.kept
 
     @property
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[Standout]:
         return self.facts.findings()
 
     @property
-    def loss(self) -> Series:
-        return self.scalar("loss") or Series()
+    def loss(self) -> GrowingSeries:
+        return self.scalar("loss") or GrowingSeries()
 
-    def scalar(self, site: str) -> Series | None:
+    def scalar(self, site: str) -> GrowingSeries | None:
         """The series of a site, or the first one below it: a step with several optimizers has `loss/d_optimizer` and so on."""
         wanted = Site.parse(site)
         below = (held for name, held in sorted(self.scalars.items()) if _below(Site.parse(name), wanted))

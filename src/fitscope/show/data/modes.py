@@ -44,7 +44,7 @@ class Against(NamedTuple):
     match: Array
 
 
-class Stretch(NamedTuple):
+class NewColumns(NamedTuple):
     """New columns: the numbers of each row (NaN: none) and the steps."""
 
     low: Array
@@ -91,7 +91,7 @@ class Mode:
             # One batch a step is the usual case: then there is one number to relate, not two.
             several = ((source.low != source.high) & (source.flags & VALUE > 0)).any()
             high = self._numbers(source.high, source.flags) if several else low
-            new = Stretch(low, high, self.of.steps[first:stop])
+            new = NewColumns(low, high, self.of.steps[first:stop])
             self.matrix.put(new.steps, self._coded(new, source.flags, *self._base(new, against)))
             self._seen = stop
         if against is not None and against.matrix.count:
@@ -116,7 +116,7 @@ class Mode:
     def _numbers(self, codes: Array, flags: Array) -> Array:
         return np.where(flags & VALUE, self.of.code.decode(codes), np.nan)
 
-    def _coded(self, new: Stretch, flags: Array, base: Array, unit: Any) -> Cells:
+    def _coded(self, new: NewColumns, flags: Array, base: Array, unit: Any) -> Cells:
         low = (new.low - base) / unit
         known = ~np.isnan(low)
         code = self.matrix.code
@@ -129,13 +129,13 @@ class Mode:
             np.where(known, flags, flags & np.uint8(INF | NAN)),
         )
 
-    def _base(self, new: Stretch, against: Against | None) -> tuple[Array, Any]:
+    def _base(self, new: NewColumns, against: Against | None) -> tuple[Array, Any]:
         """What the numbers are compared with, and the unit."""
         if self.key == "run":
             return self._run(new, against)
         return {"past": self._past, "change": self._change, "start": self._start}[self.key](new)
 
-    def _start(self, new: Stretch) -> tuple[Array, Any]:
+    def _start(self, new: NewColumns) -> tuple[Array, Any]:
         for column in range(new.low.shape[1]):
             missing = np.isnan(self._first)
             if not missing.any():
@@ -143,7 +143,7 @@ class Mode:
             self._first[missing] = new.low[missing, column]
         return self._first[:, None], 1.0
 
-    def _change(self, new: Stretch) -> tuple[Array, Any]:
+    def _change(self, new: NewColumns) -> tuple[Array, Any]:
         before = np.concatenate([self._last[:, None], new.low], axis=1)
         # Where nothing was recorded, the newest that was: its place, carried on from the left.
         place = np.where(np.isnan(before), 0, np.arange(before.shape[1]))
@@ -151,7 +151,7 @@ class Mode:
         self._last = newest[:, -1].copy()
         return newest[:, :-1], 1.0
 
-    def _past(self, new: Stretch) -> tuple[Array, Array]:
+    def _past(self, new: NewColumns) -> tuple[Array, Array]:
         now = np.ascontiguousarray(((new.low + new.high) / 2).T)  # step by step: each beside the one before
         base, unit = np.empty_like(now), np.empty_like(now)
         mean, variance = self._mean, self._variance
@@ -169,7 +169,7 @@ class Mode:
             np.multiply(variance + share * apart**2, 1 - share, out=variance, where=known)
         return base.T, unit.T
 
-    def _run(self, new: Stretch, against: Against | None) -> tuple[Array, Any]:
+    def _run(self, new: NewColumns, against: Against | None) -> tuple[Array, Any]:
         base = np.full_like(new.low, np.nan)
         if against is None or not against.matrix.count:
             return base, 1.0

@@ -20,7 +20,7 @@ class Bins:
     broken: Array
 
 
-class Series:
+class GrowingSeries:
     """One scalar. Several batches or ranks of one step count as their mean."""
 
     def __init__(self) -> None:

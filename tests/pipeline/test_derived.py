@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fitscope.pipeline import evidence
+from fitscope.pipeline import derived
 from fitscope.pipeline.classes import Classes, NotDerived
-from fitscope.pipeline.evidence import Evidence, Window
+from fitscope.pipeline.derived import Derived, Window
 from fitscope.plan.plan import Want
 from fitscope.sites import Site
 
 
-class Border:
+class Adapter:
     def to_numpy(self, tensor):
         return np.asarray(tensor)
 
@@ -23,7 +23,7 @@ class Border:
 def make(configuration=None):
     told: dict[str, str | None] = {}
     errors: list[str] = []
-    return Evidence(Border(), configuration or {}, errors.append, told.__setitem__), told, errors
+    return Derived(Adapter(), configuration or {}, errors.append, told.__setitem__), told, errors
 
 
 def test_a_window_holds_about_256_samples_in_at_most_16_batches():
@@ -40,7 +40,7 @@ def test_a_window_holds_about_256_samples_in_at_most_16_batches():
 
 
 def test_a_window_of_a_wide_layer_is_bounded_in_numbers(monkeypatch):
-    monkeypatch.setattr(evidence, "NUMBERS", 100)
+    monkeypatch.setattr(derived, "NUMBERS", 100)
     window = Window(Site("activity", "a"), 40)
     for _ in range(5):
         window.add(np.ones(40, np.int32), 1, 1)
@@ -87,7 +87,7 @@ def test_what_cannot_be_derived_is_a_reason_and_no_error():
 
 def test_an_error_of_ours_is_told_and_costs_only_what_it_is_about(monkeypatch):
     mine, told, errors = make()
-    monkeypatch.setattr(evidence, "count_active", lambda *_: 1 / 0)
+    monkeypatch.setattr(derived, "count_active", lambda *_: 1 / 0)
     assert mine.take(Site("activations", "a"), Want(activity="relu"), np.ones((2, 3), np.float32), None) == []
     assert "division" in told["activity/a"]
     assert len(errors) == 1

@@ -62,7 +62,7 @@ class Window:
         return (self._total / max(self._places, 1)).astype(np.float32)
 
 
-class Evidence:
+class Derived:
     """Derives rows from what steps showed."""
 
     def __init__(
