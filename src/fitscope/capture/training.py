@@ -66,7 +66,7 @@ class Recording:
         proven = len(self._steps.proofs)
         recorder.costs.proofs = lambda: self._steps.proofs[proven:]
         recorder.leaving = self._leave
-        self._ends = recorder.batch_ends.waiting if recorder.batch_ends is not None else None
+        self._ends = recorder.output.batch_ends.waiting if recorder.output.batch_ends is not None else None
         self._identity = identity
         self._undo, self._noticing = ExitStack(), ExitStack()
         self._stand_in: StandIn | None = None
@@ -135,8 +135,8 @@ class Recording:
         step = self._epoch_start + batch
         self._count.next = step + together
         recorder.costs.steps += together
-        if recorder.batch_ends is not None and recorder.writer is None:
-            recorder.batch_ends.together = together
+        if recorder.output.batch_ends is not None and recorder.writer is None:
+            recorder.output.batch_ends.together = together
             recorder.ready(step)  # a run begins with its first step, captured or not
         if recorder.stopped:
             return []

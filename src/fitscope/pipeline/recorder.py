@@ -13,27 +13,25 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fitscope.errors import FitscopeWarning
 from fitscope.pipeline import signals
-from fitscope.pipeline.batch_ends import BatchEnds
 from fitscope.pipeline.costs import Costs
 from fitscope.pipeline.diagnosis import Diagnosis
 from fitscope.pipeline.digest import Digest
 from fitscope.pipeline.ending import UNKNOWN, Ending
 from fitscope.pipeline.epoch_logs import EpochLogs
 from fitscope.pipeline.handover import HostAdapter, Shown
+from fitscope.pipeline.output import Capture, Output
 from fitscope.pipeline.queue import Transport
 from fitscope.pipeline.sample_loss import SampleLosses
 from fitscope.pipeline.sinks import Make, Sinks
 from fitscope.pipeline.standing import Standings
 from fitscope.pipeline.troubles import Troubles
-from fitscope.record import Block, Moment, Record, Samples
-from fitscope.reduce import host, units
+from fitscope.record import Moment
 from fitscope.reduce.average import Average
-from fitscope.sites import TRAIN, Site
+from fitscope.sites import TRAIN
 from fitscope.store import RunWriter, interval
 
 if TYPE_CHECKING:
@@ -41,17 +39,6 @@ if TYPE_CHECKING:
 
 LOG_BYTES = 200  #: of one number of the logs of an epoch, in the queue
 LOOK = 0.1  #: seconds between two looks whether an exception has ended the training
-
-
-@dataclass(frozen=True, slots=True)
-class Capture:
-    """What one step showed, on its way to the writer."""
-
-    at: Moment
-    shown: Shown
-
-    def names(self) -> list[Site]:
-        return self.shown.names()
 
 
 class Recorder:
@@ -69,13 +56,11 @@ class Recorder:
         configuration: Mapping[str, Any] | None = None,
         diagnosis: Callable[[], Diagnosis | None] = lambda: None,
     ) -> None:
-        self.writer: RunWriter | None = None
         self.finished = False
         self.stopped = False  #: nothing more is recorded: the run could not be made, or is full
         self.trainer = threading.current_thread()  #: that hands over
         self.leaving: Callable[[], None] = lambda: None  #: called once, when the training ends
         self.costs = Costs(self.failed)  #: of the training and of watching it
-        self.batch_ends: BatchEnds | None = None  #: of a training whose losses Keras logs
         self.identity = Standings()  #: whether watching changed anything
         self._open_run = open_run  # start step -> RunWriter
         self._adapter = adapter
@@ -87,9 +72,9 @@ class Recorder:
             self.unseen,
             configuration,
         )
-        self._sinks = Sinks(sinks or {}, self.failed)
-        self._make_diagnosis = diagnosis  # called once there is a run
-        self._diagnosis: Diagnosis | None = None
+        self.output = Output(
+            self._digest, Sinks(sinks or {}, self.failed), diagnosis, self.failed, self._facts
+        )  #: used by the writer's thread
         self._transport: Transport[Capture | EpochLogs] | None = None
         self._troubles = Troubles()
         self._early: list[str] = []  # errors from before there was a run
@@ -108,12 +93,13 @@ class Recorder:
         """Whether there is a run to record to; made when its first step is known."""
         if self.writer is None and not self.stopped:
             try:
-                self.writer = self._open_run(step)
+                self.output.writer = self._open_run(step)
             except Exception as error:  # an unusable disk must not stop the training
                 self.failed(error)
                 self.stopped = True
                 self.tell()
                 return False
+            assert self.writer is not None
             for text in self._early:
                 self.writer.note(error=text)
             if self._checkpoints:
@@ -124,7 +110,7 @@ class Recorder:
                 self._on_error,
                 limit=self._memory,
                 when_full=self._when_full,
-                start=self._start,
+                start=self.output.start,
                 end=self._end,
                 skipped=self._skipped,
                 owner=self,
@@ -132,6 +118,11 @@ class Recorder:
             signals.listen()
         self.stopped = self.stopped or (self.writer is not None and self.writer.full)
         return not self.stopped
+
+    @property
+    def writer(self) -> RunWriter | None:
+        """The writer of the run, once there is one."""
+        return self.output.writer
 
     @property
     def disturbed(self) -> bool:
@@ -164,13 +155,13 @@ class Recorder:
 
     def expect(self, step: int) -> None:
         """A training step was captured, and will be handed over now or later."""
-        if self.batch_ends is not None:
-            self.batch_ends.expect(step)
+        if self.output.batch_ends is not None:
+            self.output.batch_ends.expect(step)
 
     def expect_no_more(self, step: int) -> None:
         """It will not."""
-        if self.batch_ends is not None:
-            self.batch_ends.expect_no_more(step)
+        if self.output.batch_ends is not None:
+            self.output.batch_ends.expect_no_more(step)
 
     def look(self) -> None:
         """Has the writer look at what there is, now."""
@@ -304,50 +295,8 @@ class Recorder:
 
     # ---- on the writer's thread ----------------------------------------------------------------------------
 
-    def _start(self) -> None:
-        assert self.writer is not None
-        self._sinks.open(self.writer)
-        self._diagnosis = self._make_diagnosis()
-        if self._diagnosis is not None:
-            self._diagnosis.failed = self.failed
-        host.warm_up()
-        units.warm_up()
-
     def _work(self, item: Capture | EpochLogs) -> None:
-        assert self.writer is not None
-        blocks: list[Block]
-        records: list[Record] = []
-        samples: list[Samples] = []
-        if isinstance(item, EpochLogs):
-            block = item.block()
-            blocks = [] if block is None else [block]
-        else:
-            if self._sinks:
-                self._derive()  # so that they are given the steps in order
-            blocks, records, samples = self._digest.take(item.at, item.shown)
-            if self.batch_ends is not None and item.shown.in_pass == TRAIN:
-                self.batch_ends.captured(item.at.step, blocks)
-        try:
-            self.writer.write(records, samples, blocks)
-        finally:
-            if self._sinks and not self.writer.full:
-                self._sinks.write([*(r for block in blocks for r in block.records()), *records], samples)
-        if not self.writer.full:
-            self._diagnosed(lambda diagnosis: diagnosis.take(blocks, records))
-
-    def _skipped(self, item: Capture | EpochLogs) -> None:
-        """What was captured is not recorded: there was no room for it, or no time."""
-        self._troubles.dropped.update(item.names())
-        if isinstance(item, Capture) and item.shown.in_pass == TRAIN:
-            self.expect_no_more(item.at.step)
-
-    def _derive(self, *, last: bool = False) -> None:
-        """Writes the loss of the batches that ended since."""
-        found = self.batch_ends.derive(last=last) if self.batch_ends is not None else None
-        if found is not None and self.writer is not None:
-            self.writer.write_stretch(found)
-            self._sinks.write_stretch(found)
-            self._diagnosed(lambda diagnosis: diagnosis.take_losses(found))
+        self.output.work(item)
 
     def _idle(self) -> float:
         """Returns after how many seconds to look again."""
@@ -358,75 +307,33 @@ class Recorder:
         if looking and time.monotonic() < self._flush_at:
             return LOOK
         try:
-            self._flush()
+            self.output.flush()
         finally:
             pause = interval(self.costs.wall)
             self._flush_at = time.monotonic() + pause
         return LOOK if looking else pause
 
-    def _diagnosed(self, act: Callable[[Diagnosis], dict[str, Any] | None]) -> None:
-        """Works on the diagnosis, and notes what it finds. An error in it ends the diagnosis, not the recording."""
-        if self._diagnosis is None or self.writer is None:
-            return
-        try:
-            found = act(self._diagnosis)
-        except Exception as error:
-            self.failed(error)
-            self._diagnosis = None
-        else:
-            if found is not None:
-                self.writer.note(findings=found)
-
-    def _flush(self) -> None:
-        assert self.writer is not None
-        self._derive()
-        self._diagnosed(lambda diagnosis: diagnosis.judge())
-        self._note()
-        self._average()
-        try:
-            self.writer.flush()
-        finally:
-            self._sinks.flush()
-
     def _end(self) -> None:
         """When everything is written."""
-        assert self.writer is not None
-        try:
-            self._derive(last=True)
-        except Exception as error:
-            self.failed(error)
-        self._diagnosed(lambda diagnosis: diagnosis.judge(last=True))
-        if self.writer.full:
-            lost = sum(self.writer.lost.values())
-            self.failed(
-                f"the run reached its limit at step {self.writer.full_at}; {lost} records were not kept"
-            )
-        self._note()
-        self._average()
-        if self._ending.by_what is not None:
-            self.writer.note(ended_by=self._ending.by_what)
-        self._sinks.flush()  # what goes wrong there is still noted in the run
-        try:
-            self.writer.close(self._ending.status)
-        finally:
-            self._sinks.close()  # now they can say how it ended
+        self.output.end(self._ending)
 
-    def _average(self) -> None:
-        assert self.writer is not None
-        for site, average in self._digest.averages.items():
-            self.writer.average(site, average)
+    def _skipped(self, item: Capture | EpochLogs) -> None:
+        """What was captured is not recorded: there was no room for it, or no time."""
+        self._troubles.dropped.update(item.names())
+        if isinstance(item, Capture) and item.shown.in_pass == TRAIN:
+            self.expect_no_more(item.at.step)
 
     def _on_error(self, error: Exception, _: Capture | EpochLogs | None) -> None:
         self.failed(error)
 
-    def _note(self) -> None:
-        assert self.writer is not None  # the transport may be: its thread runs before we have it
-        self.writer.note(
-            overhead=self.costs.describe(),
-            dropped=dict(self._troubles.dropped),
-            unseen=dict(self._unseen),
-            identity=self.identity.describe(self.costs.captured),
-        )
+    def _facts(self) -> dict[str, Any]:
+        """What the run says about its own recording."""
+        return {
+            "overhead": self.costs.describe(),
+            "dropped": dict(self._troubles.dropped),
+            "unseen": dict(self._unseen),
+            "identity": self.identity.describe(self.costs.captured),
+        }
 
 
 def _owner_gone(reference: weakref.ref[Recorder]) -> None:
