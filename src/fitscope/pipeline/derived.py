@@ -12,58 +12,29 @@ All of it is bounded, however long the training goes on. What cannot be derived 
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
+from fitscope.pipeline.activity import Activity, Joined, Vector
 from fitscope.pipeline.classes import Classes, NotDerived
-from fitscope.pipeline.handover import HostAdapter
+from fitscope.pipeline.handover import HostAdapter, Slot
 from fitscope.pipeline.to_record import HostTensor, seen
 from fitscope.pipeline.troubles import described
 from fitscope.plan.plan import Want, derived
 from fitscope.record import Head
-from fitscope.reduce.units import Features, count_active
+from fitscope.reduce.units import Features
 from fitscope.sites import Site
 
 Array = np.ndarray[Any, Any]
 
-SAMPLES = 256  #: that a window of activity holds, about,
-BATCHES = 16  #: in no more batches than this,
-NUMBERS = 2**20  #: and no more numbers
-MOST_UNITS = 65_536
 MOST_FEATURES = 4_096
 
 
-class Window:
-    """At how many of the most recent samples each unit of a layer was active."""
-
-    def __init__(self, site: Site, units: int) -> None:
-        self.head = Head(site, (units,), "float32", batched=False)
-        self._most = min(BATCHES, max(NUMBERS // units, 1))
-        self._batches: deque[tuple[Array, int, int]] = (
-            deque()
-        )  # counts, samples, and places: samples × positions
-        self._total = np.zeros(units, np.int64)
-        self._samples = self._places = 0
-
-    def add(self, counts: Array, samples: int, places: int) -> Array:
-        """Takes in one batch and returns the share of each unit."""
-        batches = self._batches
-        batches.append((counts, samples, places))
-        self._total += counts
-        self._samples, self._places = self._samples + samples, self._places + places
-        while len(batches) > self._most or (len(batches) > 1 and self._samples - batches[0][1] >= SAMPLES):
-            gone, samples, places = batches.popleft()
-            self._total -= gone
-            self._samples, self._places = self._samples - samples, self._places - places
-        return (self._total / max(self._places, 1)).astype(np.float32)
-
-
 class Derived:
-    """Derives rows from what steps showed."""
+    """Derives rows from what steps showed. Of a step first every tensor is taken, then `rest` asked for."""
 
     def __init__(
         self,
@@ -75,68 +46,98 @@ class Derived:
         self._adapter = adapter
         self._failed = failed
         self._unseen = unseen  # takes why a site is not recorded; None: it is, after all
-        self._windows: dict[str, Window] = {}
+        self._activity: dict[str, Activity] = {}  # by pass
         self._features: dict[str, Features] = {}
+        self._sites: dict[tuple[str, bool], tuple[Site, ...]] = {}
         self._heads: dict[str, Head] = {}
         self._classes = Classes(configuration)
         layers = configuration.get("layers") or ()
         self._embeds = any("Embedding" in str(layer.get("class")) for layer in layers)
-        self._batch: dict[Site, HostTensor] = {}  # targets and predictions of this step
+        self._rows: list[HostTensor] = []  # of this step
+        self._batch: dict[Site, HostTensor] = {}  # its targets and predictions
 
-    def take(self, site: Site, want: Want, value: Any, row: HostTensor | None) -> list[HostTensor]:
-        """What a tensor shows by itself; `row` if it was brought here already. Targets and predictions wait for each other."""
-        sites = derived(site, want)
+    # ---- what a step showed ---------------------------------------------------------------------------------
+
+    def joined(self, of: Iterable[tuple[Site, str, Slot]]) -> Joined | None:
+        """Where layers, each with the family of its nonlinearity, lie in a joined vector: worked out once."""
+        found: list[tuple[int, int, int, int, int]] = []
+        for site, family, slot in of:
+            for into in derived(site, Want(activity=family)):
+                with self._explained(into):
+                    number = self._numbered(into, slot.shape, family)
+                    places = (slot.end - slot.start) // (slot.shape[-1] if len(slot.shape) > 1 else 1)
+                    found.append((number, slot.start, slot.end, slot.shape[0], places))
+        return Joined(*np.array(found, np.int64).T.copy()) if found else None
+
+    def take_joined(self, in_pass: str, vector: Array, joined: Joined) -> None:
+        """The outputs of small layers, in one vector."""
+        self._activity[in_pass].count_joined(vector, joined)
+
+    def take(self, site: Site, want: Want, value: Any, row: HostTensor | None) -> None:
+        """Any other tensor; `row` if it was brought here already."""
+        sites = self._derived(site, want)
         if not sites:
-            return []
+            return
         with self._explained(*sites):
             if isinstance(value, dict) and "active" in value:
-                return [self._activity(sites[0], *self._counted(value))]
+                self._counted(sites[0], want.activity, value)
+                return
             if row is None:
                 value = value.get("rows") if isinstance(value, dict) else value
                 if value is None:
                     raise NotDerived("it does not leave the device: only its statistics do")
                 row = seen(site, want, value, self._adapter)
             if want.activity:
-                return [self._activity(sites[0], *_active(row, want.activity))]
-            if site.base == "inputs":
-                return self._of_inputs(sites, row)
-            self._batch[site] = row
-        return []
+                number = self._numbered(sites[0], row.head.shape, want.activity)
+                self._activity[site.in_pass].count(number, row.array, row.head.shape)
+            elif site.base == "inputs":
+                self._of_inputs(sites, row)
+            else:
+                self._batch[site] = row  # targets and predictions wait for each other
 
-    def rest(self) -> list[HostTensor]:
-        """What targets and predictions of the step show together."""
+    def rest(self, in_pass: str) -> tuple[list[HostTensor], Vector | None]:
+        """What was derived of this step: features and classes, and the activity of its layers."""
         batch, self._batch = self._batch, {}
-        arrays = {
-            (site.base, site.suffix or "/" * bool(site.label) + site.label): row
-            for site, row in batch.items()
-        }
-        found = []
+        by_output = {(site.base, _output(site)): row for site, row in batch.items()}
         for site in batch:
-            (into,) = derived(site, Want(data=True))
-            part = site.suffix or "/" * bool(site.label) + site.label
+            (into,) = self._derived(site, Want(data=True))
+            output = _output(site)
             with self._explained(into):
-                target, prediction = (_whole(arrays.get((kind, part))) for kind in ("targets", "predictions"))
+                target, prediction = (
+                    _whole(by_output.get((kind, output))) for kind in ("targets", "predictions")
+                )
                 of = self._classes.targets if site.base == "targets" else self._classes.predictions
-                found.append(self._row(into, of(part, target, prediction)))
-        return found
+                self._add(into, of(output, target, prediction))
+        rows, self._rows = self._rows, []
+        activity = self._activity.get(in_pass)
+        return rows, activity.slide() if activity is not None else None
 
-    def _activity(self, site: Site, counts: Array, samples: int, places: int) -> HostTensor:
-        window = self._windows.get(site)
-        if window is None or window.head.shape != counts.shape:
-            window = self._windows[site] = Window(site, counts.size)
+    # ---- what is made of it ---------------------------------------------------------------------------------
+
+    def _derived(self, site: Site, want: Want) -> tuple[Site, ...]:
+        key = site, bool(want.activity)
+        if key not in self._sites:
+            self._sites[key] = derived(site, want)
+        return self._sites[key]
+
+    def _numbered(self, site: Site, shape: Any, family: str) -> int:
+        activity = self._activity.setdefault(site.in_pass, Activity())
+        number = activity.number(site, shape, family)
+        if site not in self._heads:
+            self._heads[site] = Head(site, (), "float32", batched=False)
             self._unseen(site, None)
-        return HostTensor(window.head, window.add(counts, samples, places))
+        return number
 
-    def _counted(self, value: Mapping[str, Any]) -> tuple[Array, int, int]:
+    def _counted(self, site: Site, family: str, value: Mapping[str, Any]) -> None:
         """What the step has counted itself."""
         shape = [int(n) for n in self._adapter.to_numpy(value["shape"])]
-        _check_units(shape)
-        counts = self._adapter.to_numpy(value["active"]).astype(np.int32)
-        return counts, shape[0], math.prod(shape) // counts.size
+        number = self._numbered(site, shape, family)
+        counts = self._adapter.to_numpy(value["active"])
+        self._activity[site.in_pass].put(number, counts, shape[0], math.prod(shape) // max(counts.size, 1))
 
-    def _of_inputs(self, sites: tuple[Site, ...], row: HostTensor) -> list[HostTensor]:
+    def _of_inputs(self, sites: tuple[Site, ...], row: HostTensor) -> None:
         shape, kind = row.head.shape, row.array.dtype.kind
-        if not shape or len(shape) < 2:
+        if len(shape) < 2:
             raise NotDerived("it has no axis of features")
         if kind in "iu" and self._embeds:
             raise NotDerived("it holds integers, which an embedding looks up")
@@ -148,15 +149,15 @@ class Derived:
         if known is None or len(known) != shape[-1]:
             known = self._features[sites[0]] = Features(shape[-1])
         known.add(row.array)
-        values = (known.std, known.size, known.range, np.asarray(known.duplicates))
-        return [self._row(site, value) for site, value in zip(sites, values, strict=True)]
+        for site, value in zip(sites, known.values(), strict=True):
+            self._add(site, value)
 
-    def _row(self, site: Site, value: Array) -> HostTensor:
+    def _add(self, site: Site, value: Array) -> None:
         head = self._heads.get(site)
         if head is None or head.shape != value.shape:
-            head = self._heads[site] = Head(site, value.shape, "float32", batched=False)
+            head = self._heads[site] = Head(site, value.shape, value.dtype.name, batched=False)
             self._unseen(site, None)
-        return HostTensor(head, value.astype(np.float32))
+        self._rows.append(HostTensor(head, value))
 
     @contextmanager
     def _explained(self, *sites: Site) -> Iterator[None]:
@@ -171,22 +172,9 @@ class Derived:
                 self._unseen(site, str(error) if known else described(error))
 
 
-def _active(row: HostTensor, family: str) -> tuple[Array, int, int]:
-    """At how many places each unit was active, in how many samples, and how many places that is."""
-    shape = row.head.shape
-    units = _check_units(shape)
-    counts = np.empty(units, np.int32)
-    places = count_active(row.array, family, counts)
-    return counts, max(places // max(math.prod(shape[1:-1]), 1), 1), places
-
-
-def _check_units(shape: Any) -> int:
-    if not len(shape):
-        raise NotDerived("it is one number")
-    units = int(shape[-1]) if len(shape) > 1 else 1
-    if not 0 < units <= MOST_UNITS:
-        raise NotDerived(f"it has {units:,} units, of which at most {MOST_UNITS:,} are looked at one by one")
-    return units
+def _output(site: Site) -> str:
+    """Which of several outputs a target or prediction belongs to."""
+    return site.suffix or (f"/{site.label}" if site.label else "")
 
 
 def _whole(row: HostTensor | None) -> Array | None:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from fitscope.pipeline import to_record
+from fitscope.pipeline.activity import Joined, Vector
 from fitscope.pipeline.derived import Derived
 from fitscope.pipeline.handover import HostAdapter, Shown, Slot, slots
 from fitscope.pipeline.sample_loss import SampleLosses
@@ -37,6 +38,10 @@ class Layout:
         self.wants = shown.wants
         self.heads: list[Head] = []  #: of those that stats are wanted of
         self.more: list[tuple[Site, Want, Slot]] = []  #: those of which more is wanted, and what
+        self.layers: list[
+            tuple[Site, str, Slot]
+        ] = []  #: whose activity is wanted, with the family of their nonlinearity
+        self.active: Joined | None = None
         chosen: list[tuple[int, int]] = []
         all_slots = slots(layout)
         for slot in all_slots:
@@ -47,8 +52,11 @@ class Layout:
             if want.stats:
                 self.heads.append(Head(site, slot.shape, dtype, site.batched and len(slot.shape) > 0))
                 chosen.append((slot.start, slot.end))
-            if not want.stats_only:
-                self.more.append((site, replace(want, stats=False), slot))
+            if want.activity:
+                self.layers.append((site, want.activity, slot))
+            more = replace(want, stats=False, activity="")
+            if more.tensor or more.mean or more.whole or more.derived:
+                self.more.append((site, more, slot))
         self.chosen = None if len(chosen) == len(all_slots) else chosen  #: None: all of it
         self.starts = np.array([start for start, _ in chosen] + [chosen[-1][1] if chosen else 0])
         self.scalars = np.array([i for i, head in enumerate(self.heads) if head.shape == ()], np.int64)
@@ -108,8 +116,11 @@ class Digest:
             except Exception as error:  # one odd tensor must not cost the others
                 self._failed(f"{site}: {described(error)}")
                 self._unseen(site, described(error))
-        rows.extend(self._derived.rest())
-        blocks = self._counted(at, rows, joined)
+        for layout, vector in joined:
+            if layout.active is not None:
+                self._derived.take_joined(shown.in_pass, vector, layout.active)
+        more_rows, activity = self._derived.rest(shown.in_pass)
+        blocks = self._counted(at, rows + more_rows, joined, activity)
         samples = (
             self._taken_apart(at, shown.in_pass, of_samples)
             if SAMPLE_LOSS in shown.wants and of_samples
@@ -141,11 +152,21 @@ class Digest:
         if want.change or want.reference:
             records.extend(self._compare(site, want, self._adapter.to_numpy(value), at))
         if want.derived:
-            rows.extend(self._derived.take(site, want, value, row))
+            self._derived.take(site, want, value, row)
 
-    def _counted(self, at: Moment, rows: list[HostTensor], joined: list[tuple[Layout, Array]]) -> list[Block]:
-        """The stats of tensors handed out by themselves, and of those that were joined."""
-        heads = tuple([row.head for row in rows] + [head for layout, _ in joined for head in layout.heads])
+    def _counted(
+        self,
+        at: Moment,
+        rows: list[HostTensor],
+        joined: list[tuple[Layout, Array]],
+        activity: Vector | None = None,
+    ) -> list[Block]:
+        """The stats of tensors handed out by themselves, of those that were joined, and of the activity of layers."""
+        heads = tuple(
+            [row.head for row in rows]
+            + [head for layout, _ in joined for head in layout.heads]
+            + (activity.heads if activity is not None else [])
+        )
         if not heads:
             return []
         tally = host.Tally(len(heads))
@@ -159,6 +180,8 @@ class Digest:
             layout.tally(tally, first, vector)
             values[first + layout.scalars] = vector[layout.starts[layout.scalars]]
             first += len(layout.heads)
+        if activity is not None:
+            tally.add_all(first, activity.flat, activity.starts)
         _bounded(self._heads)
         return [Block(at, self._heads.setdefault(heads, heads), tally.columns(), values)]
 
@@ -169,6 +192,7 @@ class Digest:
         if known is None or known.wants is not shown.wants:
             _bounded(self._layouts)
             known = self._layouts[key] = Layout(numbers, array.dtype.name, shown)
+            known.active = self._derived.joined(known.layers)
         return known, array
 
     def _taken_apart(self, at: Moment, in_pass: str, shown: dict[tuple[str, str], Any]) -> list[Samples]:
