@@ -1,9 +1,12 @@
 """See inside `model.fit()`: the real tensors of the training step that really happened.
 
-The path of the data: *watches* say what to look at; the *plan* is what they mean for one model; before a step that is to be
-captured the model's compiled function gets a stand-in (*dispatch*), which runs the same step with *taps* in it
-(*backends*) and hands the tensors over a bounded queue (*transport*) to be *reduced* and written to the *store*.
-Reading a run (`fitscope.open`) begins there and needs none of the former.
+Record with `fs.Scope(to, watch, every)` among the callbacks of `fit`. Say what to watch with `fs.activations`, `fs.gradients`,
+`fs.weights`, `fs.weight_gradients`, `fs.updates`, `fs.loss`, `fs.metrics`, `fs.inputs`, `fs.targets`, `fs.predictions`,
+`fs.changes` and `fs.taps`, and when with `fs.steps` and `fs.epochs`. Show a value inside a layer with `fs.tap`, `fs.layers.Tap` or
+`fs.with_taps`. Read with `fs.open` and `fs.runs`, look with `run.plot`, `fs.serve` and `fs.compare`, export with `fs.export_run`.
+
+These names, and the errors, are the public API; `dir(fitscope)` lists them. Of the package contents below only `layers` is public. The
+others are the stages that a tensor passes, and may change at any time: ARCHITECTURE.md walks through them.
 
 Importing fitscope imports no framework.
 """
@@ -18,6 +21,7 @@ from fitscope._version import __version__
 if TYPE_CHECKING:
     from fitscope import layers
     from fitscope.capture.tap import tap
+    from fitscope.diagnose import RULES, Finding, expect, rule
     from fitscope.errors import (
         FitscopeError,
         FitscopeWarning,
@@ -27,13 +31,14 @@ if TYPE_CHECKING:
         WatchError,
     )
     from fitscope.export import export_run
+    from fitscope.layers.into_model import with_taps
+    from fitscope.plan.lint import lint
     from fitscope.read import Run, open, runs  # noqa: A004
     from fitscope.schedule import epochs, steps
     from fitscope.scope import Scope
     from fitscope.show.plot import compare
     from fitscope.show.serve import Server, serve
     from fitscope.show.views import View
-    from fitscope.tapped_model import with_taps
     from fitscope.watch import (
         activations,
         changes,
@@ -56,6 +61,8 @@ _NAMES = {
     "runs": "fitscope.read",
     "Run": "fitscope.read",
     "export_run": "fitscope.export",
+    **dict.fromkeys(("RULES", "Finding", "expect", "rule"), "fitscope.diagnose"),
+    "lint": "fitscope.plan.lint",
     "serve": "fitscope.show.serve",
     "Server": "fitscope.show.serve",
     "View": "fitscope.show.views",
@@ -63,7 +70,7 @@ _NAMES = {
     "steps": "fitscope.schedule",
     "epochs": "fitscope.schedule",
     "tap": "fitscope.capture.tap",
-    "with_taps": "fitscope.tapped_model",
+    "with_taps": "fitscope.layers.into_model",
     **dict.fromkeys(
         (
             "activations", "gradients", "weights", "weight_gradients", "updates", "loss", "metrics",
@@ -95,6 +102,8 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "RULES",
+    "Finding",
     "FitscopeError",
     "FitscopeWarning",
     "ModelError",
@@ -110,14 +119,17 @@ __all__ = [
     "changes",
     "compare",
     "epochs",
+    "expect",
     "export_run",
     "gradients",
     "inputs",
     "layers",
+    "lint",
     "loss",
     "metrics",
     "open",
     "predictions",
+    "rule",
     "runs",
     "serve",
     "steps",

@@ -19,15 +19,15 @@ class Turn:
     epoch: int
     batch: int
     batches: int | None  #: in this epoch or pass, where that is known
-    phase: str = "train"
+    in_pass: str = "train"
 
     def following(self) -> Turn | None:
         """The next turn as far as can be told; None after the last of a pass."""
         if self.batches is None or self.batch + 1 < self.batches:
-            return replace(self, step=self.step + (self.phase == "train"), batch=self.batch + 1)
+            return replace(self, step=self.step + (self.in_pass == "train"), batch=self.batch + 1)
         return (
             replace(self, step=self.step + 1, epoch=self.epoch + 1, batch=0)
-            if self.phase == "train"
+            if self.in_pass == "train"
             else None
         )
 
@@ -60,7 +60,7 @@ def schedule(every: Every) -> Schedule:
     if isinstance(every, int) and not isinstance(every, bool) and every > 0:
         # The batches of a validation all come at one step.
         return Schedule(
-            lambda turn: (turn.step if turn.phase == "train" else turn.batch) % every == 0,
+            lambda turn: (turn.step if turn.in_pass == "train" else turn.batch) % every == 0,
             f"every {every}" if every > 1 else "every step",
             lambda step: every - 1 - step % every,
         )

@@ -37,12 +37,12 @@ class Site(str):
     layer: str  #: the path of the layer, or ""
     weight: str  #: the name of the weight below its layer, or ""
     label: str  #: of a metric, tap, optimizer, input or output, or ""
-    part: str  #: which of several tensors: the call (`#2`), the output (`[0]`, `/key`)
+    suffix: str  #: which of several tensors: the call (`#2`), the output (`[0]`, `/key`)
     in_pass: str  #: `TRAIN`, or one of `PASSES`
     moved: bool  #: it is the change of the tensor since the batch before
     batched: bool  #: the first axis of the tensor counts samples
 
-    __slots__ = ("base", "batched", "in_pass", "label", "layer", "moved", "part", "weight")
+    __slots__ = ("base", "batched", "in_pass", "label", "layer", "moved", "suffix", "weight")
 
     def __new__(
         cls,
@@ -50,16 +50,16 @@ class Site(str):
         layer: str = "",
         weight: str = "",
         label: str = "",
-        part: str = "",
+        suffix: str = "",
         in_pass: str = TRAIN,
         *,
         moved: bool = False,
         batched: bool | None = None,
     ) -> Site:
         before = ("" if in_pass == TRAIN else in_pass, _CHANGES if moved else "")
-        self = super().__new__(cls, "/".join(filter(None, (*before, base, layer, weight, label))) + part)
+        self = super().__new__(cls, "/".join(filter(None, (*before, base, layer, weight, label))) + suffix)
         self.base, self.layer, self.weight, self.label = base, layer, weight, label
-        self.part, self.in_pass, self.moved = part, in_pass, moved
+        self.suffix, self.in_pass, self.moved = suffix, in_pass, moved
         self.batched = base in _BATCHED if batched is None else batched
         return self
 
@@ -71,25 +71,25 @@ class Site(str):
         in_pass, rest = _cut(name, PASSES)
         moved, rest = _cut(rest, (_CHANGES,))
         base, _, path = rest.partition("/")
-        base, call = _without_part(base)
-        path, part = ("", f"{call}/{path}" if path else call) if call else _without_part(path)
+        base, call = _without_suffix(base)
+        path, suffix = ("", f"{call}/{path}" if path else call) if call else _without_suffix(path)
         layer = weight = label = ""
         if base in OF_WEIGHTS:
             layer, _, weight = path.rpartition("/")
-            weight, part = weight + part, ""
+            weight, suffix = weight + suffix, ""
         elif base in OF_LAYERS:
             layer = path
         else:
             label = path
-        found = cls(base, layer, weight, label, part, in_pass or TRAIN, moved=bool(moved))
+        found = cls(base, layer, weight, label, suffix, in_pass or TRAIN, moved=bool(moved))
         return found if found == name else cls(name)  # an odd name is a kind of its own
 
     @classmethod
-    def at(cls, place: Place, label: str = "", part: str = "") -> Site:
+    def at(cls, place: Place, label: str = "", suffix: str = "") -> Site:
         """The site of a layer, of a weight by its path, or of what a kind has only one of."""
         kind, path = place
         layer, _, weight = path.rpartition("/") if kind in OF_WEIGHTS else (path, "", "")
-        return cls(kind, layer, weight, label, part)
+        return cls(kind, layer, weight, label, suffix)
 
     @property
     def kind(self) -> str:
@@ -99,7 +99,7 @@ class Site(str):
     @property
     def path(self) -> str:
         """The name below its kind: `conv1/kernel`, `dense#2`, `accuracy`."""
-        return "/".join(filter(None, (self.layer, self.weight, self.label))) + self.part
+        return "/".join(filter(None, (self.layer, self.weight, self.label))) + self.suffix
 
     @property
     def place(self) -> Place:
@@ -121,7 +121,7 @@ class Site(str):
         return Site(**(mine | facts))
 
     def __getnewargs_ex__(self) -> tuple[tuple[str, ...], dict[str, Any]]:  # for pickle and copy
-        mine = (self.base, self.layer, self.weight, self.label, self.part, self.in_pass)
+        mine = (self.base, self.layer, self.weight, self.label, self.suffix, self.in_pass)
         return mine, {"moved": self.moved, "batched": self.batched}
 
 
@@ -131,7 +131,7 @@ def _cut(name: str, heads: tuple[str, ...]) -> tuple[str, str]:
     return (head, rest) if slash and head in heads else ("", name)
 
 
-def _without_part(path: str) -> tuple[str, str]:
+def _without_suffix(path: str) -> tuple[str, str]:
     """A path, and where it ends in `#2` or `[0]`, that end."""
     at = min((i for i in (path.find("#"), path.find("[")) if i > 0), default=len(path))
     return path[:at], path[at:]

@@ -34,12 +34,12 @@ LAYER_KINDS = (*OF_LAYERS, *OF_WEIGHTS)
 
 
 #: Where a kind of site exists. All exist in training; the rest of `fit` and the other walks over data show less.
-PHASES = {
+KINDS_IN = {
     "train": frozenset(KINDS),
     "validation": frozenset(KINDS) - {"gradients", "weights", "weight_gradients", "updates"},
     "predict": frozenset(("activations", "inputs", "predictions", "taps", "changes")),
 }
-PHASES["evaluate"] = PHASES["validation"]
+KINDS_IN["evaluate"] = KINDS_IN["validation"]
 
 
 class Layer(Protocol):
@@ -76,7 +76,7 @@ class Watch:
     exact: bool = False  #: statistics of all elements, also of large tensors
 
 
-def phases(on: On, kind: str | None = None) -> tuple[str, ...]:
+def passes(on: On, kind: str | None = None) -> tuple[str, ...]:
     """Reads `on=`: the parts of `fit` that are watched."""
     named: tuple[str, ...] = (on,) if isinstance(on, str) else tuple(on)
     unknown = [name for name in named if name not in ("train", "validation")]
@@ -86,7 +86,7 @@ def phases(on: On, kind: str | None = None) -> tuple[str, ...]:
             repr(on),
             "evaluate() and predict() need no `on`: they are recorded when they are given the scope",
         )
-    if kind is not None and "validation" in named and kind not in PHASES["validation"]:
+    if kind is not None and "validation" in named and kind not in KINDS_IN["validation"]:
         raise WatchError(
             f"{kind} to be watched where there are some",
             f"fs.{kind}(on={on!r}), and a validation has none",
@@ -134,7 +134,7 @@ def _watch(
         samples=samples,
         every=None if every is None else schedule(every),
         average="average" in parts,
-        on=None if on is None else phases(on, kind),
+        on=None if on is None else passes(on, kind),
         exact=exact,
     )
 
@@ -301,7 +301,7 @@ def changes(
             "predictions of the model", f"layers {layers!r} too", "Write fs.changes(of='predictions')"
         )
     if on is not None:
-        phases(on, of)
+        passes(on, of)
     return replace(_watch("changes", layers, "stats", None, every, on, exact=exact), of=of)
 
 

@@ -39,13 +39,15 @@ class Dictated(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         self.step += 1
         if self.step in self.at:
-            self.scope._recording.recorder.budget._set(self.at[self.step], self.step)
-            self.scope._recording._quiet = range(0)  # it decides only after captured steps, when this is over
+            self.scope._recordings.newest.recorder.costs.budget._set(self.at[self.step], self.step)
+            self.scope._recordings.newest._quiet = range(
+                0
+            )  # it decides only after captured steps, when this is over
 
 
 def ready(scope):
     """Waits for the writer's thread: before that nothing is timed."""
-    while not scope._recording.recorder._transport.ready:
+    while not scope._recordings.newest.recorder._transport.ready:
         time.sleep(0.01)
 
 
@@ -119,7 +121,7 @@ def test_fit_again_goes_on_with_what_is_known(tmp_path, no_clock):
     assert list(fs.open(tmp_path).series("loss").index) == [0, 30, 60, 90, 120, 150]
     other = model()
     fit(other, scope, epochs=1)
-    assert scope._recording.recorder.budget.every == START
+    assert scope._recordings.newest.recorder.costs.budget.every == START
 
 
 def test_a_budget_that_cannot_be_kept_is_said(tmp_path, monkeypatch):

@@ -87,11 +87,14 @@ def test_every_recipe_runs_on_every_backend(
 
 
 @pytest.mark.per_backend
-def test_the_readme_runs_on_every_backend(
-    names: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_readme_runs_on_every_backend_and_its_bug_hunt_names_the_layer(
+    names: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     run_page(ROOT / "README.md", names)
+    _, last_block = blocks(ROOT / "README.md")[-1]
+    promised = last_block.rstrip().rpartition("# ")[2]
+    assert capsys.readouterr().out.splitlines()[-1] == promised == "side"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

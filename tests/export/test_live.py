@@ -411,7 +411,7 @@ def test_errors_that_are_not_in_a_row_are_borne(tmp_path: Path) -> None:
     assert len(told) == 4 * (PATIENCE - 1)
 
 
-class Border:
+class Adapter:
     """NumPy is the framework."""
 
     def to_numpy(self, tensor: Any) -> Any:
@@ -422,8 +422,9 @@ class Border:
 
 
 def test_a_recorder_feeds_its_sinks_and_says_what_is_wrong_with_them(tmp_path: Path) -> None:
+    from fitscope.pipeline.ending import COMPLETE
     from fitscope.pipeline.handover import Shown
-    from fitscope.pipeline.recorder import COMPLETE, Recorder
+    from fitscope.pipeline.recorder import Recorder
     from fitscope.plan.plan import Want, Wants
     from fitscope.sites import Site
 
@@ -432,7 +433,7 @@ def test_a_recorder_feeds_its_sinks_and_says_what_is_wrong_with_them(tmp_path: P
     )
     sinks = {**makers, "odd": lambda *_: Odd("write")}
     recorder = Recorder(
-        lambda step: RunWriter.create(tmp_path / "runs", "r", start_step=step), Border(), memory=10**9,
+        lambda step: RunWriter.create(tmp_path / "runs", "r", start_step=step), Adapter(), memory=10**9,
         when_full="block", sinks=sinks,
     )  # fmt: skip
     site = Site("activations", "a")

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from fitscope.show.app import app
 from fitscope.show.guard import HEADERS, Guard
 from fitscope.show.serve import Server
-from fitscope.show.server import app
 
 from .conftest import Written, steady
 
@@ -152,9 +152,9 @@ def test_only_get_and_head_are_answered(known: TestClient, method: str) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "/static/../server.py", "/static/..%2fserver.py", "/static/%2e%2e/server.py", "/static/%2e%2e%2fserver.py",
-        "/static/..%252fserver.py", "/static/..\\server.py", "/static//etc/passwd", "/static/%00main.js", "/static/", "/static/main.js%00",
-        "/../../secret.txt", "/static/....//server.py", "/static/\u2025/server.py",
+        "/static/../app.py", "/static/..%2fapp.py", "/static/%2e%2e/app.py", "/static/%2e%2e%2fapp.py",
+        "/static/..%252fapp.py", "/static/..\\app.py", "/static//etc/passwd", "/static/%00main.js", "/static/", "/static/main.js%00",
+        "/../../secret.txt", "/static/....//app.py", "/static/\u2025/app.py",
     ],
 )  # fmt: skip
 def test_no_file_but_ours_is_given_out(known: TestClient, path: str) -> None:

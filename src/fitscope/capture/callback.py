@@ -12,8 +12,9 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from fitscope.capture.shield import told
 from fitscope.errors import FitscopeWarning
-from fitscope.shield import described, told, warn
+from fitscope.pipeline.troubles import described, warn
 
 
 class Hooks:

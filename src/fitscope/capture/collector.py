@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fitscope.shield import described, shield
+from fitscope.capture.shield import shield
+from fitscope.pipeline.troubles import described
 from fitscope.sites import Site
 
 if TYPE_CHECKING:

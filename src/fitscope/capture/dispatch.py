@@ -20,12 +20,12 @@ from typing import Any
 from fitscope.capture.backends import Adapter, Ask, Call, Harvest, Program, TapFailed
 from fitscope.capture.backends._base import PHASES
 from fitscope.capture.identity import STRICTEST, Checked, Ran
+from fitscope.capture.shield import shield
 from fitscope.pipeline.handover import Finish
 from fitscope.pipeline.standing import Standing
 from fitscope.plan.anatomy import Anatomy
 from fitscope.plan.budget import Timing
 from fitscope.plan.plan import Wants
-from fitscope.shield import shield
 
 
 @dataclass(frozen=True, slots=True)

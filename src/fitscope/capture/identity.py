@@ -52,7 +52,7 @@ class Checked:
         self._own = own
         self._choice = choice
         self._run: Callable[[Call, int], Ran] = self._first
-        self._kinds: dict[Hashable, Kind] = {}  # of arguments, by signature
+        self._kinds: dict[Hashable, PerSignature] = {}  # of arguments, by signature
 
     def __call__(self, call: Call, step: int) -> Ran:
         """Runs the captured step of this number. Raises what the user's own step raises, and `TapFailed` before anything ran."""
@@ -93,7 +93,7 @@ class Checked:
         if signature is None:
             held = self._hold(call)
             call, signature = held.call(), held.signature
-        kind = self._kinds.setdefault(signature, Kind())
+        kind = self._kinds.setdefault(signature, PerSignature())
         kind.uses += 1
         if kind.due:
             began = time.perf_counter()
@@ -148,7 +148,7 @@ class Checked:
 
     # ---- the proof -----------------------------------------------------------------------------------------
 
-    def _prove(self, held: Held, step: int, kind: Kind) -> Ran:
+    def _prove(self, held: Held, step: int, kind: PerSignature) -> Ran:
         """Runs both programs from one state, and compares. Training goes on with what the user's own returned."""
         obstacle = self._program.obstacle(held)
         if obstacle is not None:
@@ -186,7 +186,7 @@ class Checked:
         except Exception as error:
             return None, f"{type(error).__name__}: {error}".partition("\n")[0]
 
-    def _judge(self, differs: str | None, step: int, kind: Kind) -> None:
+    def _judge(self, differs: str | None, step: int, kind: PerSignature) -> None:
         steps = self.standing.steps
         if differs is None:
             steps = steps if len(steps) >= MOST_STEPS else (*steps, step)
@@ -209,7 +209,7 @@ class Checked:
 
 
 @dataclass(slots=True)
-class Kind:
+class PerSignature:
     """Arguments of one signature, and what is known of the program for them."""
 
     uses: int = 0

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from fitscope.capture.collector import Collector, guarded, kept, leaves, rebuilt
+from fitscope.pipeline.troubles import described
 from fitscope.plan.anatomy import Anatomy
 from fitscope.plan.plan import LOSS, SAMPLE_LOSS, Wants
-from fitscope.shield import described
 from fitscope.sites import OF_LAYERS, Site
 
 Patch = tuple[
@@ -103,10 +103,10 @@ class Taps:
         seen = []
         for suffix, tensor in leaves(outputs):
             if value:
-                site = Site("activations", path, part=call + suffix)
+                site = Site("activations", path, suffix=call + suffix)
                 tensor = guarded(self.collector, site, tensor)
             if gradient:
-                site = Site("gradients", path, part=call + suffix)
+                site = Site("gradients", path, suffix=call + suffix)
                 tensor = guarded(self.collector, site, tensor, gradient=True)
             seen.append(tensor)
         if not seen:
@@ -123,7 +123,7 @@ class Taps:
                 call_number = _numbered(self.calls[""])
                 names = getattr(self.anatomy.model, "output_names", None)
                 for suffix, tensor in leaves(outputs, names):
-                    guarded(self.collector, Site("predictions", part=call_number + suffix), tensor)
+                    guarded(self.collector, Site("predictions", suffix=call_number + suffix), tensor)
             return outputs
 
         return tapped
@@ -141,7 +141,7 @@ class Taps:
                     f"{tap}: this name is used more than once in a step; later uses are recorded as {tap}#2 and so on"
                 )
             for suffix, tensor in leaves(value):
-                site = Site("taps", label=name, part=_numbered(times) + suffix)
+                site = Site("taps", label=name, suffix=_numbered(times) + suffix)
                 guarded(self.collector, site, tensor)
 
     def _loss(self, compute_loss: Any) -> Any:
@@ -231,7 +231,7 @@ def _numbered(call: int) -> str:
 def show_sample(collector: Collector, part: str, value: Any, names: list[str] | None = None) -> None:
     """Reports something that the samples are made of: see `samples.py`."""
     for suffix, tensor in leaves(value, names):
-        guarded(collector, Site("sample_loss", label=part, part=suffix), tensor)
+        guarded(collector, Site("sample_loss", label=part, suffix=suffix), tensor)
 
 
 def own_loss_metrics(model: Any) -> list[Any]:

@@ -19,7 +19,8 @@ from contextlib import contextmanager
 from types import CodeType, FrameType, FunctionType, TracebackType
 from typing import Any
 
-from fitscope.shield import described, shield, warn
+from fitscope.capture.shield import shield
+from fitscope.pipeline.troubles import described, warn
 
 Note = Callable[[BaseException], None]
 

@@ -7,18 +7,19 @@ so is every call of a function under `@scope.step`. Nobody tells where an epoch 
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, Protocol
 
 from fitscope.capture.backends import Adapter
 from fitscope.capture.dispatch import when_built
 from fitscope.capture.patch import patched
+from fitscope.capture.shield import Tell, shield
 from fitscope.capture.training import Recording
 from fitscope.errors import WatchError
 from fitscope.plan.anatomy import unbuilt
-from fitscope.shield import Tell, shield
 
 #: The methods that run one step, the compiled function behind each, how it is made, and the pass it is a step of.
 ON_BATCH = {
@@ -32,12 +33,12 @@ class Loop:
     """A training loop that somebody wrote, and where it is."""
 
     def __init__(
-        self, model: Any, border: Adapter, begin: Callable[[], Recording | None], tell: Tell
+        self, model: Any, adapter: Adapter, begin: Callable[[], Recording | None], tell: Tell
     ) -> None:
         self.model = model
         self.recording: Recording | None = None
         self.epoch = 0
-        self._border = border
+        self._adapter = adapter
         self._begin = begin
         self._tell = tell
         self._begun = False
@@ -81,14 +82,14 @@ class Loop:
     @property
     def _built(self) -> bool:
         """Whether the model has all its weights now; on JAX a layer that is never called may stay without."""
-        return (self.model.built or not unbuilt(self.model)) and not self._border.unbuilt(self.model)
+        return (self.model.built or not unbuilt(self.model)) and not self._adapter.unbuilt(self.model)
 
     def _build(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> str | None:
         """Why the model cannot be built before the first step, if it is not."""
         try:
             if self._built:
                 return None
-            if self._border.build_step(function, *args, **kwargs):
+            if self._adapter.build_step(function, *args, **kwargs):
                 return None
         except Exception as error:
             return str(error)
@@ -158,9 +159,42 @@ class Loop:
                     if failure is None:
                         announce()
 
-            when_built(self._border, self.model, phase, begin)
+            when_built(self._adapter, self.model, phase, begin)
 
     def _leave_pass(self) -> None:
         if self._pass and self.recording is not None:
             self.recording.end_pass()
         self._pass, self._pass_batch = "", 0
+
+
+class Attached(Protocol):
+    """Whoever knows which loop runs now: a `Life`."""
+
+    loop: Loop | None
+
+    def attach(self, model: Any, optimizer: Any) -> None: ...
+
+
+def recorded_step(life: Attached, function: Any, model: Any, optimizer: Any) -> Callable[..., Any]:
+    """The user's function as a step of the loop that runs when it is called; of one on this model, if there is one."""
+    if not callable(function):
+        raise WatchError(
+            "a function", repr(function), "Put @scope.step above the function that does one step"
+        )
+    if getattr(function, "_fitscope_step", False):
+        raise WatchError("a step of one scope", "a function that has one", "Use one scope with all watches")
+
+    @functools.wraps(function)
+    def step(*args: Any, **kwargs: Any) -> Any:
+        if model is not None and (life.loop is None or life.loop.model is not model):
+            life.attach(model, optimizer)
+        if life.loop is None:
+            raise WatchError(
+                "a model that the step trains",
+                "none",
+                "Write `with scope.attach(model):` around the loop, or @scope.step(model=model)",
+            )
+        return life.loop.step(function, *args, **kwargs)
+
+    step._fitscope_step = True  # type: ignore[attr-defined]
+    return step

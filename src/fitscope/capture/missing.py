@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from fitscope.capture.backends import Harvest
 from fitscope.capture.layer_taps import NOT_CALLED
 from fitscope.pipeline.recorder import Recorder
+from fitscope.pipeline.troubles import described
 from fitscope.plan.plan import BESIDE, LOSS, SAMPLE_LOSS, Plan, Watches
-from fitscope.shield import described
 from fitscope.sites import Place, Site
 
 #: Why a place of some kind was not passed by the step, where no tap knows better.
@@ -40,44 +40,44 @@ class Missing:
         self._looked: set[tuple[Watches, str]] = set()
         self._heard: set[str] = set()
 
-    def of(self, harvest: Harvest, watches: Watches, phase: str) -> None:
+    def of(self, harvest: Harvest, watches: Watches, in_pass: str) -> None:
         """Hears what a step could not show, and looks for what it has not even met, once for each set of watches."""
         for site, why in harvest.failed.items():
-            self._name(site, watches, phase, why)
+            self._name(site, watches, in_pass, why)
         for text in harvest.noted:
             if text not in self._heard:
                 self._heard.add(text)
                 self._recorder.failed(text)
         if harvest.broken is not None:
             self._recorder.failed(harvest.broken)
-            self.all(watches, phase, described(harvest.broken))
-        elif watches and (watches, phase) not in self._looked:
-            self._looked.add((watches, phase))
+            self.all(watches, in_pass, described(harvest.broken))
+        elif watches and (watches, in_pass) not in self._looked:
+            self._looked.add((watches, in_pass))
             met = {site.place for site in harvest.sites.values()}
-            for place in self._wanted(watches, phase):
+            for place in self._wanted(watches, in_pass):
                 if place not in met and Site.at(place) not in harvest.failed:
                     why = WHY.get(place[0], "the step does not pass it")
-                    self._name(Site.at(place), watches, phase, why)
+                    self._name(Site.at(place), watches, in_pass, why)
                     # Of a training it is the first thing one looks for; a custom validation may well have none.
-                    if place == LOSS and phase == "train":
+                    if place == LOSS and in_pass == "train":
                         self._recorder.failed(f"loss: {WHY['loss']}")
 
-    def all(self, watches: Watches, phase: str, why: str) -> None:
+    def all(self, watches: Watches, in_pass: str, why: str) -> None:
         """Nothing of what these watches want could be seen."""
-        for place in self._wanted(watches, phase):
-            self._name(Site.at(place), watches, phase, why)
+        for place in self._wanted(watches, in_pass):
+            self._name(Site.at(place), watches, in_pass, why)
 
-    def _wanted(self, watches: Watches, phase: str) -> Iterable[Place]:
+    def _wanted(self, watches: Watches, in_pass: str) -> Iterable[Place]:
         # Taps and metrics have names that only the step knows; the latter are accounted for where they are patched.
         by_name = ("taps", "metrics")
-        return [p for p in self._plan.wants(watches, phase) if p not in BESIDE and p[0] not in by_name]
+        return [p for p in self._plan.wants(watches, in_pass) if p not in BESIDE and p[0] not in by_name]
 
-    def _name(self, site: Site, watches: Watches, phase: str, why: str) -> None:
+    def _name(self, site: Site, watches: Watches, in_pass: str, why: str) -> None:
         """Names a site as the watches would: by itself, for what moved there, or both."""
-        want = self._plan.wants(watches, phase).at(site.place)
+        want = self._plan.wants(watches, in_pass).at(site.place)
         if site.place == SAMPLE_LOSS:
             site = Site.at(SAMPLE_LOSS)  # and not one of the parts it is made of
-        site = site.within(phase)
+        site = site.within(in_pass)
         if want is None or want.stats or want.tensor or want.mean:
             self._recorder.unseen(site, why)
         if want is not None and want.change:

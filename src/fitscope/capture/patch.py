@@ -18,10 +18,10 @@ from typing import Any
 from fitscope.capture.collector import Collector, guarded, kept, leaves
 from fitscope.capture.layer_taps import Taps, show_sample
 from fitscope.capture.optimizer_taps import OptimizerTaps
+from fitscope.capture.shield import shield
 from fitscope.capture.tap import listening
 from fitscope.plan.anatomy import Anatomy
 from fitscope.plan.plan import SAMPLE_LOSS, Wants
-from fitscope.shield import shield
 from fitscope.sites import Site
 
 __all__ = ["attached", "guarded", "leaves", "patched", "show_batch"]
@@ -92,6 +92,6 @@ def show_batch(wants: Wants, anatomy: Anatomy, collector: Collector, data: Any) 
         ):
             if (kind, "") in wants:
                 for suffix, tensor in leaves(value, names):
-                    guarded(collector, Site(kind, part=suffix), tensor)
+                    guarded(collector, Site(kind, suffix=suffix), tensor)
             if kind == "inputs" and SAMPLE_LOSS in wants:
                 show_sample(collector, "x", value, names)

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 from fitscope._version import __version__
+from fitscope.cli.check import check
 from fitscope.cli.demo import demo
 from fitscope.cli.export import export
 from fitscope.cli.ls import ls
@@ -33,6 +34,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     ls,  # the runs in a directory
     show,  # one run on one screen
     watch,  # the same, live
+    check,  # what is wrong with it, with an exit code
     serve,  # the page, live in the browser
     report,  # the page as one file
     export,  # a run for other tools

@@ -1,6 +1,6 @@
 """`fitscope demo`: trains a small network under a scope and shows the run.
 
-The training is `fitscope.demo`, in a process of its own: a Keras backend is chosen once per process, and
+The training is `fitscope.cli.demo_training`, in a process of its own: a Keras backend is chosen once per process, and
 nothing of the reading side imports a framework.
 """
 
@@ -42,7 +42,7 @@ def demo(
     environment = {**os.environ, "KERAS_BACKEND": _backend(backend), "TF_CPP_MIN_LOG_LEVEL": "3"}
     with _served(to, console) if serve else contextlib.nullcontext() as server:
         done = subprocess.run(
-            [sys.executable, "-m", "fitscope.demo", "--to", to], env=environment, check=False
+            [sys.executable, "-m", "fitscope.cli.demo_training", "--to", to], env=environment, check=False
         )
         if done.returncode:
             raise typer.Exit(done.returncode if done.returncode > 0 else 1)

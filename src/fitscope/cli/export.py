@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from fitscope.cli.arguments import RunArgument
 from fitscope.export import FORMATS, STATS, export_run
 
 _MEANINGS = "; ".join(f"{name}: {known.meaning}" for name, known in FORMATS.items())
@@ -18,7 +19,7 @@ _MEANINGS = "; ".join(f"{name}: {known.meaning}" for name, known in FORMATS.item
 
 def export(
     format: Annotated[str, typer.Argument(metavar="FORMAT", help=f"{_MEANINGS}.")],  # noqa: A002
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run, or a directory: the newest run in it.")],
+    run: RunArgument,
     out: Annotated[str, typer.Argument(metavar="OUT", help="The file or directory to write.")],
     site: Annotated[
         list[str] | None,

@@ -10,11 +10,11 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from fitscope.cli.arguments import RunArgument
+
 
 def report(
-    run: Annotated[
-        str, typer.Argument(metavar="RUN", help="A run, or a directory: the newest run in it.")
-    ] = "runs",
+    run: RunArgument = "runs",
     out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE", help="The file to write.")] = Path(
         "report.html"
     ),

@@ -8,18 +8,14 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from fitscope.cli.arguments import LayersOption, RunArgument, WidthOption
+
 
 def show(
-    run: Annotated[
-        str, typer.Argument(metavar="RUN", help="A run, or a directory: the newest run in it.")
-    ] = "runs",
-    layers: Annotated[
-        str | None, typer.Option(metavar="GLOB", help="Only the layers whose names match.")
-    ] = None,
+    run: RunArgument = "runs",
+    layers: LayersOption = None,
     rows: Annotated[int, typer.Option(min=0, help="The most lines of the table; 0: all.")] = 40,
-    width: Annotated[
-        int | None, typer.Option(min=40, help="Columns to draw in, if not those of the window.")
-    ] = None,
+    width: WidthOption = None,
 ) -> None:
     """Show a run: how it went, its loss, and every layer over the steps."""
     from fitscope.errors import FitscopeWarning

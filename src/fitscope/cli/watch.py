@@ -10,19 +10,15 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
+from fitscope.cli.arguments import LayersOption, RunArgument, WidthOption
+
 
 def watch(
-    run: Annotated[
-        str, typer.Argument(metavar="RUN", help="A run, or a directory: the newest run in it.")
-    ] = "runs",
-    layers: Annotated[
-        str | None, typer.Option(metavar="GLOB", help="Only the layers whose names match.")
-    ] = None,
+    run: RunArgument = "runs",
+    layers: LayersOption = None,
     rows: Annotated[int, typer.Option(min=1, help="The most lines of the table.")] = 12,
     interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 2.0,
-    width: Annotated[
-        int | None, typer.Option(min=40, help="Columns to draw in, if not those of the window.")
-    ] = None,
+    width: WidthOption = None,
 ) -> None:
     """Watch a run in the terminal until it ends."""
     from fitscope.errors import FitscopeWarning

@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -79,28 +79,63 @@ class Database(ABC):
 
     Error: type[Exception]  #: of the database itself
 
-    @abstractmethod
-    def __init__(self, out: Path) -> None: ...
+    def __init__(self, out: Path) -> None:
+        self._out = out
+        self._connection: Any = None
 
-    @abstractmethod
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        self._connection = self._connect()
+        try:
+            self._begin()
+            for name, form in TABLES.items():
+                self._prepare(name, form)
+        except BaseException as problem:
+            self._connection.close()
+            if isinstance(problem, self.Error):  # locked, read-only, or something else
+                raise not_ours(self._out, problem) from problem
+            raise
+        return self
 
-    @abstractmethod
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    ) -> None:
+        try:
+            if error is None:
+                self._connection.execute("COMMIT")
+        finally:
+            self._connection.close()  # what is not committed by then is gone
 
     @abstractmethod
+    def _connect(self) -> Any:
+        """Opens the file."""
+
+    @abstractmethod
+    def _begin(self) -> None:
+        """Begins the one transaction."""
+
+    @abstractmethod
+    def _columns(self, name: str, form: pa.Schema) -> tuple[dict[str, str], Collection[str]]:
+        """Makes the table if there is none: the columns that it should have, with their types, and those that it has."""
+
+    def _prepare(self, name: str, form: pa.Schema) -> None:
+        """Makes the table, or adds the columns that an older version of it does not have."""
+        wanted, there = self._columns(name, form)
+        if "run" not in there:
+            raise not_ours(self._out, f"its table {name} has no column run")
+        for column in wanted.keys() - there:
+            self._connection.execute(f'ALTER TABLE {name} ADD COLUMN "{column}" {wanted[column]}')
+
     def runs(self) -> list[str]:
         """The ids of the runs in it."""
+        return [run for (run,) in self._connection.execute("SELECT run FROM runs").fetchall()]
+
+    def execute(self, statement: str, values: Sequence[Any]) -> None:
+        """Does something, with values for its question marks."""
+        self._connection.execute(statement, values)
 
     @abstractmethod
     def insert(self, name: str, table: pa.Table) -> None:
         """Adds rows to one of the `TABLES`; columns that are not in `table` stay null."""
-
-    @abstractmethod
-    def execute(self, statement: str, values: Sequence[Any]) -> None:
-        """Does something, with values for its question marks."""
 
     @classmethod
     @abstractmethod

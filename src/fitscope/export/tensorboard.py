@@ -83,7 +83,7 @@ class Events:
         self._file: IO[bytes] = path.open("wb")
         self._write(wall_time=began, file_version="brain.Event:2")
 
-    def add(self, seen: Seen) -> None:
+    def add(self, seen: Point) -> None:
         """What is known about one site at one step. Steps of a site must grow."""
         summary = self._tb.Summary()
         if seen.value is not None:
@@ -162,7 +162,7 @@ def triples(stats: Stats) -> np.ndarray[Any, Any]:
 
 
 @dataclass(slots=True)
-class Seen:
+class Point:
     """What was seen at one site at one step, by whoever and in however many batches."""
 
     site: str
@@ -198,41 +198,41 @@ class Steps:
 
     def __init__(self) -> None:
         self._step: int | None = None
-        self._seen: dict[str, Seen] = {}
+        self._seen: dict[str, Point] = {}
 
-    def at(self, step: int) -> list[Seen]:
+    def at(self, step: int) -> list[Point]:
         """What follows is of this step. Returns all of the step before, unless it is the same."""
         if step == self._step:
             return []
         done, self._step, self._seen = self.rest(), step, {}
         return done
 
-    def of(self, site: str, time: float, rank: int = 0) -> Seen:
+    def of(self, site: str, time: float, rank: int = 0) -> Point:
         """What was seen at a site in this step, to be added to."""
         if site not in self._seen:
             assert self._step is not None
-            self._seen[site] = Seen(site, self._step, time, rank)
+            self._seen[site] = Point(site, self._step, time, rank)
         return self._seen[site]
 
-    def rest(self) -> list[Seen]:
+    def rest(self) -> list[Point]:
         """All there is by now and was not handed out."""
         return self._tell(list(self._seen.values()))
 
-    def quiet(self) -> list[Seen]:
+    def quiet(self) -> list[Point]:
         """Of these, what has stayed the same since this was asked last: a pass that goes on has not."""
         found = self._tell([seen for seen in self._seen.values() if not seen.touched])
         for seen in self._seen.values():
             seen.touched = False
         return found
 
-    def _tell(self, some: list[Seen]) -> list[Seen]:
+    def _tell(self, some: list[Point]) -> list[Point]:
         new = sorted((seen for seen in some if not seen.told), key=lambda seen: seen.site)
         for seen in new:
             seen.told = True
         return new
 
 
-def by_step(tables: Iterable[pa.Table]) -> Iterator[Seen]:
+def by_step(tables: Iterable[pa.Table]) -> Iterator[Point]:
     """One for each site and step, of rows of the stats table."""
     steps = Steps()
     needed = ["site", "step", "time", "rank", "batched", "value", "cosine", *NAMES, *HISTOGRAM]

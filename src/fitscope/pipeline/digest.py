@@ -15,14 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from fitscope.pipeline import handover
-from fitscope.pipeline.handover import Border, Part, Seen, Shown
+from fitscope.pipeline import to_record
+from fitscope.pipeline.handover import HostAdapter, Shown, Slot, slots
 from fitscope.pipeline.sample_loss import SampleLosses
+from fitscope.pipeline.to_record import HostTensor
+from fitscope.pipeline.troubles import described
 from fitscope.plan.plan import LOSS, SAMPLE_LOSS, Want
 from fitscope.record import Block, Head, Moment, Record, Samples
 from fitscope.reduce import host
 from fitscope.reduce.average import Average
-from fitscope.shield import described
 from fitscope.sites import TRAIN, Site
 
 Array = np.ndarray[Any, Any]
@@ -34,20 +35,20 @@ class Layout:
     def __init__(self, layout: Array, dtype: str, shown: Shown) -> None:
         self.wants = shown.wants
         self.heads: list[Head] = []  #: of those that stats are wanted of
-        self.more: list[tuple[Site, Want, Part]] = []  #: those of which more is wanted, and what
+        self.more: list[tuple[Site, Want, Slot]] = []  #: those of which more is wanted, and what
         chosen: list[tuple[int, int]] = []
-        all_parts = handover.parts(layout)
-        for part in all_parts:
-            found = shown.wanted(part.name)
+        all_slots = slots(layout)
+        for slot in all_slots:
+            found = shown.wanted(slot.name)
             if found is None:
                 continue
             site, want = found
             if want.stats:
-                self.heads.append(Head(site, part.shape, dtype, site.batched and len(part.shape) > 0))
-                chosen.append((part.start, part.end))
+                self.heads.append(Head(site, slot.shape, dtype, site.batched and len(slot.shape) > 0))
+                chosen.append((slot.start, slot.end))
             if not want.stats_only:
-                self.more.append((site, replace(want, stats=False), part))
-        self.chosen = None if len(chosen) == len(all_parts) else chosen  #: None: all of it
+                self.more.append((site, replace(want, stats=False), slot))
+        self.chosen = None if len(chosen) == len(all_slots) else chosen  #: None: all of it
         self.starts = np.array([start for start, _ in chosen] + [chosen[-1][1] if chosen else 0])
         self.scalars = np.array([i for i, head in enumerate(self.heads) if head.shape == ()], np.int64)
 
@@ -64,14 +65,14 @@ class Digest:
 
     def __init__(
         self,
-        border: Border,
+        adapter: HostAdapter,
         failed: Callable[[str], None],
         samples: Callable[[], SampleLosses] | None = None,
         unseen: Callable[[str, str | None], None] = lambda site, why: None,  # noqa: ARG005
     ) -> None:
         self.averages: dict[str, Average] = {}  #: by site
         self.lock = threading.Lock()  #: over the averages, which others may read
-        self._border = border
+        self._adapter = adapter
         self._failed = failed
         self._unseen = unseen  # takes why a site is not recorded; None: it is, after all
         self._make_samples = samples
@@ -84,35 +85,35 @@ class Digest:
     def take(self, at: Moment, shown: Shown) -> tuple[list[Block], list[Record], list[Samples]]:
         """The stats, other records and samples of one step."""
         records: list[Record] = []
-        rows: list[Seen] = []
+        rows: list[HostTensor] = []
         of_samples: dict[tuple[str, str], Any] = {}
         joined = [self._layout(vector, layout, shown) for vector, layout in shown.joined]
         more = (
-            (site, want, part.of(vector)) for layout, vector in joined for site, want, part in layout.more
+            (site, want, slot.of(vector)) for layout, vector in joined for site, want, slot in layout.more
         )
         for site, want, value in chain(shown.single(), more):
             try:
                 if site.place == SAMPLE_LOSS:
-                    of_samples[site.label, site.part] = value
+                    of_samples[site.label, site.suffix] = value
                     continue
                 if site.place == LOSS:
-                    array = self._border.to_numpy(value)
+                    array = self._adapter.to_numpy(value)
                     if array.ndim:
                         of_samples["loss", ""] = array
-                    value = handover.one_loss(array)
+                    value = to_record.one_loss(array)
                 if isinstance(value, dict):
                     if want.stats or want.tensor:
-                        records.append(handover.reduced(site, want, value, at, self._border))
+                        records.append(to_record.reduced(site, want, value, at, self._adapter))
                 elif want.stats:
-                    row = handover.seen(site, want, value, self._border)
+                    row = to_record.seen(site, want, value, self._adapter)
                     host.check(row.array.dtype)
                     rows.append(row)
                 if want.tensor and not isinstance(value, dict):
-                    records.append(handover.kept(site, want, self._border.to_numpy(value), at))
+                    records.append(to_record.kept(site, want, self._adapter.to_numpy(value), at))
                 if want.mean and site not in self._unaveraged:
                     self._average(site, value, at)
                 if want.change or want.reference:
-                    records.extend(self._compare(site, want, self._border.to_numpy(value), at))
+                    records.extend(self._compare(site, want, self._adapter.to_numpy(value), at))
             except Exception as error:  # one odd tensor must not cost the others
                 self._failed(f"{site}: {described(error)}")
                 self._unseen(site, described(error))
@@ -129,7 +130,7 @@ class Digest:
         )
         return blocks, records, samples
 
-    def _counted(self, at: Moment, rows: list[Seen], joined: list[tuple[Layout, Array]]) -> list[Block]:
+    def _counted(self, at: Moment, rows: list[HostTensor], joined: list[tuple[Layout, Array]]) -> list[Block]:
         """The stats of tensors handed out by themselves, and of those that were joined."""
         heads = tuple([row.head for row in rows] + [head for layout, _ in joined for head in layout.heads])
         if not heads:
@@ -149,7 +150,7 @@ class Digest:
         return [Block(at, self._heads.setdefault(heads, heads), tally.columns(), values)]
 
     def _layout(self, vector: Any, layout: Any, shown: Shown) -> tuple[Layout, Array]:
-        array, numbers = self._border.to_numpy(vector), self._border.to_numpy(layout)
+        array, numbers = self._adapter.to_numpy(vector), self._adapter.to_numpy(layout)
         key = numbers.tobytes(), array.dtype.name, shown.in_pass
         known = self._layouts.get(key)
         if known is None or known.wants is not shown.wants:
@@ -172,7 +173,7 @@ class Digest:
         try:
             with self.lock:
                 average = self.averages.setdefault(site, Average.empty())
-                handover.add_to_average(average, site, value, at, self._border)
+                to_record.add_to_average(average, site, value, at, self._adapter)
         except ValueError as error:  # it will not get better
             self._unaveraged.add(site)
             self._failed(f"{site} has no average: {error}")

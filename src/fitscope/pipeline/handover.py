@@ -1,15 +1,15 @@
-"""Where a tensor becomes a record: in this machine's memory, or partly inside the step.
+"""How tensors leave the step: as they are, thinned, joined, or reduced to statistics.
 
 On a CPU tensors leave the step without a copy and are reduced by the writer's thread. Of a large one of which only statistics
 are wanted some rows leave it (`sampling`), and small ones leave it joined to one vector, kept or not: what an output costs beside its
-bytes is then paid once. On an accelerator the step itself reduces them, and only a few numbers and the kept samples travel. Both
-halves of each way stand in this file, because they must agree; the rest of the code does not know which way was taken.
+bytes is then paid once. On an accelerator the step itself reduces them, and only a few numbers and the kept samples travel.
+
+`Finish` works inside the step, on the training thread. `Shown` is what it hands over. `to_record` reads that on the writer's thread; the
+rest of the code does not know which way was taken.
 """
 
 from __future__ import annotations
 
-import functools
-import math
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -18,9 +18,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from fitscope.plan.plan import LOSS, SAMPLE_LOSS, Want, Wants
-from fitscope.plan.sampling import as_rows, stride
-from fitscope.record import Head, Moment, Record
-from fitscope.reduce.average import Average
 from fitscope.sites import TRAIN, Site
 
 if TYPE_CHECKING:
@@ -32,8 +29,8 @@ Array = np.ndarray[Any, Any]
 JOINED = ""
 
 
-class Border(Protocol):
-    """What is asked of whoever made a tensor: an adapter, or anything like it."""
+class HostAdapter(Protocol):
+    """The part of an adapter that the pipeline needs: how to bring a tensor to the host."""
 
     def to_numpy(self, tensor: Any) -> Array: ...
 
@@ -115,7 +112,7 @@ class InStep(Finish):
             if want.stats:
                 found[name]["stats"] = in_step.pack(tensor)
             if want.tensor:
-                found[name]["tensor"] = _first(tensor, want, sites[name])
+                found[name]["tensor"] = first_samples(tensor, want, sites[name])
             if want.mean:
                 found[name]["moments"] = in_step.moments(tensor, batched=sites[name].batched)
         return found
@@ -144,7 +141,7 @@ def _number(name: str) -> int:
 # ---- outside of it -----------------------------------------------------------------------------------------
 
 
-class Part(NamedTuple):
+class Slot(NamedTuple):
     """A small tensor in a joined vector."""
 
     name: str
@@ -157,15 +154,15 @@ class Part(NamedTuple):
         return vector[self.start : self.end].reshape(self.shape)
 
 
-def parts(layout: Array) -> list[Part]:
+def slots(layout: Array) -> list[Slot]:
     """Which tensors a joined vector holds, and where."""
-    found: list[Part] = []
+    found: list[Slot] = []
     numbers, at, start = layout.tolist(), 0, 0
     while at < len(numbers):
         number, rank = numbers[at : at + 2]
         shape = tuple(numbers[at + 2 : at + 2 + rank])
         end = start + int(np.prod(shape, dtype=np.int64))
-        found.append(Part(_names[number], shape, start, end))
+        found.append(Slot(_names[number], shape, start, end))
         at, start = at + 2 + rank, end
     return found
 
@@ -209,112 +206,38 @@ class Shown:
             if found is not None:
                 yield *found, value
 
-    def values(self, border: Border) -> dict[str, Any]:
+    def values(self, adapter: HostAdapter) -> dict[str, Any]:
         """By name all that somebody may want to look at."""
         found: dict[str, Any] = {site: value for site, _, value in self.single() if site.place != SAMPLE_LOSS}
         for vector, layout in self.joined:
-            array = border.to_numpy(vector)
-            for part in parts(border.to_numpy(layout)):
-                where = self.wanted(part.name)
+            array = adapter.to_numpy(vector)
+            for slot in slots(adapter.to_numpy(layout)):
+                where = self.wanted(slot.name)
                 if where is not None:
-                    found[where[0]] = part.of(array)
+                    found[where[0]] = slot.of(array)
         return found
 
-    def nbytes(self, border: Border) -> int:
+    def nbytes(self, adapter: HostAdapter) -> int:
         """How much memory it holds."""
-        return sum(nbytes(value, border) for value in self.tensors.values())
+        return sum(nbytes(value, adapter) for value in self.tensors.values())
 
 
 OBJECT = 2_000  #: bytes that a tensor takes up beside its values, about
 
 
-def nbytes(value: Any, border: Border) -> int:
+def nbytes(value: Any, adapter: HostAdapter) -> int:
     """How much memory a harvested value holds."""
     if isinstance(value, Thin):
-        return nbytes(value.rows, border)
+        return nbytes(value.rows, adapter)
     if isinstance(value, dict):
-        return sum(nbytes(item, border) for item in value.values())
+        return sum(nbytes(item, adapter) for item in value.values())
     if isinstance(value, tuple | list):
-        return sum(nbytes(item, border) for item in value)
-    return border.nbytes(value) + OBJECT
+        return sum(nbytes(item, adapter) for item in value)
+    return adapter.nbytes(value) + OBJECT
 
 
-@functools.cache
-def _name_of(dtype: np.dtype[Any]) -> str:
-    """Its name, which NumPy takes 6 µs to find."""
-    return dtype.name
-
-
-class Seen(NamedTuple):
-    """A tensor on the host: the part of it that stats are to be of, and what it is of."""
-
-    head: Head
-    array: Array
-
-
-def seen(site: Site, want: Want, value: Any, border: Border) -> Seen:
-    """What was seen at a site, from what the step handed out: the whole tensor, or some rows."""
-    if isinstance(value, Thin):
-        array = border.to_numpy(value.rows)
-        shape = tuple(int(n) for n in border.to_numpy(value.shape))
-    else:
-        array = value if isinstance(value, np.ndarray) else border.to_numpy(value)
-        shape = array.shape
-        if want.sampled:
-            rows, length = as_rows(shape, batched=site.batched)
-            step = stride(rows, length)
-            if step > 1:
-                array = np.ascontiguousarray(array.reshape(rows, length)[::step])
-    return Seen(Head(site, shape, _name_of(array.dtype), site.batched and len(shape) > 0), array)
-
-
-def one_loss(array: Array) -> Array:
-    """The loss of a batch is one number. Of a loss that was not reduced, and is one for each sample, it is the mean."""
-    return array if array.ndim == 0 else np.asarray(array.mean(dtype=np.float64), array.dtype)
-
-
-def kept(site: Site, want: Want, array: Array, at: Moment) -> Record:
-    """The record of what is kept of a whole tensor, without stats."""
-    tensor = _first(array, want, site)
-    if tensor.nbytes < array.nbytes:
-        tensor = tensor.copy()  # a view would hold on to the whole tensor
-    return Record(site, at, array.shape, _name_of(array.dtype), None, tensor, site.batched and array.ndim > 0)
-
-
-def reduced(site: Site, want: Want, value: Mapping[str, Any], at: Moment, border: Border) -> Record:
-    """The record of what a step has reduced itself."""
-    from fitscope.reduce import in_step
-
-    shape = tuple(int(n) for n in border.to_numpy(value["shape"]))
-    dtype = border.to_numpy(value["like"]).dtype
-    stats = in_step.unpack([border.to_numpy(part) for part in value["stats"]]) if want.stats else None
-    tensor = border.to_numpy(value["tensor"]) if want.tensor else None
-    return Record(site, at, shape, dtype.name, stats, tensor, site.batched and len(shape) > 0)
-
-
-def add_to_average(average: Average, site: Site, value: Any, at: Moment, border: Border) -> None:
-    """Adds what the step handed out to a running average."""
-    if isinstance(value, dict):
-        shape = border.to_numpy(value["shape"])
-        mean, m2 = (border.to_numpy(part) for part in value["moments"])
-        average.add_moments(mean, m2, int(shape[0]) if site.batched and len(shape) else 1, at.step)
-    else:
-        array = border.to_numpy(value)
-        average.add(array, at.step, site.batched and array.ndim > 0)
-
-
-def tensor_of(value: Any, border: Border) -> Array | None:
-    """The values themselves, where the step handed all of them out."""
-    if isinstance(value, Thin):
-        rows = border.to_numpy(value.rows)
-        shape = tuple(border.to_numpy(value.shape).tolist())
-        return rows.reshape(shape) if rows.size == math.prod(shape) else None
-    if isinstance(value, dict):
-        return border.to_numpy(value["tensor"]) if "tensor" in value else None
-    return value if isinstance(value, np.ndarray) else border.to_numpy(value)
-
-
-def _first(tensor: Any, want: Want, site: Site) -> Any:
+def first_samples(tensor: Any, want: Want, site: Site) -> Any:
+    """The samples of a tensor that are kept."""
     return (
         tensor[: want.samples] if want.samples is not None and site.batched and len(tensor.shape) else tensor
     )

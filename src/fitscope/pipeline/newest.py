@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from fitscope.errors import WatchError, one_of
-from fitscope.pipeline.handover import Border, tensor_of
+from fitscope.pipeline.handover import HostAdapter
+from fitscope.pipeline.to_record import tensor_of
 from fitscope.record import Moment
 
 
@@ -19,16 +20,16 @@ class Batch(Mapping[str, np.ndarray[Any, Any]]):
     write to it.
     """
 
-    def __init__(self, at: Moment, values: Mapping[str, Any], border: Border) -> None:
+    def __init__(self, at: Moment, values: Mapping[str, Any], adapter: HostAdapter) -> None:
         self.step, self.epoch, self.batch = at.step, at.epoch, at.batch
         self._values = values
-        self._border = border
+        self._adapter = adapter
 
     def __getitem__(self, site: str) -> np.ndarray[Any, Any]:
         value = self._values.get(site)
         if value is None:
             raise WatchError("a site of the newest captured batch", repr(site), one_of(self._values, site))
-        array = tensor_of(value, self._border)
+        array = tensor_of(value, self._adapter)
         if array is None:
             raise WatchError(
                 "a site whose tensor was kept",

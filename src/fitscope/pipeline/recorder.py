@@ -1,4 +1,4 @@
-"""From captures to a run: the open run, the queue before it, what went wrong, and what it cost.
+"""From captures to a run: the open run, the queue before it, and how both end.
 
 A recorder knows nothing of models and steps. Whoever watches a training (a `Recording` for Keras, a session for TF1) hands it
 captures and tells it how the training ended; it opens the run when its first step is known, works on another thread, and is finished
@@ -11,54 +11,34 @@ from __future__ import annotations
 import sys
 import threading
 import time
-import warnings
 import weakref
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fitscope.errors import FitscopeWarning
 from fitscope.pipeline import signals
+from fitscope.pipeline.costs import Costs
 from fitscope.pipeline.digest import Digest
-from fitscope.pipeline.handover import Border, Shown
+from fitscope.pipeline.ending import UNKNOWN, Ending
+from fitscope.pipeline.epoch_logs import EpochLogs
+from fitscope.pipeline.handover import HostAdapter, Shown
 from fitscope.pipeline.queue import Transport
 from fitscope.pipeline.sample_loss import SampleLosses
 from fitscope.pipeline.sinks import Make, Sinks
 from fitscope.pipeline.standing import Standings
-from fitscope.plan.budget import Budget, Spent, Time, Timing
-from fitscope.record import Moment
+from fitscope.pipeline.troubles import Troubles
+from fitscope.record import Block, Moment, Record, Samples
 from fitscope.reduce import host
 from fitscope.reduce.average import Average
-from fitscope.schedule import Turn
-from fitscope.shield import shield
+from fitscope.sites import Site
 from fitscope.store import RunWriter, interval
 
 if TYPE_CHECKING:
     from fitscope.capture.leaving import Frame
 
+LOG_BYTES = 200  #: of one number of the logs of an epoch, in the queue
 LOOK = 0.1  #: seconds between two looks whether an exception has ended the training
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """How a training ended. Not the exception itself: that would keep alive all that its traceback knows, the training too."""
-
-    status: str
-    by_what: str | None
-
-    @classmethod
-    def by(cls, error: BaseException | None) -> Ending:
-        if error is None:
-            return UNKNOWN
-        by_hand = isinstance(error, KeyboardInterrupt | SystemExit)
-        text = f"{type(error).__name__}: {error}".removesuffix(": ")
-        return cls("interrupted" if by_hand else "failed", text)
-
-
-COMPLETE = Ending("complete", None)
-UNKNOWN = Ending("interrupted", "unknown: nothing reported how the training ended")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +48,9 @@ class Capture:
     at: Moment
     shown: Shown
 
+    def names(self) -> list[Site]:
+        return self.shown.names()
+
 
 class Recorder:
     """One run being written, from its first captured step until it ends, however it ends."""
@@ -75,7 +58,7 @@ class Recorder:
     def __init__(
         self,
         open_run: Callable[[int], RunWriter],
-        border: Border,
+        adapter: HostAdapter,
         *,
         memory: int,
         when_full: str,
@@ -86,33 +69,25 @@ class Recorder:
         self.finished = False
         self.stopped = False  #: nothing more is recorded: the run could not be made, or is full
         self.trainer = threading.current_thread()  #: that hands over
-        self.first_calls: Callable[[], list[float]] = list  #: seconds, of steps that were compiled
-        self.proofs: Callable[[], list[float]] = list  #: seconds, of steps that were proofs of identity
         self.leaving: Callable[[], None] = lambda: None  #: called once, when the training ends
-        self.budget: Budget | None = None  #: that decides how often to capture
-        self.steps = 0  #: begun, captured or not
+        self.costs = Costs(self.failed)  #: of the training and of watching it
         self.identity = Standings()  #: whether watching changed anything
         self._open_run = open_run  # start step -> RunWriter
-        self._border = border
+        self._adapter = adapter
         self._memory, self._when_full = memory, when_full
         self._digest = Digest(
-            border,
+            adapter,
             self.failed,
             None if samples is None else lambda: samples(self._no_samples),
             self.unseen,
         )
         self._sinks = Sinks(sinks or {}, self.failed)
-        self._transport: Transport[Capture] | None = None
-        self._errors: list[tuple[str, str]] = []  # not told yet: what kind of error, and its text
-        self._told: Counter[str] = Counter()
-        self._texts: dict[str, str] = {}  # by kind
-        self._early: list[str] = []  # from before there was a run
+        self._transport: Transport[Capture | EpochLogs] | None = None
+        self._troubles = Troubles()
+        self._early: list[str] = []  # errors from before there was a run
         self._unseen: dict[str, str] = {}
         self._seen: set[str] = set()  # that are not unseen, whatever another kind of step says
-        self._dropped: Counter[str] = Counter()
         self._checkpoints: list[dict[str, Any]] = []
-        self._began = time.perf_counter(), time.process_time()
-        self._captured, self._thread_seconds = 0, 0.0
         self._raised: Ending | None = None
         self._frame: Frame | None = None  # in which the training runs
         self._flush_at = 0.0
@@ -135,7 +110,7 @@ class Recorder:
                 self.writer.note(error=text)
             if self._checkpoints:
                 self.writer.note(checkpoints=list(self._checkpoints))
-            self._transport = Transport(
+            self._transport = self.costs.transport = Transport(
                 self._work,
                 self._idle,
                 self._on_error,
@@ -143,7 +118,7 @@ class Recorder:
                 when_full=self._when_full,
                 start=self._start,
                 end=self._end,
-                skipped=lambda capture: self._dropped.update(capture.shown.names()),
+                skipped=lambda item: self._troubles.dropped.update(item.names()),
                 owner=self,
             )
             signals.listen()
@@ -153,7 +128,7 @@ class Recorder:
     @property
     def disturbed(self) -> bool:
         """Whether there is something to tell, or the newest captured step raised."""
-        return bool(self._errors) or self.raised is not None
+        return bool(self._troubles.new) or self.raised is not None
 
     @property
     def raised(self) -> Ending | None:
@@ -171,48 +146,18 @@ class Recorder:
         assert self._transport is not None
         if self.finished:  # the process is about to end
             return
-        if self._transport.put(Capture(at, shown), shown.nbytes(self._border)):
-            self._captured += 1
+        if self._transport.put(Capture(at, shown), shown.nbytes(self._adapter)):
+            self.costs.captured += 1
         elif not self.finished:  # a signal may have ended the run just now: this step is none of it any more
-            self._dropped.update(shown.names())
+            self._troubles.dropped.update(shown.names())
 
-    def weigh(self, turns: Sequence[Turn], captured: int, tapped: int) -> Timing | None:
-        """Tells the budget of steps that are about to run: in so many of them something is captured, or looked at, because of it.
-
-        What times them, if they are to be.
-        """
-        if self.budget is None or not self.budget.next(turns[0].step, len(turns), captured, tapped):
-            return None
-        ready = (
-            self._transport is None or self._transport.ready
-        )  # else the process is busy with getting the kernel ready
-        return Timing(self._start_timed, self._stop_timed) if ready else None
-
-    def _start_timed(self) -> None:
-        self._timed(lambda budget: budget.start(self._spent()))
-
-    def _stop_timed(self) -> None:
-        self._timed(lambda budget: budget.stop(self._spent()))
-
-    def _timed(self, act: Callable[[Budget], None]) -> None:
-        """This runs around the user's own step: an error of ours ends our timing, not the training."""
-        assert self.budget is not None
-        trouble = self.budget.trouble
-        try:
-            act(self.budget)
-        except Exception as error:
-            self.failed(error)
-        if self.budget.trouble is not trouble:
-            _warn(f"fitscope cannot keep its budget: {self.budget.trouble}")
-
-    def _spent(self) -> Spent:
-        transport = self._transport
-        return Spent(
-            Time(time.perf_counter(), time.process_time()),
-            transport.cpu if transport is not None else 0.0,
-            transport.waited if transport is not None else 0.0,
-            len(self.first_calls()) + len(self.proofs()),
-        )
+    def epoch_logs(self, at: Moment, logs: Mapping[str, Any]) -> None:
+        """Hands over what Keras says of the epoch that just ended."""
+        said = EpochLogs(at, dict(logs))
+        if self._transport is None or self.finished or not said.logs:
+            return
+        if not self._transport.put(said, LOG_BYTES * len(said.logs)) and not self.finished:
+            self._troubles.dropped.update(said.names())
 
     def average(self, site: str) -> Average | None:
         """The running average of a site over all that was captured so far, as a copy; None if it has none."""
@@ -233,15 +178,6 @@ class Recorder:
         if self.writer is not None:
             self.writer.note(checkpoints=list(self._checkpoints))
 
-    @contextmanager
-    def measured(self) -> Iterator[None]:
-        """What happens in this block on the training thread is our cost."""
-        began = time.thread_time()
-        try:
-            yield
-        finally:
-            self._thread_seconds += time.thread_time() - began
-
     def unseen(self, site: str, why: str | None) -> None:
         """Something that was asked for is not recorded, and why; None if it is, after all."""
         if why is None:
@@ -260,11 +196,8 @@ class Recorder:
         self.unseen(site, why)
 
     def failed(self, error: BaseException | str) -> None:
-        """Keeps what went wrong; `tell` says it."""
-        text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
-        # A full disk says the same of one file after the other.
-        kind = f"errno {error.errno}" if isinstance(error, OSError) and error.errno is not None else text
-        self._errors.append((kind, text))
+        """Keeps what went wrong, in the run too; `tell` reports it."""
+        text = self._troubles.add(error)
         if self.writer is not None:
             self.writer.note(error=text)
         else:
@@ -272,25 +205,7 @@ class Recorder:
 
     def tell(self, *, last: bool = False) -> None:
         """Warns of new errors, of each kind once, and of all of them again at the end."""
-        if not self._errors and not last:
-            return
-        new, self._errors = self._errors, []
-        fresh = {kind: text for kind, text in reversed(new) if kind not in self._told}
-        self._told.update(kind for kind, _ in new)
-        self._texts.update(fresh)
-        for text in fresh.values():
-            _warn(f"fitscope could not observe everything, training goes on. {text}")
-        if last and self._told.total() > len(fresh):
-            worst = "; ".join(
-                f"{self._texts[kind]} ({n}×)" if n > 1 else self._texts[kind]
-                for kind, n in self._told.most_common(3)
-            )
-            _warn(f"fitscope met {self._told.total()} errors in this training: {worst}")
-        if last and self._dropped:
-            _warn(
-                f"fitscope dropped {self._dropped.total()} records because its queue was full; "
-                "see run.dropped, or give Scope more `memory`"
-            )
+        self._troubles.tell(last=last)
 
     # ---- the end -----------------------------------------------------------------------------------------
 
@@ -368,9 +283,16 @@ class Recorder:
         self._sinks.open(self.writer)
         host.warm_up()
 
-    def _work(self, capture: Capture) -> None:
+    def _work(self, item: Capture | EpochLogs) -> None:
         assert self.writer is not None
-        blocks, records, samples = self._digest.take(capture.at, capture.shown)
+        blocks: list[Block]
+        records: list[Record] = []
+        samples: list[Samples] = []
+        if isinstance(item, EpochLogs):
+            block = item.block()
+            blocks = [] if block is None else [block]
+        else:
+            blocks, records, samples = self._digest.take(item.at, item.shown)
         try:
             self.writer.write(records, samples, blocks)
         finally:
@@ -388,7 +310,7 @@ class Recorder:
         try:
             self._flush()
         finally:
-            pause = interval(time.perf_counter() - self._began[0])
+            pause = interval(self.costs.wall)
             self._flush_at = time.monotonic() + pause
         return LOOK if looking else pause
 
@@ -424,48 +346,23 @@ class Recorder:
         for site, average in self._digest.averages.items():
             self.writer.average(site, average)
 
-    def _on_error(self, error: Exception, _: Capture | None) -> None:
+    def _on_error(self, error: Exception, _: Capture | EpochLogs | None) -> None:
         self.failed(error)
 
     def _note(self) -> None:
         assert self.writer is not None  # the transport may be: its thread runs before we have it
         self.writer.note(
-            overhead=self.overhead(),
-            dropped=dict(self._dropped),
+            overhead=self.costs.describe(),
+            dropped=dict(self._troubles.dropped),
             unseen=dict(self._unseen),
-            identity=self.identity.describe(self._captured),
+            identity=self.identity.describe(self.costs.captured),
         )
-
-    def overhead(self) -> dict[str, Any]:
-        """What observing has cost so far. Shares are of the CPU time of the whole process since the training began."""
-        wall, cpu = (
-            now() - then
-            for now, then in zip((time.perf_counter, time.process_time), self._began, strict=True)
-        )
-        transport = self._transport
-        return {
-            "steps": self.steps,
-            "captured": self._captured,
-            "wall_seconds": wall,
-            "cpu_seconds": cpu,
-            "training_thread_seconds": self._thread_seconds,
-            "writer_seconds": transport.cpu if transport else 0.0,
-            "warm_up_seconds": transport.start_cpu if transport else 0.0,
-            "waited_seconds": transport.waited if transport else 0.0,
-            "first_call_seconds": self.first_calls(),
-            "proof_seconds": sum(self.proofs()),
-            "queue_peak_bytes": transport.peak if transport else 0,
-            **({"budget": self.budget.describe()} if self.budget is not None else {}),
-            "cpu_share": (self._thread_seconds + (transport.cpu if transport else 0.0)) / cpu if cpu else 0.0,
-        }
-
-
-def _warn(text: str) -> None:
-    warnings.warn(text, FitscopeWarning, stacklevel=3)
 
 
 def _owner_gone(reference: weakref.ref[Recorder]) -> None:
     recorder = reference()
     if recorder is not None and not recorder.finished:
-        with shield(recorder.failed):
+        try:
             recorder.abandon(sys.exc_info()[1], wait=False)
+        except Exception as error:  # nothing of ours is raised out of a finalizer
+            recorder.failed(error)

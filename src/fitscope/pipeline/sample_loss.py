@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from fitscope.pipeline.handover import Border
+from fitscope.pipeline.handover import HostAdapter
 from fitscope.record import Moment, Samples
 from fitscope.sites import Site
 
@@ -29,10 +29,12 @@ Groups = Mapping[str, Mapping[str, Any]]  #: parts of the samples ("y", "mask", 
 class SampleLosses:
     """Takes apart what a step showed of its samples."""
 
-    def __init__(self, model: Any, ids: str | None, border: Border, note: Callable[[str, str], None]) -> None:
+    def __init__(
+        self, model: Any, ids: str | None, adapter: HostAdapter, note: Callable[[str, str], None]
+    ) -> None:
         self._model = model
         self._ids = ids
-        self._border = border
+        self._adapter = adapter
         self._tell = note  # of a site, why it is not what it might be
         self._told: set[tuple[str, str]] = set()
         self._site = Site("sample_loss")
@@ -67,7 +69,7 @@ class SampleLosses:
                 self._note(f"the loss {name!r} is one number for the whole batch, not one for each sample")
                 continue
             weight, mask, y, y_pred = (
-                None if (tensor := of(part)) is None else self._border.to_numpy(tensor)
+                None if (tensor := of(part)) is None else self._adapter.to_numpy(tensor)
                 for part in ("sample_weight", "mask", "y", "y_pred")
             )
             shares = _shares(elements, weight, mask, getattr(loss, "reduction", None))
@@ -91,7 +93,7 @@ class SampleLosses:
         from keras import ops
 
         given = (ops.convert_to_tensor(tensor, dtype=loss.dtype) for tensor in (y, y_pred))
-        return self._border.to_numpy(loss.call(*given))
+        return self._adapter.to_numpy(loss.call(*given))
 
     def _identities(self, inputs: Mapping[str, Any]) -> list[str] | None:
         if self._ids is not None and "/" + self._ids not in inputs:
@@ -99,8 +101,8 @@ class SampleLosses:
             self._note(f"there is no input {self._ids!r} to know the samples by; the inputs are {there}")
             return None
         if self._ids is not None:
-            return [_text(row) for row in self._border.to_numpy(inputs["/" + self._ids])]
-        arrays = [np.ascontiguousarray(self._border.to_numpy(tensor)) for tensor in inputs.values()]
+            return [_text(row) for row in self._adapter.to_numpy(inputs["/" + self._ids])]
+        arrays = [np.ascontiguousarray(self._adapter.to_numpy(tensor)) for tensor in inputs.values()]
         n = min((len(array) for array in arrays), default=0)
         return [_hash(array[i] for array in arrays) for i in range(n)] or None
 

@@ -31,20 +31,20 @@ class Standings:
     def __init__(self) -> None:
         self._newest: dict[tuple[str, Hashable], Standing] = {}
 
-    def learn(self, phase: str, program: Hashable, standing: Standing) -> None:
+    def learn(self, in_pass: str, program: Hashable, standing: Standing) -> None:
         """What is known of a program now; cheap if it is what was known before."""
-        self._newest[phase, program] = standing
+        self._newest[in_pass, program] = standing
 
     def describe(self, captured: int) -> dict[str, dict[str, Any]]:
-        """For the run: of each phase the worst status, at which steps it was proven, and why it is what it is."""
+        """For the run: of each pass the worst status, at which steps it was proven, and why it is what it is."""
         found: dict[str, dict[str, Any]] = {}
         known = list(self._newest.items())  # the training thread may learn while the writer describes
         if captured and not known:
             known = [(("train", None), UNCOMPARED)]
-        for phase in dict.fromkeys(phase for (phase, _), _ in known):
-            some = [standing for (of, _), standing in known if of == phase]
+        for in_pass in dict.fromkeys(in_pass for (in_pass, _), _ in known):
+            some = [standing for (of, _), standing in known if of == in_pass]
             status = next(word for word in self._WORST if any(s.status == word for s in some))
-            found[phase] = {
+            found[in_pass] = {
                 "status": status,
                 "steps": sorted({step for s in some for step in s.steps}),
                 "why": "; ".join(dict.fromkeys(s.why for s in some if s.why and s.status == status)),

@@ -18,7 +18,7 @@ from fitscope.plan.anatomy import Anatomy
 from fitscope.plan.selection import is_input, select, shown
 from fitscope.schedule import Schedule, Turn
 from fitscope.sites import Place
-from fitscope.watch import LAYER_KINDS, PHASES, Watch, several
+from fitscope.watch import KINDS_IN, LAYER_KINDS, Watch, several
 
 Watches = frozenset[int]  #: of a plan, by index
 
@@ -119,7 +119,7 @@ class Plan:
     places: tuple[frozenset[Place], ...]  #: one set per watch
     on: tuple[tuple[str, ...], ...]  #: parts of fit, one per watch
     _wants: dict[tuple[Watches, str], Wants] = field(default_factory=dict, repr=False)
-    _phases: dict[str, list[tuple[Schedule, Watches]]] = field(default_factory=dict, repr=False)
+    _passes: dict[str, list[tuple[Schedule, Watches]]] = field(default_factory=dict, repr=False)
 
     def same(self, other: Plan) -> bool:
         """Whether both want the same of one model. When they want it does not matter."""
@@ -132,7 +132,7 @@ class Plan:
     @property
     def on_validation(self) -> bool:
         """Whether anything of a validation is wanted."""
-        return bool(self._in_phase("validation"))
+        return bool(self._in_pass("validation"))
 
     def due(self, turn: Turn) -> Due:
         """The watches due at this turn; `NOTHING` itself if there are none."""
@@ -147,11 +147,11 @@ class Plan:
     def rest(self, step: int) -> int:
         """For how many steps after this one, of a training, nothing is due, at least."""
         ahead = 1 if self._compares else 0  # the batch before is looked at too
-        return min((s.rest(step) for s, _ in self._in_phase("train")), default=sys.maxsize) - ahead
+        return min((s.rest(step) for s, _ in self._in_pass("train")), default=sys.maxsize) - ahead
 
     def _due(self, turn: Turn) -> tuple[Watches, Watches]:
         now = if_last = self._none
-        for schedule, watches in self._in_phase(turn.phase):
+        for schedule, watches in self._in_pass(turn.in_pass):
             answer = schedule.due(turn)
             if answer is True:
                 now |= watches
@@ -159,21 +159,21 @@ class Plan:
                 if_last |= watches
         return now, if_last
 
-    def _in_phase(self, phase: str) -> list[tuple[Schedule, Watches]]:
-        """When something is due in a phase, and which watches that has something to show of: each schedule once."""
-        if phase not in self._phases:
-            fit = phase in ("train", "validation")
+    def _in_pass(self, in_pass: str) -> list[tuple[Schedule, Watches]]:
+        """When something is due in a pass, and which watches that has something to show of: each schedule once."""
+        if in_pass not in self._passes:
+            fit = in_pass in ("train", "validation")
             found: dict[int, tuple[Schedule, Watches]] = {}
             for i, (watch, schedule, on) in enumerate(
                 zip(self.watches, self.schedules, self.on, strict=True)
             ):
-                if (watch.of or watch.kind) in PHASES[phase] and (phase in on or not fit):
+                if (watch.of or watch.kind) in KINDS_IN[in_pass] and (in_pass in on or not fit):
                     # A pass is shown whole unless the watch itself says when: the scope's `every` counts training steps.
-                    when = schedule if phase == "train" else watch.every or _ALWAYS
+                    when = schedule if in_pass == "train" else watch.every or _ALWAYS
                     known = found.get(id(when), (when, self._none))
                     found[id(when)] = when, known[1] | {i}
-            self._phases[phase] = list(found.values())
-        return self._phases[phase]
+            self._passes[in_pass] = list(found.values())
+        return self._passes[in_pass]
 
     _none: ClassVar[Watches] = frozenset()
 
@@ -191,25 +191,25 @@ class Plan:
     def _compares(self) -> Watches:
         return frozenset(i for i, watch in enumerate(self.watches) if watch.kind == "changes")
 
-    def wants(self, due: Watches, phase: str = "train") -> Wants:
+    def wants(self, due: Watches, in_pass: str = "train") -> Wants:
         """What is wanted where, when these watches are due. The same few sets come again at every step."""
-        if (due, phase) in self._wants:
-            return self._wants[due, phase]
-        found = self._wants[due, phase] = Wants()
+        if (due, in_pass) in self._wants:
+            return self._wants[due, in_pass]
+        found = self._wants[due, in_pass] = Wants()
         for i in sorted(due):
             want = _want(self.watches[i])
             for place in self.places[i]:
-                if place[0] in PHASES[phase] or place in BESIDE:
+                if place[0] in KINDS_IN[in_pass] or place in BESIDE:
                     found.add(place, _ITS_VALUE if place in BESIDE else want)
         return found
 
-    def items(self, due: Due, watches: Watches, phase: str) -> Wants:
+    def items(self, due: Due, watches: Watches, in_pass: str) -> Wants:
         """What is wanted where at one turn for some of the watches due, and what the next turn needs of it."""
         compared = due.next & self._compares
         if not compared:
-            return self.wants(watches, phase)
-        found = Wants(self.wants(watches, phase))
-        for place in self.wants(compared, phase):
+            return self.wants(watches, in_pass)
+        found = Wants(self.wants(watches, in_pass))
+        for place in self.wants(compared, in_pass):
             found.add(place, _REFERENCE)
         return found
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from fitscope.read.parts import Held, Part
+from fitscope.read.parts import Part, TailRows
 from fitscope.read.run import Run
 
 
@@ -52,7 +52,7 @@ class Follow:
             # Each site has its rows in the order they came, so what was taken of it comes first.
             counts: Counter[str] = Counter()
             for part in some:
-                assert isinstance(part.source, Held)
+                assert isinstance(part.source, TailRows)
                 counts += part.source.counted()
             rest = whole.without(counts)
             found.append(Exchange(whole, some, rest))

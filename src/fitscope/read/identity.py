@@ -54,10 +54,10 @@ def identity_of(statuses: Iterable[Mapping[str, Any]]) -> Identity:
     for status in statuses:
         document = status.get("identity")
         empty = empty or document == {}
-        for phase, one in document.items() if isinstance(document, Mapping) else ():
+        for in_pass, one in document.items() if isinstance(document, Mapping) else ():
             if isinstance(one, Mapping) and one.get("status") in WORDS:
                 steps = [int(step) for step in one.get("steps") or ()]
-                parts.setdefault(str(phase), []).append(
+                parts.setdefault(str(in_pass), []).append(
                     Identity(one["status"], steps, str(one.get("why") or ""))
                 )
     if not parts:
@@ -65,7 +65,7 @@ def identity_of(statuses: Iterable[Mapping[str, Any]]) -> Identity:
         nothing = Identity("proven" if empty else "not provable", why=why)
         nothing.known = False
         return nothing
-    passes = {phase: _worst(some) for phase, some in parts.items()}
+    passes = {in_pass: _worst(some) for in_pass, some in parts.items()}
     whole = _worst(list(passes.values()))
     whole.passes = passes
     return whole

@@ -8,13 +8,14 @@ warned about once. Not thread-safe: open the run once per thread.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from fitscope.errors import FitscopeWarning, RunError, one_of
 from fitscope.read.damage import Damage
-from fitscope.read.following import Following
 from fitscope.read.identity import Identity, identity_of
+from fitscope.read.state import RunState
 from fitscope.reduce.average import Average
 from fitscope.reduce.stats import NAMES
 from fitscope.sites import abbreviates, pass_of
@@ -26,6 +27,9 @@ if TYPE_CHECKING:  # what only some calls need is imported by those
     import pyarrow as pa
     import xarray as xr
 
+    from fitscope.diagnose import Findings, Rule
+    from fitscope.diagnose.expect import Expectation
+    from fitscope.diagnose.thresholds import Given
     from fitscope.read.stored import Array
     from fitscope.read.tensors import Captures
     from fitscope.show.plot import Plot
@@ -129,9 +133,38 @@ class Run:
         return self._newest("model")
 
     @property
+    def configuration(self) -> dict[str, Any]:
+        """How the model was set up and trained, in the newest attempt: layers, outputs, losses, optimizer, `fit`."""
+        return dict(self._newest("configuration") or {})
+
+    @property
     def plan(self) -> Any:
         """What was watched, in the newest attempt."""
         return self._newest("plan")
+
+    def findings(
+        self,
+        *,
+        rules: Iterable[Rule | str] | None = None,
+        ignore: Iterable[str] = (),
+        thresholds: Given = None,
+        expect: Expectation | Iterable[Expectation] | None = None,
+    ) -> Findings:
+        """What is wrong, where, since when, and what to do about it: the worst first.
+
+        Args:
+            rules: Which rules to apply, by name, or your own; by default `fs.RULES`.
+            ignore: Names of rules to leave out.
+            thresholds: Changes to `fitscope.diagnose.THRESHOLDS`, as a dict or the path of a TOML file.
+            expect: What is meant to be so: `fs.expect("frozen base", layers="base*")`, or several in a list.
+        """
+        from fitscope.diagnose import diagnose
+        from fitscope.read.evidence import evidence_of
+
+        self._now.look()
+        evidence = evidence_of(self, self._now.stats)
+        self._now.damaged.warn()
+        return diagnose(evidence, rules=rules, ignore=ignore, thresholds=thresholds, expect=expect)
 
     @property
     def damaged(self) -> list[Damage]:
@@ -329,8 +362,8 @@ class Run:
         """The full name of a site: `weights/kernel` finds `weights/dense/kernel` if only that fits."""
         return self._resolve(site, self.sites, "a site")
 
-    def _follow(self, objects: Objects) -> Following:
-        return Following(objects, self.id, self.info.get("format", schema.FORMAT))
+    def _follow(self, objects: Objects) -> RunState:
+        return RunState(objects, self.id, self.info.get("format", schema.FORMAT))
 
     # ---- from the parts to the whole ----------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from fitscope.read.damage import DamageReport
-from fitscope.read.parts import Held, Part, Stored
+from fitscope.read.parts import Part, Stored, TailRows
 from fitscope.store import schema, tail
 from fitscope.store._base import Objects
 from fitscope.store.places import is_local
@@ -110,7 +110,7 @@ class Table:
                 # named so that they come after all parts
                 whole = f"{folder}/{self.name}/{part}"
                 name = f"{whole}+{len(known.parts):04d}"
-                held = Held(batches)
+                held = TailRows(batches)
                 known.parts.append(Part(held, name, end, self.form, becomes=whole, older=self._older))
 
     def _drop_tail(self, folder: str) -> None:
@@ -200,7 +200,7 @@ class Table:
 
     def waiting(self) -> pa.Table:
         """The rows that are not in a part yet."""
-        tables = [part.read(self.form.names) for part in self.parts if isinstance(part.source, Held)]
+        tables = [part.read(self.form.names) for part in self.parts if isinstance(part.source, TailRows)]
         return pa.concat_tables([self.form.empty_table(), *(table.cast(self.form) for table in tables)])
 
     def _load(self, parts: Iterable[Part], columns: Sequence[str], site: str | None = None) -> None:

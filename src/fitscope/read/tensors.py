@@ -29,7 +29,7 @@ BLOCK_BYTES = 64 << 20  #: of a pass that are read at once
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Share:
     """One array's share: its `row[i]` is part of the capture `place[i]` of the run, from sample `offset[i]` on."""
 
     array: StoredArray
@@ -85,7 +85,7 @@ class Captures:
             sizes.append(offset)
         self.size = np.array(sizes, np.int64)  # along the second axis of the whole, if it is one of samples
         self.pieces = [
-            Piece(array, *(np.array(column) for column in zip(*rows, strict=True)))
+            Share(array, *(np.array(column) for column in zip(*rows, strict=True)))
             for array, rows in pieces.values()
         ]
 

@@ -14,8 +14,8 @@ from typing import Any
 import uvicorn
 
 from fitscope.errors import StoreError
+from fitscope.show.app import TICK, app
 from fitscope.show.guard import Guard
-from fitscope.show.server import TICK, app
 from fitscope.store import Objects
 
 Path = str | os.PathLike[str] | Objects

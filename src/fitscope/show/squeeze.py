@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from fitscope.show.data.series import extremes
+
 Array = np.ndarray[Any, Any]
 
 #: The marks, the worse the higher.
@@ -81,10 +83,8 @@ def shares(count: int, columns: int) -> list[slice]:
     return [slice(a, max(b, a + 1)) for a, b in itertools.pairwise(starts)]
 
 
-def extremes(values: Array, columns: int) -> tuple[Array, Array]:
-    """The smallest and the largest value of each column; NaN where there is none."""
-    values = np.where(np.isfinite(values), values, np.nan)
-    parts = [values[part] for part in shares(len(values), columns)] if len(values) else []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # a column with no number in it
-        return np.array([np.nanmin(p) for p in parts]), np.array([np.nanmax(p) for p in parts])
+def squeezed(values: Array, columns: int) -> tuple[Array, Array]:
+    """The lowest and the highest value of each column; NaN where there is none."""
+    if not len(values):
+        return np.empty(0), np.empty(0)
+    return extremes(values, np.array([share.start for share in shares(len(values), columns)]))

@@ -18,13 +18,13 @@ from rich.table import Table
 from rich.text import Text
 
 from fitscope.read import Run
-from fitscope.show.data.cost import cadence
+from fitscope.show.data.cost import cadence, percent
 from fitscope.show.data.facts import Finding
 from fitscope.show.data.gather import Gathered
 from fitscope.show.data.rows import Row
 from fitscope.show.overview import Overview
 from fitscope.show.squeeze import INF, MISSING, NAN, VALUE, Array, Grid
-from fitscope.show.text import Pen, clean, curve, legend, meaning, number, percent, span, spectrogram, trend
+from fitscope.show.text import Pen, clean, curve, legend, meaning, number, span, spectrogram, trend
 
 #: Status → sign and style. Severity has a symbol as well as a colour.
 STATUS = {

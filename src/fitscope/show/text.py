@@ -21,7 +21,8 @@ from rich.style import Style
 from rich.text import Text
 
 from fitscope.show.colour import COLOURS, SCALE, colour, rgb, viridis
-from fitscope.show.squeeze import INF, MISSING, NAN, VALUE, Array, Grid, extremes, log10, shares
+from fitscope.show.data.cost import percent
+from fitscope.show.squeeze import INF, MISSING, NAN, VALUE, Array, Grid, log10, shares, squeezed
 
 WORDS = {NAN: "NaN", INF: "Inf", MISSING: "not recorded"}
 
@@ -74,18 +75,6 @@ def number(value: float) -> str:
     if 1e-3 <= abs(value) < 1e3:
         return f"{value:.3g}"
     return f"{value:.0f}" if 1e3 <= abs(value) < 1e4 else f"{value:.1e}"
-
-
-def percent(share: float) -> str:
-    """`0.4 %`, `12 %`; nothing is called 0 % or 100 % that is not."""
-    if not math.isfinite(share):
-        return "–"
-    if 0 < share < 0.001:
-        return "<0.1 %"
-    if 0.999 < share < 1:
-        return ">99.9 %"
-    digits = 1 if 0 < share < 0.1 or 0.99 < share < 1 else 0
-    return f"{share * 100:.{digits}f} %"
 
 
 def meaning(kind: str, value: float) -> str:
@@ -178,7 +167,7 @@ def curve(values: Any, width: int, height: int, pen: Pen, style: str = "cyan") -
     log = len(real) > 0 and bool(real.min() > 0) and float(real.max() / real.min()) > 30
     with np.errstate(divide="ignore", invalid="ignore"):
         drawn = np.log10(numbers) if log else numbers
-    low, high = extremes(drawn, 2 * width if pen.unicode else width)
+    low, high = squeezed(drawn, 2 * width if pen.unicode else width)
     found = np.isfinite(low).any()
     bottom, top = (float(np.nanmin(low)), float(np.nanmax(high))) if found else (0.0, 0.0)
     marks = _broken(numbers, width)

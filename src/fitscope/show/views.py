@@ -81,7 +81,7 @@ class View:
         if _in_notebook():
             from IPython.display import display  # type: ignore[import-not-found, unused-ignore]
 
-            display(self)
+            display(self)  # type: ignore[no-untyped-call, unused-ignore]
             return
         console = Console(highlight=False)
         console.print(self._drawn(console.width, Pen.of(console)))

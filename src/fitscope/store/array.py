@@ -59,7 +59,7 @@ def cells(shape: tuple[int, ...], chunk: tuple[int, ...]) -> list[Cell]:
     )
 
 
-class Kind(NamedTuple):
+class ArrayKind(NamedTuple):
     """What all captures of one array have in common."""
 
     site: str
@@ -72,7 +72,7 @@ class Kind(NamedTuple):
 class GrowingArray:
     """The captures of one kind, in the group `path`, laid out for captures like the `first`."""
 
-    def __init__(self, meter: Meter, path: str, kind: Kind, first: tuple[int, ...]) -> None:
+    def __init__(self, meter: Meter, path: str, kind: ArrayKind, first: tuple[int, ...]) -> None:
         self.kind = kind
         self.path = path
         self.stored = 0

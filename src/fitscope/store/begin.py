@@ -22,11 +22,11 @@ from fitscope.store.liveness import me
 from fitscope.store.places import place
 from fitscope.store.software import software
 
-Place = str | os.PathLike[str] | Objects
+Location = str | os.PathLike[str] | Objects
 Info = Mapping[str, Any]
 
 
-def begin_run(runs: Place, run_id: str, info: Info) -> Objects:
+def begin_run(runs: Location, run_id: str, info: Info) -> Objects:
     """Creates a run that does not exist yet."""
     run = _folder(runs, run_id)
     ours = {"format": schema.FORMAT, "id": run_id, **_birth()}
@@ -37,7 +37,7 @@ def begin_run(runs: Place, run_id: str, info: Info) -> Objects:
     return run
 
 
-def existing_run(runs: Place, run_id: str) -> tuple[Objects, int]:
+def existing_run(runs: Location, run_id: str) -> tuple[Objects, int]:
     """A run that exists, and how many attempts at it there were."""
     run = _folder(runs, run_id)
     with usable(run):
@@ -70,7 +70,7 @@ def usable(run: Objects) -> Iterator[None]:
         ) from problem
 
 
-def _folder(runs: Place, run_id: str) -> Objects:
+def _folder(runs: Location, run_id: str) -> Objects:
     if not re.fullmatch(r"\w[\w.+@ -]{0,199}", run_id):
         raise StoreError(
             "an id that can name a folder: letters, digits and . _ + @ -", f"{run_id!r}", "Choose another id"

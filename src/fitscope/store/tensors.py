@@ -20,7 +20,7 @@ import numpy as np
 
 from fitscope.errors import StoreError
 from fitscope.record import Record
-from fitscope.store.array import Array, GrowingArray, Kind
+from fitscope.store.array import Array, ArrayKind, GrowingArray
 from fitscope.store.meter import Meter
 from fitscope.store.schema import FILL, STORED_AS, TENSORS, site_path
 
@@ -32,7 +32,7 @@ class TensorStore:
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
-        self._open: dict[Kind, GrowingArray] = {}
+        self._open: dict[ArrayKind, GrowingArray] = {}
         self._full: list[GrowingArray] = []  # complete, but not committed yet
         self._listed: list[dict[str, str]] = []  # what the root's document says
         self._listed_put = 0  # how many of these are in the document that is in the store
@@ -94,7 +94,9 @@ class TensorStore:
             self.lost[site] = self.lost.get(site, 0) + captures
 
     def _array_for(self, record: Record, tensor: Array) -> GrowingArray:
-        kind = Kind(record.site, record.dtype, tensor.dtype, tensor.ndim, record.batched and tensor.ndim > 0)
+        kind = ArrayKind(
+            record.site, record.dtype, tensor.dtype, tensor.ndim, record.batched and tensor.ndim > 0
+        )
         array = self._open.get(kind)
         if array is not None and array.suits(tensor.shape):
             return array

@@ -30,7 +30,7 @@ from fitscope.store import schema
 from fitscope.store._base import Objects
 from fitscope.store.array import Array
 from fitscope.store.averages import Averages
-from fitscope.store.begin import Info, Place, begin_attempt, begin_run, existing_run, usable
+from fitscope.store.begin import Info, Location, begin_attempt, begin_run, existing_run, usable
 from fitscope.store.meter import Meter
 from fitscope.store.parts import MOST_MEMORY, PART_BYTES, Parts
 from fitscope.store.samples import ROW_BYTES as SAMPLE_BYTES
@@ -76,7 +76,7 @@ class RunWriter:
     @classmethod
     def create(
         cls,
-        runs: Place,
+        runs: Location,
         run_id: str,
         info: Info | None = None,
         *,
@@ -93,7 +93,7 @@ class RunWriter:
     @classmethod
     def attempt(
         cls,
-        runs: Place,
+        runs: Location,
         run_id: str,
         info: Info | None = None,
         *,
@@ -109,7 +109,7 @@ class RunWriter:
 
     @classmethod
     def join(
-        cls, runs: Place, run_id: str, attempt: int, rank: int, *, limit: int | None = None
+        cls, runs: Location, run_id: str, attempt: int, rank: int, *, limit: int | None = None
     ) -> RunWriter:
         """A further rank of an attempt that another rank has begun."""
         run, attempts = existing_run(runs, run_id)

@@ -101,7 +101,7 @@ class TapFailed(Exception):  # noqa: N818 - a message between adapter and dispat
 
 def numbers_inside(collector: Collector, site: Site, what: str) -> Site:
     """Where the numbers of a sparse or ragged tensor are recorded; says so of the site itself."""
-    inside = site.but(part=f"{site.part}/values", batched=False)
+    inside = site.but(suffix=f"{site.suffix}/values", batched=False)
     collector.failed[site] = f"it is a {what} tensor; the numbers in it are recorded as {inside}"
     return inside
 
@@ -229,7 +229,7 @@ def steps_of(optimizer: Any) -> Any:
 
 
 class Adapter(ABC):
-    """The border to one framework."""
+    """The adapter to one framework."""
 
     name: str
 

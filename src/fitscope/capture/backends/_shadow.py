@@ -70,7 +70,7 @@ class NoShadow(Exception):  # noqa: N818 - a message: why a value cannot be comp
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Part:
+class Excerpt:
     """What is run of a graph: a use by anything else does not count."""
 
     ops: Collection[Any] | None = None  #: None: all of it
@@ -84,7 +84,7 @@ class Part:
         return [op for op in tensor.consumers() if op.type not in _SHAPE_ONLY and self.runs(op)]
 
 
-WHOLE = Part()
+WHOLE = Excerpt()
 
 
 def handed_out(tensor: Any, done: dict[Any, Any], *, forward: bool) -> Any:
@@ -101,39 +101,41 @@ def handed_out(tensor: Any, done: dict[Any, Any], *, forward: bool) -> Any:
         return tensor
 
 
-def shadow_of(tensor: Any, done: dict[Any, Any], part: Part = WHOLE) -> Any:
+def shadow_of(tensor: Any, done: dict[Any, Any], excerpt: Excerpt = WHOLE) -> Any:
     """The same value, computed beside the graph. Raises `NoShadow` where that would be too much, or unsafe."""
-    return _shadow(tensor, done, [_MOST], part)
+    return _shadow(tensor, done, [_MOST], excerpt)
 
 
-def as_it_is(tensor: Any, *, forward: bool, part: Part = WHOLE) -> bool:
+def as_it_is(tensor: Any, *, forward: bool, excerpt: Excerpt = WHOLE) -> bool:
     """Whether the tensor can be handed out itself."""
-    return _settled(tensor, part) or not (forward or tensor.op.type in _SUMS)
+    return _settled(tensor, excerpt) or not (forward or tensor.op.type in _SUMS)
 
 
-def fits(shadow: Any, originals: Mapping[Any, Any], part: Part) -> bool:
-    """Whether an operation that is a shadow, made for another part, serves this one: it reads what this part computes anyway, and
+def fits(shadow: Any, originals: Mapping[Any, Any], excerpt: Excerpt) -> bool:
+    """Whether an operation that is a shadow, made for another excerpt, serves this one: it reads what this excerpt computes anyway, and
     would not be made otherwise for it.
     """
-    return all(_fits(x, shadow, originals, part) for x in shadow.inputs)
+    return all(_fits(x, shadow, originals, excerpt) for x in shadow.inputs)
 
 
-def _fits(x: Any, shadow: Any, originals: Mapping[Any, Any], part: Part) -> bool:
+def _fits(x: Any, shadow: Any, originals: Mapping[Any, Any], excerpt: Excerpt) -> bool:
     if x.op in originals:
-        return fits(x.op, originals, part)
-    if x.name in part.fed:
+        return fits(x.op, originals, excerpt)
+    if x.name in excerpt.fed:
         return True
-    settled = _is_source(x, part) or _stays(x, originals[shadow], part)
-    return settled and part.runs(x.op) and not changes(x, part)
+    settled = _is_source(x, excerpt) or _stays(x, originals[shadow], excerpt)
+    return settled and excerpt.runs(x.op) and not changes(x, excerpt)
 
 
-def changes(x: Any, part: Part) -> bool:
+def changes(x: Any, excerpt: Excerpt) -> bool:
     """Whether this is the buffer of a TF1 reference variable, which the run may write to before somebody reads it."""
     while not x.dtype._is_ref_dtype:
-        if x.op.type not in _SAME_BUFFER or x.name in part.fed:
+        if x.op.type not in _SAME_BUFFER or x.name in excerpt.fed:
             return False
         x = x.op.inputs[x.value_index]
-    return part.written is None or x.op.type not in ("Variable", "VariableV2") or x.op.name in part.written
+    return (
+        excerpt.written is None or x.op.type not in ("Variable", "VariableV2") or x.op.name in excerpt.written
+    )
 
 
 def rows_of(tensor: Any, numbers: Any) -> Any:
@@ -152,11 +154,11 @@ def rows_of(tensor: Any, numbers: Any) -> Any:
     return _again(op, inputs, "rows").outputs[tensor.value_index]
 
 
-def _settled(tensor: Any, part: Part) -> bool:
+def _settled(tensor: Any, excerpt: Excerpt) -> bool:
     """Whether one more use of the tensor changes nothing."""
-    if tensor.op.type in _ACTIVATIONS and _normalized(tensor.op.inputs[0], part):
+    if tensor.op.type in _ACTIVATIONS and _normalized(tensor.op.inputs[0], excerpt):
         return False
-    users = part.users(tensor)
+    users = excerpt.users(tensor)
     if len(users) != 1 or users[0].type in _HARMLESS:
         return True
     return users[0].type in _ACTIVATIONS and not _made_to_be_fused(tensor)
@@ -169,35 +171,35 @@ def _made_to_be_fused(tensor: Any) -> bool:
     return any(maker.type in _PRODUCTS or maker.type in _NORMS for maker in makers)
 
 
-def _normalized(tensor: Any, part: Part) -> bool:
+def _normalized(tensor: Any, excerpt: Excerpt) -> bool:
     """Whether the tensor is a batch norm, or one to which something was added, that goes on as one operation with its
     activation. TensorFlow does not do that for an activation that is an output of the graph, however often it is used.
     """
     makers = [tensor.op, *(x.op for x in tensor.op.inputs if tensor.op.type in _SUMS)]
-    return len(part.users(tensor)) == 1 and any(maker.type in _NORMS for maker in makers)
+    return len(excerpt.users(tensor)) == 1 and any(maker.type in _NORMS for maker in makers)
 
 
-def _shadow(tensor: Any, done: dict[Any, Any], budget: list[int], part: Part) -> Any:
+def _shadow(tensor: Any, done: dict[Any, Any], budget: list[int], excerpt: Excerpt) -> Any:
     op = tensor.op
     if op not in done:
-        if _is_source(tensor, part):
+        if _is_source(tensor, excerpt):
             return tensor
-        budget[0] -= part.runs(op)  # what nobody computes is not computed twice
+        budget[0] -= excerpt.runs(op)  # what nobody computes is not computed twice
         if budget[0] < 0:
             raise NoShadow(f"computing it beside the step would take more than {_MOST} operations")
-        if any(changes(x, part) for x in op.inputs):
+        if any(changes(x, excerpt) for x in op.inputs):
             raise NoShadow("a copy of it would read weights while the step changes them")
         # An input with several uses is itself never fused away. One with a single use, this operation, may be.
-        inputs = [x if _stays(x, op, part) else _shadow(x, done, budget, part) for x in op.inputs]
+        inputs = [x if _stays(x, op, excerpt) else _shadow(x, done, budget, excerpt) for x in op.inputs]
         done[op] = _again(op, inputs, "shadow")
     return done[op].outputs[tensor.value_index]
 
 
-def _is_source(tensor: Any, part: Part) -> bool:
+def _is_source(tensor: Any, excerpt: Excerpt) -> bool:
     """Whether nothing is ever fused into the tensor."""
     op = tensor.op
     alone = not op.inputs or op.op_def.is_stateful or op.control_inputs or op.type in _BORDERS
-    return tensor.name in part.fed or bool(alone)
+    return tensor.name in excerpt.fed or bool(alone)
 
 
 def _again(op: Any, inputs: list[Any], name: str) -> Any:
@@ -213,15 +215,15 @@ def _is_shadow(op: Any) -> bool:
     return _MARK in op.node_def.attr
 
 
-def _stays(x: Any, op: Any, part: Part) -> bool:
+def _stays(x: Any, op: Any, excerpt: Excerpt) -> bool:
     """Whether the shadow of an operation may use this input as it is."""
-    if not part.runs(x.op):
+    if not excerpt.runs(x.op):
         return False
     if op.type == "AddN" and len(op.inputs) > 2 and x.op.type in _SUMMED_AS_THEY_ARE:
         return True
-    users = part.users(x)
+    users = excerpt.users(x)
     if len(users) != 1 or x.op.type in _GRADIENTS:
         return True
     return (users[0] is not op or op.type in _PRODUCTS) and _settled(
-        x, part
+        x, excerpt
     )  # nothing is fused into a product

@@ -30,9 +30,9 @@ from fitscope.capture.backends._shadow import handed_out
 from fitscope.capture.collector import kept
 from fitscope.capture.losses import Losses
 from fitscope.capture.patch import attached, guarded
+from fitscope.capture.shield import shield
 from fitscope.pipeline.handover import Thin
 from fitscope.plan.plan import LOSS, SAMPLE_LOSS
-from fitscope.shield import shield
 from fitscope.sites import Site
 
 
@@ -69,7 +69,7 @@ class Collector:
             self.ungraded[site] = tensor
             logits = _logits_of(tensor)
             if logits is not None:
-                behind = site.but(part=f"{site.part}/logits")
+                behind = site.but(suffix=f"{site.suffix}/logits")
                 self.logits[site] = behind
                 self.harvest.sites[behind] = behind
                 self.ungraded[behind] = logits

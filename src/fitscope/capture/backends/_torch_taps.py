@@ -26,9 +26,9 @@ from fitscope.capture.backends._base import (
 from fitscope.capture.collector import kept
 from fitscope.capture.losses import Losses
 from fitscope.capture.patch import attached, guarded
+from fitscope.capture.shield import shield
 from fitscope.pipeline.handover import Finish, Thin
 from fitscope.plan.plan import LOSS
-from fitscope.shield import shield
 from fitscope.sites import Site
 
 

@@ -20,7 +20,7 @@ class Later:
 
 
 class Arrays:
-    """The border to a session, whose tensors arrive as arrays."""
+    """The adapter to a session, whose tensors arrive as arrays."""
 
     def to_numpy(self, tensor: Any) -> Array:
         return tensor.make() if isinstance(tensor, Later) else np.asarray(tensor)

@@ -13,7 +13,7 @@ from typing import Any
 
 from fitscope.capture.sessions.identity import Ways
 from fitscope.capture.sessions.reading import Reading
-from fitscope.capture.sessions.recording import Run, RunRequest, SessionRecording
+from fitscope.capture.sessions.recording import Run, SessionRecording, UpcomingRun
 from fitscope.capture.sessions.signature import Signature
 
 
@@ -41,21 +41,21 @@ class SeenCallable:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         fed = dict(zip(self._options.feed, args, strict=False))
-        request = self._recording.before_callable(self._run, self._sig, fed) if self._active() else None
-        if request is None:
+        upcoming = self._recording.before_callable(self._run, self._sig, fed) if self._active() else None
+        if upcoming is None:
             return self._plain(*args, **kwargs)
         try:
-            results, shown = self._recording.made(request, self._ways(request, fed, args, kwargs))
+            results, shown = self._recording.made(upcoming, self._ways(upcoming, fed, args, kwargs))
         except BaseException as error:
-            self._recording.raised(request, error)
+            self._recording.raised(upcoming, error)
             raise
-        self._recording.after(request, self._run, results, shown)
+        self._recording.after(upcoming, self._run, results, shown)
         return results
 
     def _ways(
-        self, request: RunRequest, fed: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, upcoming: UpcomingRun, fed: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Ways:
-        reading, users = request.reading, len(self._options.fetch)
+        reading, users = upcoming.reading, len(self._options.fetch)
 
         def ours(values: Any) -> dict[str, Any]:
             assert reading is not None
@@ -69,7 +69,7 @@ class SeenCallable:
             try:
                 self._callable(reading, "both")
             except Exception as error:  # TensorFlow refuses it: ours must not harm the user's
-                self._recording.failed(request, error)
+                self._recording.failed(upcoming, error)
                 return self._plain(*args, **kwargs), None
             return both("both", **kwargs)
 

@@ -12,23 +12,25 @@ from typing import Any
 
 import tensorflow as tf
 
+from fitscope.capture.recordings import Recordings
+from fitscope.capture.sessions.named import Named
 from fitscope.capture.sessions.patch import put_in
-from fitscope.capture.sessions.session import Said, Settings, begin
+from fitscope.capture.sessions.session import begin
 
 
 class CaptureHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
     """Records the runs of a monitored session."""
 
-    def __init__(self, scope: Settings, said: Said) -> None:
-        self._scope = scope
-        self._said = said
+    def __init__(self, recordings: Recordings, named: Named) -> None:
+        self._recordings = recordings
+        self._named = named
         self._recording: Any = None
         self._take_out: Callable[[], None] = lambda: None
 
     def begin(self) -> None:
         """The graph is complete and not finalized yet."""
-        self._recording = self._scope._recording = begin(
-            self._scope, tf.compat.v1.get_default_graph(), self._said
+        self._recording = self._recordings.newest = begin(
+            self._recordings, tf.compat.v1.get_default_graph(), self._named
         )
         self._recording.prepare()
 
@@ -36,8 +38,8 @@ class CaptureHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
         """A session is there: the first, or, after a worker was lost, another that goes on from a checkpoint."""
         self._take_out()
         if self._recording.next_step is not None:
-            self._recording = self._scope._recording = self._recording.again(
-                lambda: begin(self._scope, session.graph, self._said, again=True)
+            self._recording = self._recordings.newest = self._recording.again(
+                lambda: begin(self._recordings, session.graph, self._named, again=True)
             )
         self._recording.recorder.finish_with(session)
         take_out = put_in(session, self._recording)

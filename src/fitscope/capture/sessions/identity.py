@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fitscope.capture.identity import FIRST, MOST_STEPS, Kind
+from fitscope.capture.identity import FIRST, MOST_STEPS, PerSignature
 from fitscope.capture.sessions.graph import Op, executed, written_variables
-from fitscope.capture.sessions.reading import Call, Reading
+from fitscope.capture.sessions.reading import Reading, RunCall
 from fitscope.pipeline.standing import Standing
 
 #: Operations with a state that is a variable, or does not outlive the run.
@@ -46,7 +46,7 @@ class Ways(NamedTuple):
     look: Callable[[], Any]  #: our fetches alone
 
 
-class Identity:
+class IdentityCheck:
     """What is known of the runs of one session, and how the next one is made."""
 
     def __init__(
@@ -68,7 +68,7 @@ class Identity:
         self._known: dict[int, _Known] = {}
 
     def __call__(
-        self, call: Call, reading: Reading, step: int, ways: Ways, *, alone: bool
+        self, call: RunCall, reading: Reading, step: int, ways: Ways, *, alone: bool
     ) -> tuple[Results, Any]:
         """Makes a captured run. Raises what the user's own raises."""
         known = self._known.get(id(reading))
@@ -80,7 +80,9 @@ class Identity:
         finally:
             self._learn(call.kind or "", id(reading), known.standing)
 
-    def _make(self, known: _Known, call: Call, step: int, ways: Ways, *, alone: bool) -> tuple[Results, Any]:
+    def _make(
+        self, known: _Known, call: RunCall, step: int, ways: Ways, *, alone: bool
+    ) -> tuple[Results, Any]:
         known.kind.uses += 1
         if known.twin:
             return self._beside(known, call, ways)
@@ -99,7 +101,7 @@ class Identity:
         finally:
             self.seconds.append(time.perf_counter() - began)
 
-    def _compared(self, known: _Known, call: Call, step: int, ways: Ways) -> tuple[Results, Any]:
+    def _compared(self, known: _Known, call: RunCall, step: int, ways: Ways) -> tuple[Results, Any]:
         try:
             state = _State(call, self._run)
             before = state.read()
@@ -108,7 +110,7 @@ class Identity:
             return ways.both()
         return self._prove(known, state, before, step, ways)
 
-    def _beside(self, known: _Known, call: Call, ways: Ways) -> tuple[Results, Any]:
+    def _beside(self, known: _Known, call: RunCall, ways: Ways) -> tuple[Results, Any]:
         """The user's own run takes the step; ours looks at it before, and leaves the variables as they were."""
         shown = None
         try:
@@ -155,7 +157,7 @@ class Identity:
             state.write(after)
         return results, shown
 
-    def _obstacle(self, call: Call, known: _Known) -> str | None:
+    def _obstacle(self, call: RunCall, known: _Known) -> str | None:
         """Why a run cannot be made twice."""
         known.looking_writes = bool(written_variables(executed(_asked(known.reading), call.sig.fed)))
         if self._shared:
@@ -182,7 +184,7 @@ class _Known:
 
     reading: Reading  #: kept, so that its id stays its own
     standing: Standing
-    kind: Kind = field(default_factory=Kind)
+    kind: PerSignature = field(default_factory=PerSignature)
     twin: bool = False
     looking_writes: bool = (
         False  #: what we fetch waits for updates: gradients under `control_dependencies(UPDATE_OPS)` do
@@ -230,7 +232,7 @@ class _Known:
 class _State:
     """The variables that a run writes to."""
 
-    def __init__(self, call: Call, run: Callable[..., Any]) -> None:
+    def __init__(self, call: RunCall, run: Callable[..., Any]) -> None:
         graph = call.watched.graph
         every = {v.op.name: v for name in _COLLECTIONS for v in graph.get_collection(name)}
         self._variables = {name: every[name] for name in sorted(written_variables(call.ops))}

@@ -23,10 +23,11 @@ except ImportError as missing:
     ) from None
 
 from fitscope.capture.leaving import Frame, notice, outside
+from fitscope.capture.recordings import Recordings
 from fitscope.capture.sessions.progress import Progress
-from fitscope.capture.sessions.session import Settings
-from fitscope.pipeline.recorder import Ending
-from fitscope.shield import described, shield, warn
+from fitscope.capture.shield import shield
+from fitscope.pipeline.ending import Ending
+from fitscope.pipeline.troubles import described, warn
 
 
 class Way(Protocol):
@@ -48,10 +49,10 @@ class Way(Protocol):
 class LegacyCallback(tf_keras.callbacks.Callback):  # type: ignore[misc]
     """Records the `fit` of a `tf_keras` model."""
 
-    def __init__(self, scope: Settings) -> None:
+    def __init__(self, recordings: Recordings) -> None:
         super().__init__()
         self._supports_tf_logs = True  # we take no logs, so none need to be made for us
-        self._scope = scope
+        self._recordings = recordings
         self._way: Way | None = None
         self._batches: int | None = None
         self._fitting = False
@@ -126,11 +127,11 @@ class LegacyCallback(tf_keras.callbacks.Callback):  # type: ignore[misc]
         if hasattr(model, "_make_train_function"):
             from fitscope.capture.sessions.legacy_graph import GraphWay
 
-            self._way = GraphWay(self._scope, model)
+            self._way = GraphWay(self._recordings, model)
         else:
             from fitscope.capture.sessions.legacy_step import StepWay
 
-            self._way = StepWay(self._scope, model)
+            self._way = StepWay(self._recordings, model)
 
 
 shield_hooks(LegacyCallback)

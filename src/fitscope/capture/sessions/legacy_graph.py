@@ -15,19 +15,19 @@ import tensorflow as tf
 from tf_keras.src import backend
 
 from fitscope.capture.patch import leaves
+from fitscope.capture.recordings import Recordings
 from fitscope.capture.sessions.anatomy import GraphAnatomy, GraphLayer, anatomy_of
 from fitscope.capture.sessions.arrays import Arrays
 from fitscope.capture.sessions.graph import Op, ancestors, executed
 from fitscope.capture.sessions.outlets import Outlets
 from fitscope.capture.sessions.progress import Progress
-from fitscope.capture.sessions.reading import Call, Reading, Watched
+from fitscope.capture.sessions.reading import Reading, RunCall, Watched
 from fitscope.capture.sessions.recording import SessionRecording
 from fitscope.capture.sessions.roles import Roles
-from fitscope.capture.sessions.session import Settings
 from fitscope.capture.sessions.signature import Signature
 from fitscope.errors import WatchError, one_of
 from fitscope.plan.anatomy import Anatomy, LayerPart, WeightPart
-from fitscope.plan.plan import resolve
+from fitscope.plan.configuration import configuration
 from fitscope.watch import Watch
 
 #: What a function of Keras keeps of the callable that it has made, and for which fetches.
@@ -36,7 +36,7 @@ _KEPT = (
 )  # fmt: skip
 
 
-class _Seen(backend.GraphExecutionFunction):  # type: ignore[misc]
+class _PatchedFunction(backend.GraphExecutionFunction):  # type: ignore[misc]
     """A function of Keras whose calls are seen."""
 
     def __call__(self, inputs: Any) -> Any:
@@ -47,14 +47,14 @@ class _Seen(backend.GraphExecutionFunction):  # type: ignore[misc]
 class GraphWay:
     """A model that trains in a graph."""
 
-    def __init__(self, scope: Settings, model: Any) -> None:
+    def __init__(self, recordings: Recordings, model: Any) -> None:
         self.progress: SessionRecording | None = None
         self.first_epoch = 0
         self.begun: Callable[[Progress], None] = lambda progress: None  # noqa: ARG005
-        self._scope = scope
+        self._recordings = recordings
         self._model = model
         self._functions: list[Any] = []
-        self._calls: dict[tuple[int, str], Call] = {}
+        self._calls: dict[tuple[int, str], RunCall] = {}
         self._fetching: dict[tuple[int, object], dict[str, Any]] = {}  # what `_KEPT` is while we fetch
         own = vars(model)
         self._makers = {name: own.get(name) for name in ("_make_train_function", "_make_test_function")}
@@ -64,7 +64,7 @@ class GraphWay:
     def train_begin(self) -> None:
         self._model._make_train_function()  # of a generator it is not there yet; else this does nothing
         self._see("train_function")
-        self.progress = self._scope._recording = self._begin()
+        self.progress = self._recordings.newest = self._begin()
         self.progress.leaving = self.leave
         self.begun(self.progress)
 
@@ -80,7 +80,7 @@ class GraphWay:
             else:
                 own[name] = before
         for function in self._functions:
-            if type(function) is _Seen:
+            if type(function) is _PatchedFunction:
                 function.__class__ = backend.GraphExecutionFunction
                 del function._fitscope, function._fitscope_kind
         self._functions = []
@@ -98,7 +98,7 @@ class GraphWay:
     def _see(self, name: str) -> None:
         function = getattr(self._model, name, None)
         if type(function) is backend.GraphExecutionFunction:
-            function.__class__ = _Seen
+            function.__class__ = _PatchedFunction
             vars(function).update(
                 _fitscope=self, _fitscope_kind="train" if name == "train_function" else "validation"
             )
@@ -107,21 +107,21 @@ class GraphWay:
     def call(self, function: Any, plain: Any, inputs: Any) -> Any:
         """A function is called: by Keras, for a step or a batch of a validation."""
         progress = self.progress
-        request = self._before(function) if progress is not None else None
-        if progress is None or request is None:
+        upcoming = self._before(function) if progress is not None else None
+        if progress is None or upcoming is None:
             return plain(inputs)
         own: dict[str, Any] = {}
         try:
-            if request.reading is None:
+            if upcoming.reading is None:
                 result = plain(inputs)
             else:
-                with _fetched(function, request.reading, self._fetching, own):
+                with _fetched(function, upcoming.reading, self._fetching, own):
                     result = plain(inputs)
         except BaseException as error:
-            progress.raised(request, error)
+            progress.raised(upcoming, error)
             raise
-        shown = _regrouped(request.reading, own) if request.reading is not None else None
-        progress.after(request, _run, None, shown)
+        shown = _regrouped(upcoming.reading, own) if upcoming.reading is not None else None
+        progress.after(upcoming, _run, None, shown)
         return result
 
     def _before(self, function: Any) -> Any:
@@ -144,34 +144,36 @@ class GraphWay:
         model = self._model
         with backend.get_graph().as_default():
             targets, inputs = _own(model._targets), _own(model.inputs)
-        said = frozenset(("loss", "predictions", "targets", "inputs"))
-        return Roles([loss], list(model.outputs), targets, inputs, said)
+        named = frozenset(("loss", "predictions", "targets", "inputs"))
+        return Roles([loss], list(model.outputs), targets, inputs, named)
 
     # ---- the plan ------------------------------------------------------------------------------------------
 
     def _begin(self) -> SessionRecording:
-        scope, model = self._scope, self._model
+        recordings, model = self._recordings, self._model
         graph = backend.get_graph()
         roles = self._roles(model.total_loss)
         whole = Anatomy.of(model)
         parts = list(_parts(whole, roles))
         if parts:
-            watches = tuple(_by_path(watch, whole) for watch in scope._watches)
+            watches = tuple(_by_path(watch, whole) for watch in recordings.settings.watches)
             weights = tuple(WeightPart(w.path, w.variable, w.owner) for w in whole.weights)
             anatomy = GraphAnatomy(graph, tuple(parts), weights)
         else:  # a subclassed model has no outputs of layers: the graph tells
-            anatomy, watches = anatomy_of(graph, roles, scope._watches)
-        before = scope._recording
-        same = before is not None and before.model is graph
-        every, budget = scope._pace(before if same else None)
-        plan = resolve(watches, anatomy, every, scope._on)
+            anatomy, watches = anatomy_of(graph, roles, recordings.settings.watches)
+        before, after = recordings.newest, recordings.of(graph)
+        plan, budget = recordings.plan(anatomy, watches, after)
         if before is not None:
             before.recorder.abandon()
-        last = before.last_step if same else None
+        last = after.last_step if after is not None else None
         described = {**anatomy.describe(), "name": model.name, "class": type(model).__name__}
-        info = {"model": described, "plan": plan.describe(), "backend": "tf_keras (graph)"}
-        recorder = scope._recorder(info, Arrays(), lambda step: last is not None and last < step)
-        recorder.budget = budget
+        info = {
+            "model": described,
+            "configuration": configuration(model),
+            "plan": plan.describe(),
+            "backend": "tf_keras (graph)",
+        }
+        recorder = recordings.recorder(info, Arrays(), budget, lambda step: last is not None and last < step)
         recording = SessionRecording(
             Watched(graph, anatomy, roles, Outlets(graph)), plan, recorder, in_graph=False
         )
@@ -196,11 +198,11 @@ def _own(tensors: Any) -> list[Any]:
     return [tf.identity(tensor, name="fitscope/given") for tensor in tf.nest.flatten(tensors)]
 
 
-def _call(watched: Watched, function: Any, kind: str) -> Call:
+def _call(watched: Watched, function: Any, kind: str) -> RunCall:
     fed = frozenset(tensor.name for tensor in tf.nest.flatten(function.inputs))
     ops = executed([function.updates_op, *(out.op for out in function.outputs)], fed)
     ops |= {tensor.op for kind_ in ("targets", "inputs") for tensor in watched.roles.of(kind_)}
-    return Call(watched, Signature((), fed), ops, kind)
+    return RunCall(watched, Signature((), fed), ops, kind)
 
 
 def _parts(whole: Anatomy, roles: Roles) -> Iterator[LayerPart]:

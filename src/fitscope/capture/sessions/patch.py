@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from fitscope.capture.sessions.callables import SeenCallable, made_again
 from fitscope.capture.sessions.identity import Ways
-from fitscope.capture.sessions.recording import Run, RunRequest, SessionRecording
+from fitscope.capture.sessions.recording import Run, SessionRecording, UpcomingRun
 
 
 @contextmanager
@@ -32,7 +32,7 @@ def patched(session: Any, recording: SessionRecording) -> Iterator[None]:
 def put_in(session: Any, recording: SessionRecording) -> Callable[[], None]:
     """Puts the patch in. Returns what takes it out again."""
     own = vars(session)
-    seen = _Seen(session, recording)
+    seen = _PatchedSession(session, recording)
     mine = {
         name: getattr(seen, name)
         for name in ("run", "partial_run", "make_callable", "_make_callable_from_options")
@@ -52,7 +52,7 @@ def put_in(session: Any, recording: SessionRecording) -> Callable[[], None]:
     return take_out
 
 
-class _Seen:
+class _PatchedSession:
     """The ways to run a session, each of them seen."""
 
     def __init__(self, session: Any, recording: SessionRecording) -> None:
@@ -67,38 +67,38 @@ class _Seen:
 
     def run(self, fetches: Any, feed_dict: Any = None, options: Any = None, run_metadata: Any = None) -> Any:
         recording, raw = self._recording, self._raw_run
-        request = recording.before(raw, fetches, feed_dict) if self.active else None
-        if request is None:
+        upcoming = recording.before(raw, fetches, feed_dict) if self.active else None
+        if upcoming is None:
             return raw(fetches, feed_dict, options, run_metadata)
         try:
-            ways = self._ways(request, fetches, (feed_dict, options, run_metadata))
-            results, shown = recording.made(request, ways)
+            ways = self._ways(upcoming, fetches, (feed_dict, options, run_metadata))
+            results, shown = recording.made(upcoming, ways)
         except BaseException as error:
-            recording.raised(request, error)
+            recording.raised(upcoming, error)
             raise
-        recording.after(request, raw, results, shown)
+        recording.after(upcoming, raw, results, shown)
         return results
 
-    def _ways(self, request: RunRequest, fetches: Any, rest: tuple[Any, ...]) -> Ways:
+    def _ways(self, upcoming: UpcomingRun, fetches: Any, rest: tuple[Any, ...]) -> Ways:
         raw, base, quiet = self._raw_run, self._base_run, rest[:2]  # a rehearsal leaves no metadata
         return Ways(
             own=lambda: raw(fetches, *rest),
-            both=lambda: _together(self._recording, request, raw, fetches, rest),
+            both=lambda: _together(self._recording, upcoming, raw, fetches, rest),
             rehearse_own=lambda: base(fetches, *quiet),
-            rehearse=lambda: _both(base, request, fetches, quiet),
-            look=lambda: base(_asked(request), *quiet),
+            rehearse=lambda: _both(base, upcoming, fetches, quiet),
+            look=lambda: base(_asked(upcoming), *quiet),
         )
 
     def partial_run(self, handle: Any, fetches: Any, feed_dict: Any = None) -> Any:
-        request = self._recording.before_part(self._raw_run, fetches, feed_dict) if self.active else None
+        upcoming = self._recording.before_part(self._raw_run, fetches, feed_dict) if self.active else None
         try:
             results = self._raw_partial_run(handle, fetches, feed_dict)
         except BaseException as error:
-            if request is not None:
-                self._recording.raised(request, error)
+            if upcoming is not None:
+                self._recording.raised(upcoming, error)
             raise
-        if request is not None:
-            self._recording.after(request, self._raw_run, results, None)
+        if upcoming is not None:
+            self._recording.after(upcoming, self._raw_run, results, None)
         return results
 
     def make_callable(self, fetches: Any, feed_list: Any = None, accept_options: bool = False) -> Any:
@@ -115,27 +115,27 @@ class _Seen:
 
 
 def _together(
-    recording: SessionRecording, request: RunRequest, raw: Run, fetches: Any, rest: tuple[Any, ...]
+    recording: SessionRecording, upcoming: UpcomingRun, raw: Run, fetches: Any, rest: tuple[Any, ...]
 ) -> tuple[Any, Any]:
     """The user's fetches and ours in one run: what the user gets, and what we get."""
     try:
-        return _both(raw, request, fetches, rest)
+        return _both(raw, upcoming, fetches, rest)
     except (TypeError, ValueError, RuntimeError) as error:
         failure = error  # TensorFlow refuses a call with these before it runs anything
     # Outside of the handler: should the user's own call be refused as well, its error bears no trace of ours.
     results = raw(fetches, *rest)
-    recording.failed(request, failure)
+    recording.failed(upcoming, failure)
     return results, None
 
 
-def _both(run: Run, request: RunRequest, fetches: Any, rest: tuple[Any, ...]) -> tuple[Any, Any]:
-    both = run({"user": fetches, "fitscope": _asked(request)}, *rest)
+def _both(run: Run, upcoming: UpcomingRun, fetches: Any, rest: tuple[Any, ...]) -> tuple[Any, Any]:
+    both = run({"user": fetches, "fitscope": _asked(upcoming)}, *rest)
     return both["user"], both["fitscope"]
 
 
-def _asked(request: RunRequest) -> dict[str, Any]:
-    assert request.reading is not None
-    return request.reading.asked
+def _asked(upcoming: UpcomingRun) -> dict[str, Any]:
+    assert upcoming.reading is not None
+    return upcoming.reading.asked
 
 
 def closed(session: Any) -> bool:

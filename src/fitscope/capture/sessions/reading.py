@@ -1,6 +1,6 @@
 """What to fetch beside the user's own fetches, for one way of calling `run`, and how to read what comes back.
 
-A `Call` is what one signature means: what it executes, and whether it trains, validates, predicts, saves, or is none of our business. A
+A `RunCall` is what one signature means: what it executes, and whether it trains, validates, predicts, saves, or is none of our business. A
 `Reading` is what to take out of it for a set of wants. Both are worked out once and kept: a graph only ever grows.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fitscope.capture.backends._shadow import Part
+from fitscope.capture.backends._shadow import Excerpt
 from fitscope.capture.sessions import arrays
 from fitscope.capture.sessions.anatomy import site_path
 from fitscope.capture.sessions.backward import Backward, gradient_scope, inner_scopes
@@ -52,26 +52,26 @@ class Watched:
     )  #: by variable: what the user said is applied
     _plain: dict[tuple[str, str], str] = field(default_factory=dict)  # whose the short names are
 
-    def call(self, sig: Signature) -> Call:
+    def call(self, sig: Signature) -> RunCall:
         """What a signature means."""
         ops = executed(operations(self.graph, sig), sig.fed)
-        return Call(self, sig, ops, self._kind(sig, ops))
+        return RunCall(self, sig, ops, self._kind(sig, ops))
 
-    def name(self, phase: str, kind: str, tensor: Tensor) -> Site:
-        """What a tensor in a role is called in a phase: the same in whatever run, and never like another one.
+    def name(self, in_pass: str, kind: str, tensor: Tensor) -> Site:
+        """What a tensor in a role is called in a pass: the same in whatever run, and never like another one.
 
         The short name is that of the only one there is in training; or of the only one there is beside it, for a network that
         was built twice, to be trained and to be validated.
         """
         peers = [t for t in self.roles.of(kind) if self.trained(t) == self.trained(tensor)]
-        plain = len(peers) == 1 and self._plain.get((phase, kind), tensor.name) == tensor.name
+        plain = len(peers) == 1 and self._plain.get((in_pass, kind), tensor.name) == tensor.name
         return Site(kind, label="" if plain else site_path(tensor))
 
-    def take_name(self, phase: str, kind: str, tensor: Tensor) -> Site:
+    def take_name(self, in_pass: str, kind: str, tensor: Tensor) -> Site:
         """The name of a tensor that is recorded: from now on no other one in its role has it."""
-        name = self.name(phase, kind, tensor)
+        name = self.name(in_pass, kind, tensor)
         if name == kind:
-            self._plain[phase, kind] = tensor.name
+            self._plain[in_pass, kind] = tensor.name
         return name
 
     def trained(self, tensor: Tensor) -> bool:
@@ -79,8 +79,8 @@ class Watched:
         return self._steps.runs(tensor.op) or self.outlets.computed(tensor, self._steps)
 
     @cached_property
-    def _steps(self) -> Part:
-        return Part(executed(training_roots(self.graph, self.train_ops)))
+    def _steps(self) -> Excerpt:
+        return Excerpt(executed(training_roots(self.graph, self.train_ops)))
 
     def _kind(self, sig: Signature, ops: set[Op]) -> str | None:
         if trains(ops, self.graph, self.train_ops):
@@ -90,15 +90,15 @@ class Watched:
         inner = inner_scopes(self.graph)
         if any((scope := gradient_scope(op)) is not None and scope not in inner for op in ops):
             return None  # gradients without a step: they are gathered for a later one, or looked at
-        part = Part(ops, sig.fed)
-        if any(self.outlets.computed(tensor, part) for tensor in self.roles.predictions):
+        excerpt = Excerpt(ops, sig.fed)
+        if any(self.outlets.computed(tensor, excerpt) for tensor in self.roles.predictions):
             labelled = any(t.name in sig.fed or t.op in ops for t in self.roles.targets)
             return "validation" if labelled else "predict"
         return None
 
 
 @dataclass(eq=False)
-class Call:
+class RunCall:
     """What one way of calling `run` means."""
 
     watched: Watched
@@ -109,9 +109,9 @@ class Call:
     _readings: dict[object, Reading] = field(default_factory=dict)
 
     @cached_property
-    def part(self) -> Part:
+    def excerpt(self) -> Excerpt:
         """What is run, for those who ask how a tensor gets out of it."""
-        return Part(self.ops, self.sig.fed, written_references(self.ops))
+        return Excerpt(self.ops, self.sig.fed, written_references(self.ops))
 
     @cached_property
     def trainer(self) -> frozenset[str]:
@@ -143,7 +143,7 @@ class Call:
         """The tensors in a role that this call may compute."""
         roles = self.watched.roles
         found = roles.of(kind)
-        if kind == "loss" and self.kind == "train" and "loss" not in roles.said:
+        if kind == "loss" and self.kind == "train" and "loss" not in roles.named:
             mine = {loss.name for loss in losses(self.watched.graph, self.ops)}
             found = [tensor for tensor in found if tensor.name in mine] or found
         return found
@@ -162,7 +162,7 @@ class Reading:
     pack: Any = None
 
     @classmethod
-    def of(cls, call: Call, wants: Mapping[Place, Want], *, in_graph: bool) -> Reading:
+    def of(cls, call: RunCall, wants: Mapping[Place, Want], *, in_graph: bool) -> Reading:
         reading = cls()
         for kind, path in wants:
             reading._add(call, kind, path)
@@ -172,7 +172,7 @@ class Reading:
 
     # ---- what to fetch -------------------------------------------------------------------------------------
 
-    def _add(self, call: Call, kind: str, path: str) -> None:
+    def _add(self, call: RunCall, kind: str, path: str) -> None:
         watched = call.watched
         if kind in ("weights", "updates"):
             weights = {weight.path: weight.variable for weight in watched.anatomy.weights}
@@ -194,7 +194,7 @@ class Reading:
         elif kind not in ("metrics", "taps"):
             self.unseen[Site(kind)] = "a graph does not say what it is; watch its tensors by name"
 
-    def _role(self, call: Call, kind: str) -> None:
+    def _role(self, call: RunCall, kind: str) -> None:
         assert call.kind is not None
         watched, missing, found = call.watched, {}, set()
         for tensor in call.role(kind):
@@ -215,7 +215,7 @@ class Reading:
                 f"the graph does not say which tensor it is: give scope.session or scope.hook `{kind}=`"
             )
 
-    def _weight_gradient(self, call: Call, path: str) -> None:
+    def _weight_gradient(self, call: RunCall, path: str) -> None:
         site = Site.at(("weight_gradients", path))
         variable = next(w.variable for w in call.watched.anatomy.weights if w.path == path)
         if variable.op.name not in call.applied:
@@ -228,13 +228,13 @@ class Reading:
             self.fetches[site] = [self.fetches[site], rows]
             self.shapes[site] = tuple(variable.shape.as_list())
 
-    def _fetch(self, call: Call, site: Site, tensor: Tensor, *, forward: bool = True) -> None:
+    def _fetch(self, call: RunCall, site: Site, tensor: Tensor, *, forward: bool = True) -> None:
         try:
             self._take(call, site, tensor, _outlet(call, tensor, forward=forward))
         except Unseen as why:
             self.unseen[site] = str(why)
 
-    def _take(self, call: Call, site: Site, tensor: Tensor, outlet: Tensor) -> None:
+    def _take(self, call: RunCall, site: Site, tensor: Tensor, outlet: Tensor) -> None:
         dtype = tensor.dtype.base_dtype
         if not (dtype.is_floating or dtype.is_integer or dtype.is_bool):
             self.unseen[site] = f"it holds no numbers but {dtype.name}"
@@ -244,7 +244,7 @@ class Reading:
         if tensor.name in call.sig.fed or tensor.name in call.sig.fetched:
             self.shared.add(site)
 
-    def _pack(self, call: Call, wants: Mapping[Place, Want]) -> None:
+    def _pack(self, call: RunCall, wants: Mapping[Place, Want]) -> None:
         """Has the graph compute statistics, where nothing else is wanted of a tensor."""
         small = {
             name: tensor
@@ -279,10 +279,10 @@ class Reading:
         return found
 
 
-def _outlet(call: Call, tensor: Tensor, *, forward: bool = True) -> Tensor:
+def _outlet(call: RunCall, tensor: Tensor, *, forward: bool = True) -> Tensor:
     if tensor.name in call.sig.fetched:
         return tensor
-    return call.watched.outlets.of(tensor, call.part, forward=forward)
+    return call.watched.outlets.of(tensor, call.excerpt, forward=forward)
 
 
 def weights_of(

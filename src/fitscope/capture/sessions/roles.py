@@ -30,7 +30,7 @@ class Roles:
     predictions: list[Tensor] = field(default_factory=list)
     targets: list[Tensor] = field(default_factory=list)
     inputs: list[Tensor] = field(default_factory=list)
-    said: frozenset[str] = frozenset()  #: the kinds that the user named
+    named: frozenset[str] = frozenset()  #: the kinds that the user named
 
     def of(self, kind: str) -> list[Tensor]:
         found: list[Tensor] = getattr(self, kind)

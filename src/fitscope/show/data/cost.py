@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
-
-from fitscope.show.text import percent
 
 
 def cadence(overhead: Mapping[str, Any]) -> str | None:
@@ -40,6 +39,18 @@ def table(overhead: Mapping[str, Any]) -> list[list[Any]]:
         else:
             rows.append([name, value])
     return rows
+
+
+def percent(share: float) -> str:
+    """`0.4 %`, `12 %`; nothing is called 0 % or 100 % that is not."""
+    if not math.isfinite(share):
+        return "–"
+    if 0 < share < 0.001:
+        return "<0.1 %"
+    if 0.999 < share < 1:
+        return ">99.9 %"
+    digits = 1 if 0 < share < 0.1 or 0.99 < share < 1 else 0
+    return f"{share * 100:.{digits}f} %"
 
 
 def _round(share: float) -> str:

@@ -1,6 +1,6 @@
 """From a part of the stats table to the matrices of measures: column by column, never row by row.
 
-A `Piece` is what was read of one part, for whoever needs it: the survey of what there is, and any number of
+A `PartColumns` is what was read of one part, for whoever needs it: the survey of what there is, and any number of
 measures. `Filled` is one measure's matrix and the parts that are in it.
 """
 
@@ -17,8 +17,8 @@ from fitscope.show.data.measures import NOTES, Groups, Measure
 from fitscope.show.data.rows import Row
 
 
-class Piece:
-    """Columns of one part, as arrays."""
+class PartColumns:
+    """PartColumns of one part, as arrays."""
 
     def __init__(self, table: pa.Table) -> None:
         self._table = table
@@ -100,7 +100,7 @@ class Filled:
         self.matrix = self.matrix.moved(np.array([places.get(name, -1) for name in old], np.int64), len(rows))
         return True
 
-    def take(self, part: Part, piece: Piece | None) -> None:
+    def take(self, part: Part, piece: PartColumns | None) -> None:
         """Takes in what was read of a part, if anything could be."""
         self.parts.add(part)
         if piece is None or not piece.count:

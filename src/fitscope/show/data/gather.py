@@ -18,7 +18,7 @@ from fitscope.read import Run
 from fitscope.read.follow import Exchange, Follow
 from fitscope.read.parts import Part
 from fitscope.show.data.facts import Facts, Finding
-from fitscope.show.data.fill import Filled, Piece, columns_of
+from fitscope.show.data.fill import Filled, PartColumns, columns_of
 from fitscope.show.data.matrix import Array, Matrix
 from fitscope.show.data.measures import MEASURES, Measure, offered
 from fitscope.show.data.modes import MODES, Against, Mode
@@ -104,11 +104,13 @@ class Gathered:
             filled.parts.difference_update(pieces)
             filled.parts.add(exchange.whole)
 
-    def _pieces(self, parts: Sequence[Part], columns: Sequence[str]) -> Iterator[tuple[Part, Piece | None]]:
+    def _pieces(
+        self, parts: Sequence[Part], columns: Sequence[str]
+    ) -> Iterator[tuple[Part, PartColumns | None]]:
         for part, table in self._follow.each(parts, columns):
-            yield part, Piece(table) if table is not None and table.num_rows else None
+            yield part, PartColumns(table) if table is not None and table.num_rows else None
 
-    def _survey(self, part: Part, piece: Piece | None) -> None:
+    def _survey(self, part: Part, piece: PartColumns | None) -> None:
         """What there is in a part: sites, steps, epochs, scalars, what is not finite."""
         if piece is None:
             self._parts[part] = _NOTHING
@@ -303,7 +305,7 @@ class Gathered:
             table = self._follow.rows(part, ["site", "step", *columns], sites)
             if table is None or first > step:
                 continue
-            piece = Piece(table)
+            piece = PartColumns(table)
             for site in found:
                 at = piece.of(site)
                 places = at[piece["step"][at] <= step][-2:][::-1]
@@ -322,7 +324,7 @@ class Gathered:
             table = self._follow.rows(parts[i], ["site", "step", "buckets", "counts"], sites)
             if table is None:
                 continue
-            piece = Piece(table)
+            piece = PartColumns(table)
             for site, pieces in found.items():
                 rows = table.take(pa.array(piece.of(site)))
                 if rows.num_rows:
@@ -342,7 +344,7 @@ def _nested(site: str) -> bool:
 
 def _below(site: Site, wanted: Site) -> bool:
     """Whether a site is the wanted one with a label."""
-    return bool(site.label) and site.but(label="", part="") == wanted
+    return bool(site.label) and site.but(label="", suffix="") == wanted
 
 
 def _dense(table: pa.Table, most: int) -> tuple[Array, Array]:

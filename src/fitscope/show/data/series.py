@@ -77,9 +77,15 @@ class Series:
         if not len(steps):
             return Bins(*(np.empty(0) for _ in range(4)))
         starts = np.arange(0, len(steps), 1 << level)
-        finite = np.isfinite(values)
-        low = np.minimum.reduceat(np.where(finite, values, np.inf), starts)
-        high = np.maximum.reduceat(np.where(finite, values, -np.inf), starts)
-        none = low > high
-        low[none] = high[none] = np.nan
-        return Bins(steps[starts], low, high, np.add.reduceat((~finite).astype(np.int64), starts))
+        broken = np.add.reduceat((~np.isfinite(values)).astype(np.int64), starts)
+        return Bins(steps[starts], *extremes(values, starts), broken)
+
+
+def extremes(values: Array, starts: Array) -> tuple[Array, Array]:
+    """The lowest and the highest finite value from each start to the next; NaN where there is none."""
+    finite = np.isfinite(values)
+    low = np.minimum.reduceat(np.where(finite, values, np.inf), starts)
+    high = np.maximum.reduceat(np.where(finite, values, -np.inf), starts)
+    none = low > high
+    low[none] = high[none] = np.nan
+    return low, high

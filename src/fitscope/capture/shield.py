@@ -12,12 +12,12 @@ raised on our side is handed to `tell` and the training goes on. Three things do
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from fitscope.errors import FitscopeWarning
+from fitscope.pipeline.troubles import described, warn
 
 Tell = Callable[[Exception], None]
 
@@ -61,13 +61,3 @@ def told(tell: Tell, error: Exception) -> None:
         raise
     except Exception:
         warn(f"fitscope could not observe everything, training goes on. {described(error)}")
-
-
-def warn(text: str) -> None:
-    """Says something to the user."""
-    warnings.warn(text, FitscopeWarning, stacklevel=4)
-
-
-def described(error: BaseException) -> str:
-    """An error as the run and the warnings name it."""
-    return f"{type(error).__name__}: {error}"

@@ -19,6 +19,8 @@ from keras import ops
 from fitscope.capture.tap import tap
 from fitscope.errors import ModelError, WatchError, one_of
 
+__all__ = ["BatchChange", "ResetBatchChange", "Tap"]
+
 PACKAGE = "fitscope"  #: under which Keras knows the layers in a saved model
 
 

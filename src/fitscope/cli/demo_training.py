@@ -1,4 +1,4 @@
-"""A small training with two things wrong in it, to have something to look at: `python -m fitscope.demo`.
+"""A small training with two things wrong in it, to have something to look at: `python -m fitscope.cli.demo_training`.
 
 A convolutional network learns to read the digits of a seven-segment display; the pictures are drawn here,
 so nothing is downloaded. Two faults are built in, of the kind that a loss curve does not explain:
@@ -149,7 +149,7 @@ def train(to: str, console: Console) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m fitscope.demo", description="Trains a small network under a scope."
+        prog="python -m fitscope.cli.demo_training", description="Trains a small network under a scope."
     )
     parser.add_argument("--to", default="runs", help="directory for the run")
     parser.add_argument("--path-to", help="file to write the run's path to")

@@ -17,7 +17,7 @@ from fitscope.store import schema
 from fitscope.store._base import Objects
 
 
-class Following:
+class RunState:
     """The parts a run is merged from, kept up to date."""
 
     def __init__(self, objects: Objects, run_id: str, written_as: int = schema.FORMAT) -> None:

@@ -1,0 +1,97 @@
+"""The settings of a scope, checked and frozen when the scope is made.
+
+A wrong setting is an error in the line that made the scope, not in the first step of a training. Everything after that only reads them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from os import PathLike
+from typing import Any
+
+from fitscope import sizes
+from fitscope.capture.identity import CHOICES
+from fitscope.errors import WatchError, one_of
+from fitscope.pipeline.sinks import Make
+from fitscope.plan.budget import Budget
+from fitscope.schedule import Every, Schedule, schedule
+from fitscope.store import Objects, place
+from fitscope.watch import On, Watch, passes, several
+
+Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a scope was told."""
+
+    to: str | PathLike[str] | Objects
+    watches: tuple[Watch, ...]
+    every: Schedule | None  #: None: the budget decides
+    budget: float | None
+    identity: str
+    on: tuple[str, ...]
+    limit: int | None  #: bytes of disk
+    memory: int  #: bytes of the queue
+    when_full: str
+    reduce: str
+    notes: Json
+    sinks: Mapping[str, Make]  #: where else the records go
+
+    @classmethod
+    def checked(
+        cls,
+        *,
+        to: str | PathLike[str] | Objects,
+        watch: Iterable[Watch] | Watch | None,
+        every: Every | None,
+        budget: float | None,
+        exact: bool,
+        identity: str,
+        on: On,
+        limit: int | str | None,
+        memory: int | str,
+        when_full: str,
+        reduce: str,
+        notes: Json,
+        **sinks: Any,
+    ) -> Settings:
+        """The arguments of `Scope`, or the error that says which one cannot be used."""
+        place(to)
+        watches = tuple(replace(each, exact=True) if exact else each for each in several(watch))
+        if every is None:
+            if budget is None:
+                raise WatchError(
+                    "`every` or `budget`", "neither", "Write every=10, or budget=0.02 for two percent"
+                )
+            Budget(budget)  # refuses what is no share
+        return cls(
+            to=to,
+            watches=watches,
+            every=None if every is None else schedule(every),
+            budget=budget,
+            identity=_choice("identity", identity, CHOICES),
+            on=passes(on),
+            limit=sizes.parse(limit, "limit"),
+            memory=sizes.parse(memory, "memory") or sys.maxsize,
+            when_full=_choice("when_full", when_full, ("block", "drop")),
+            reduce=_choice("reduce", reduce, ("auto", "host", "step")),
+            notes=notes,
+            sinks=_sinks(to, **sinks),
+        )
+
+
+def _choice(name: str, value: str, known: tuple[str, ...]) -> str:
+    if value not in known:
+        raise WatchError(f"`{name}` to be one of {known}", repr(value), one_of(known, str(value)))
+    return value
+
+
+def _sinks(to: Any, **wanted: Any) -> Mapping[str, Make]:
+    if all(value is None for value in wanted.values()):
+        return {}
+    from fitscope.export import live
+
+    return live.sinks(to, **wanted)

@@ -1,0 +1,134 @@
+"""Finding: one thing that is wrong, where, since when, how that is known, and what to do about it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Literal
+
+from fitscope.diagnose import picture
+from fitscope.diagnose.history import History
+
+Severity = Literal["error", "warning", "note"]
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")  #: the worst first
+
+MOST_POINTS = 64  #: of a series kept as evidence
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Numbers by step: the evidence as a small picture."""
+
+    name: str
+    steps: tuple[int, ...]
+    values: tuple[float, ...]
+
+    @classmethod
+    def of(cls, name: str, steps: Sequence[int] | Any, values: Sequence[float] | Any) -> Series:
+        """At most `MOST_POINTS` of them: of each stretch the one furthest from the middle, so that no spike is lost."""
+        pairs = [(int(s), float(v)) for s, v in zip(steps, values, strict=True)]
+        if len(pairs) > MOST_POINTS:
+            finite = sorted(v for _, v in pairs if math.isfinite(v))
+            middle = finite[len(finite) // 2] if finite else 0.0
+            size = -(-len(pairs) // MOST_POINTS)
+            stretches = (pairs[i : i + size] for i in range(0, len(pairs), size))
+            pairs = [
+                max(s, key=lambda p: math.inf if math.isnan(p[1]) else abs(p[1] - middle)) for s in stretches
+            ]
+        return cls(name, tuple(s for s, _ in pairs), tuple(v for _, v in pairs))
+
+    @classmethod
+    def from_history(cls, history: History, stat: str) -> Series:
+        name = str(history.site) if stat == "value" else f"{history.site} {stat}"
+        return cls.of(name, history.steps, getattr(history, stat))
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong."""
+
+    rule: str
+    severity: Severity
+    site: str | None = None  #: where it is seen best
+    layer: str | None = None  #: the layer to look at; None where no layer is to blame
+    first_step: int = 0
+    last_step: int = 0
+    message: str = ""  #: one sentence with layer, step and number
+    evidence: Mapping[str, Any] = field(default_factory=dict)  #: the numbers behind it
+    cure: str = ""
+    consequences: tuple[Finding, ...] = ()  #: what follows from it
+    confidence: float = 0.8  #: 0 to 1
+    series: Series | None = None  #: the evidence as a curve
+
+    @property
+    def title(self) -> str:
+        """The rule in words, and the layer."""
+        words = self.rule.replace("_", " ").capitalize()
+        return f"{words} · {self.layer}" if self.layer else words
+
+    @property
+    def steps(self) -> str:
+        if self.first_step == self.last_step:
+            return f"step {self.first_step:,}"
+        return f"steps {self.first_step:,}–{self.last_step:,}"
+
+    def but(self, **changed: Any) -> Finding:
+        return replace(self, **changed)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON; numbers that are not finite become text."""
+        found: dict[str, Any] = _plain(
+            {**asdict(self), "consequences": [c.as_dict() for c in self.consequences]}
+        )
+        return found
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Finding:
+        known = {f.name for f in fields(cls)}
+        given = {key: value for key, value in data.items() if key in known}
+        given["consequences"] = tuple(cls.from_dict(c) for c in data.get("consequences") or ())
+        series = data.get("series")
+        if series:
+            values = tuple(math.nan if v is None else float(v) for v in series["values"])
+            given["series"] = Series(series["name"], tuple(series["steps"]), values)
+        return cls(**given)
+
+    def __repr__(self) -> str:
+        sign = {"error": "✖", "warning": "▲", "note": "●"}[self.severity]
+        lines = [
+            f"{sign} {self.severity}: {self.rule}{f' at {self.layer}' if self.layer else ''} ({self.steps})"
+        ]
+        lines.append(f"  {self.message}")
+        if self.cure:
+            lines.append(f"  Cure: {self.cure}")
+        if self.consequences:
+            lines.append("  Leads to: " + ", ".join(_short(c) for c in self.consequences))
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return picture.html(self)
+
+
+@dataclass(frozen=True, slots=True)
+class NotJudged:
+    """A rule that could not be applied, and why."""
+
+    reason: str
+    rule: str = ""
+
+
+def _short(finding: Finding) -> str:
+    return finding.rule + (f" at {finding.layer}" if finding.layer else "")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner) for inner in value]
+    if hasattr(value, "item"):  # a NumPy scalar
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
