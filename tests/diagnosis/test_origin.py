@@ -6,6 +6,7 @@ one on its way back, behind the place where the gradient at its output is seen.
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -21,26 +22,28 @@ STEP, STEPS, BATCH = 7, 12, 8
 FORWARD = ("activations", "taps", "predictions", "loss")
 
 
-class Poisoned:
-    """Mixed into a layer: its output, or the gradient on its way into it, goes wrong at one step."""
+def poisoned(kind: type[Any]) -> type[Any]:
+    """A layer of this kind whose output, or the gradient on its way into it, goes wrong at one step."""
 
-    def __init__(self, *given: Any, poison: float, direction: str, **settings: Any) -> None:
-        super().__init__(*given, **settings)
-        self.poison, self.direction = poison, direction
-        # Not in `build`: Keras looks at its signature, which every layer has in its own way.
-        self.count = self.add_weight((), "zeros", dtype="float32", trainable=False, name="count")  # type: ignore[attr-defined]
+    class Poisoned(kind):  # type: ignore[misc, valid-type]
+        def __init__(self, *given: Any, poison: float, direction: str, **settings: Any) -> None:
+            super().__init__(*given, **settings)
+            self.poison, self.direction = poison, direction
+            self.count = self.add_weight((), "zeros", dtype="float32", trainable=False, name="count")
 
-    def call(self, *given: Any, **settings: Any) -> Any:
-        out = super().call(*given, **settings)  # type: ignore[misc]
-        now = ops.cast(ops.equal(self.count, STEP), "float32")
-        self.count.assign(ops.add(self.count, 1.0))
-        first = ops.reshape(
-            ops.cast(ops.equal(ops.arange(ops.shape(out)[0]), 0), "float32"), (-1,) + (1,) * (out.ndim - 1)
-        )
-        spoilt = ops.broadcast_to(now * first, ops.shape(out)) > 0
-        if self.direction == "forward":
-            return ops.where(spoilt, self.poison, out)
-        return spoil_gradient(out, spoilt, self.poison)
+        @functools.wraps(kind.call)  # Keras reads the signature
+        def call(self, *given: Any, **settings: Any) -> Any:
+            out = super().call(*given, **settings)
+            now = ops.equal(self.count, STEP)
+            self.count.assign(ops.add(self.count, 1.0))
+            first = ops.equal(ops.arange(ops.shape(out)[0]), 0)
+            first = ops.reshape(first, (-1, *(1 for _ in out.shape[1:])))
+            spoilt = ops.broadcast_to(ops.logical_and(now, first), ops.shape(out))
+            if self.direction == "forward":
+                return ops.where(spoilt, self.poison, out)
+            return spoil_gradient(out, spoilt, self.poison)
+
+    return Poisoned
 
 
 def spoil_gradient(x: Any, spoilt: Any, poison: float) -> Any:
@@ -67,54 +70,22 @@ class Scale(layers.Layer):
         return ops.tanh(x * self.factor)
 
 
-class PoisonedDense(Poisoned, layers.Dense):
-    pass
-
-
-class PoisonedConv(Poisoned, layers.Conv2D):
-    pass
-
-
-class PoisonedLSTM(Poisoned, layers.LSTM):
-    pass
-
-
-class PoisonedAttention(Poisoned, layers.MultiHeadAttention):
-    pass
-
-
-class PoisonedLayerNorm(Poisoned, layers.LayerNormalization):
-    pass
-
-
-class PoisonedBatchNorm(Poisoned, layers.BatchNormalization):
-    pass
-
-
-class PoisonedEmbedding(Poisoned, layers.Embedding):
-    pass
-
-
-class PoisonedScale(Poisoned, Scale):
-    pass
-
-
 #: The guilty layer by kind, with the shape of the inputs.
 KINDS: dict[str, tuple[type[Any], tuple[Any, ...], tuple[int, ...]]] = {
-    "dense": (PoisonedDense, (8,), (6,)),
-    "conv": (PoisonedConv, (4, 3), (6, 6, 2)),
-    "lstm": (PoisonedLSTM, (6,), (5, 3)),
-    "attention": (PoisonedAttention, (2, 4), (5, 4)),
-    "layer norm": (PoisonedLayerNorm, (), (6,)),
-    "batch norm": (PoisonedBatchNorm, (), (6,)),
-    "embedding": (PoisonedEmbedding, (10, 4), (5,)),
-    "custom": (PoisonedScale, (), (6,)),
+    "dense": (layers.Dense, (8,), (6,)),
+    "conv": (layers.Conv2D, (4, 3), (6, 6, 2)),
+    "lstm": (layers.LSTM, (6,), (5, 3)),
+    "attention": (layers.MultiHeadAttention, (2, 4), (5, 4)),
+    "layer norm": (layers.LayerNormalization, (), (6,)),
+    "batch norm": (layers.BatchNormalization, (), (6,)),
+    "embedding": (layers.Embedding, (10, 4), (5,)),
+    "custom": (Scale, (), (6,)),
 }
 
 
 def model_of(kind: str, **settings: Any) -> Any:
     make, given, shape = KINDS[kind]
-    guilty = make(*given, name="guilty", **settings)
+    guilty = poisoned(make)(*given, name="guilty", **settings)
     inputs = layers.Input(shape, dtype="int32" if kind == "embedding" else "float32")
     x = inputs if kind == "embedding" else layers.Dense(6, "tanh", name="before")(inputs)
     x = guilty(x, x) if kind == "attention" else guilty(x)
