@@ -11,6 +11,11 @@ from typing import Any
 from fitscope.sites import Site
 from fitscope.watch import KINDS_IN, LAYER_KINDS
 
+#: What `fs.data()` derives.
+DATA = (
+    "classes/targets", "classes/predictions", "features/inputs", "features/mean", "features/range", "features/duplicates",
+)  # fmt: skip
+
 
 def assert_complete(run: Any, passes: Iterable[str] = ("train",)) -> None:
     """`passes` are those that ran with the scope: "train", "validation", "evaluate", "predict"."""
@@ -22,6 +27,12 @@ def asked(run: Any) -> list[str]:
     """The sites that a watch asked for: without those that every run has, the logs of Keras and the loss of each batch."""
     kinds = {watch.get("of") or watch["kind"] for watch in run.plan}
     return [site for site in run.sites if Site.parse(site).base not in {"logs", "loss"} - kinds]
+
+
+def captured(run: Any) -> list[int]:
+    """The steps whose loss was seen. Of all others it is derived."""
+    frame = run.frame("loss")
+    return list(frame.index[frame["error"].isna()] if "error" in frame else frame.index)
 
 
 def unexplained(run: Any, passes: Iterable[str] = ("train",)) -> list[str]:
@@ -45,6 +56,8 @@ def _sites(watch: dict[str, Any], in_pass: str) -> list[str]:
         "changes/" if watch["kind"] == "changes" else ""
     )
     # An empty path is left out of the plan's description: then there is one site of that kind.
-    paths = watch["places"] if kind in LAYER_KINDS else [""]
+    paths = watch["places"] if kind in (*LAYER_KINDS, "activity") else [""]
+    if kind == "data":
+        return [prefix + name for name in DATA]
     found = [prefix + "/".join(filter(None, (kind, path))) for path in paths]
     return found + ([prefix + "sample_loss"] if watch.get("per_sample") else [])

@@ -41,7 +41,9 @@ if TYPE_CHECKING:
     from fitscope.show.views import View
     from fitscope.watch import (
         activations,
+        activity,
         changes,
+        data,
         gradients,
         inputs,
         loss,
@@ -74,7 +76,7 @@ _NAMES = {
     **dict.fromkeys(
         (
             "activations", "gradients", "weights", "weight_gradients", "updates", "loss", "metrics",
-            "inputs", "targets", "predictions", "taps", "changes",
+            "inputs", "targets", "predictions", "activity", "data", "taps", "changes",
         ),
         "fitscope.watch",
     ),
@@ -116,8 +118,10 @@ __all__ = [
     "WatchError",
     "__version__",
     "activations",
+    "activity",
     "changes",
     "compare",
+    "data",
     "epochs",
     "expect",
     "export_run",

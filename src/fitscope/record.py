@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fitscope.reduce.stats import Columns, Stats
+from fitscope.reduce.stats import Columns, Stats, buckets
 from fitscope.sites import Site
 
 
@@ -50,6 +50,8 @@ class Record:
     tensor: np.ndarray[Any, Any] | None = None
     batched: bool = True  #: the first axis of the tensor counts samples
     cosine: float | None = None  #: cosine similarity with the batch before, where that was asked for
+    error: float | None = None  #: the value was derived, and is off by no more than this; None: it was seen
+    over: int | None = None  #: so many steps, of which a derived value is the mean
 
 
 class Head(NamedTuple):
@@ -99,6 +101,48 @@ class Block:
                 self.heads, self.stats.rows(), cosines or repeat(None, len(self)), strict=True
             )
         ]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stretch:
+    """One scalar site over many steps: a row for each. Nobody writes into its arrays."""
+
+    head: Head
+    steps: np.ndarray[tuple[int], np.dtype[np.int64]]
+    epochs: np.ndarray[tuple[int], np.dtype[np.int64]]
+    batches: np.ndarray[tuple[int], np.dtype[np.int64]]
+    times: np.ndarray[tuple[int], np.dtype[np.float64]]
+    values: np.ndarray[tuple[int], np.dtype[np.float64]]  #: NaN where `errors` is infinite: not known
+    errors: np.ndarray[tuple[int], np.dtype[np.float64]]  #: a value is off by no more than this
+    over: np.ndarray[tuple[int], np.dtype[np.int64]]  #: so many steps, of which the value is the mean
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    @property
+    def columns(self) -> Columns:
+        """The stats of each value. A value that is not known counts as no element."""
+        values, known = self.values, ~(np.isnan(self.values) & np.isinf(self.errors))
+        finite = np.isfinite(values)
+        nans, infs = np.isnan(values) & known, np.isinf(values)
+        counts = np.stack([known, values == 0, finite & (values < 0), nans, infs], axis=1).astype(np.int64)
+        some = np.where(finite, values, np.nan)
+        moments = np.stack([some, np.abs(some * 0), some + 0.0, some + 0.0, np.abs(some)], axis=1)
+        return Columns(
+            counts, moments, finite.astype(np.int64), buckets(values[finite]), np.ones(finite.sum(), np.int64)
+        )
+
+    def records(self) -> list[Record]:
+        """A record for each row."""
+        at = zip(
+            self.steps.tolist(), self.epochs.tolist(), self.batches.tolist(), self.times.tolist(), strict=True
+        )
+        return [
+            Record(self.head.site, Moment(*moment), (), self.head.dtype, stats, None, False, None, error, over)
+            for moment, stats, error, over in zip(
+                at, self.columns.rows(), self.errors.tolist(), self.over.tolist(), strict=True
+            )
+        ]  # fmt: skip
 
 
 def scalar(record: Record) -> float | None:

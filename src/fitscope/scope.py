@@ -28,6 +28,7 @@ from fitscope.watch import On, Watch
 if TYPE_CHECKING:
     import keras
     import tensorflow as tf
+    import tf_keras
 
 Step = TypeVar("Step", bound=Callable[..., Any])
 
@@ -44,6 +45,8 @@ class Scope(Hooks):
         budget: Without `every`: the share of the training's time that capturing may cost. What a captured step costs is measured,
             and every n-th step is captured, with the smallest n that the share allows; at least every 1000th. What was decided is in
             `run.overhead["budget"]`.
+        allowance: Seconds, or like "3 s", that every training may spend on capturing before the share counts; 0 for none. They are
+            spread over all of its steps: a training of a minute is recorded closely, one of hours within `budget`.
         exact: Read all of every tensor. Otherwise the statistics of a large one (more than 16,384 numbers) are those of some
             of its rows, the same at every layer; a record says how many numbers it has seen.
         identity: How to make sure that watching changes nothing. "proven": before the program with taps takes a captured
@@ -77,6 +80,7 @@ class Scope(Hooks):
         every: Every | None = None,
         *,
         budget: float | None = 0.02,
+        allowance: float | str = "3 s",
         exact: bool = False,
         identity: Literal["proven", "twin", "trust"] = "proven",
         on: On = "train",
@@ -95,6 +99,7 @@ class Scope(Hooks):
                 watch=watch,
                 every=every,
                 budget=budget,
+                allowance=allowance,
                 exact=exact,
                 identity=identity,
                 on=on,
@@ -110,6 +115,15 @@ class Scope(Hooks):
         )
         self._life = Life(self._recordings)
         self._server: Any = None  # of the page, once its address was asked for
+
+    def __repr__(self) -> str:
+        facts = self._recordings.facts()
+        return f"<Scope: {facts['watches']}; {facts['captures']}; newest run: {facts['newest run']}>"
+
+    def _repr_html_(self) -> str:
+        from fitscope.show.cards import card
+
+        return card("Scope", self._recordings.facts())
 
     # ---- what the user reads -------------------------------------------------------------------------------
 
@@ -214,17 +228,19 @@ class Scope(Hooks):
             **named: Parts of the graph, by tensor or name, where the graph alone does not tell: `loss=`, `predictions=`, `targets=`,
                 `inputs=`; `train_op=`, the operation that runs a training step; `grads_and_vars=`, the gradients that it applies.
         """
+        known = checked(named)  # before TensorFlow is imported
         from fitscope.capture.sessions.session import session
 
-        return session(self._recordings, sess, checked(named))
+        return session(self._recordings, sess, known)
 
     def hook(self, **named: Unpack[Named]) -> tf.compat.v1.train.SessionRunHook:
         """The same as a `SessionRunHook`, for `MonitoredTrainingSession(hooks=[scope.hook()])` and its like."""
+        known = checked(named)
         from fitscope.capture.sessions.hook import CaptureHook
 
-        return CaptureHook(self._recordings, checked(named))
+        return CaptureHook(self._recordings, known)
 
-    def legacy(self) -> Any:
+    def legacy(self) -> tf_keras.callbacks.Callback:
         """The callback for models of legacy Keras: `model.fit(callbacks=[scope.legacy()])`, with `tf_keras`."""
         from fitscope.capture.sessions.legacy import LegacyCallback
 
@@ -246,6 +262,9 @@ class Scope(Hooks):
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
         self._life.before_step(batch)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._life.batch_end(batch, logs)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
         self._life.epoch_end(logs)

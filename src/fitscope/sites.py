@@ -3,7 +3,8 @@
     activations/encoder/dense        kind `activations`, layer `encoder/dense`
     gradients/dense#2[0]             the first output of the second call of `dense` in one step
     weight_gradients/conv1/kernel    kind `weight_gradients`, layer `conv1`, weight `kernel`
-    metrics/accuracy, taps/attention, loss/d_optimizer      a kind and a label, no layer
+    activity/dense                   derived from the activations of `dense`
+    metrics/accuracy, taps/attention, loss/d_optimizer, features/range      a kind and a label, no layer
     validation/changes/predictions   seen in the validation pass; what moved since the batch before
 
 `Site` is that name, a string, and carries the facts it was made from as attributes. Taps make sites from the facts they
@@ -77,7 +78,7 @@ class Site(str):
         if base in OF_WEIGHTS:
             layer, _, weight = path.rpartition("/")
             weight, suffix = weight + suffix, ""
-        elif base in OF_LAYERS:
+        elif base in (*OF_LAYERS, "activity"):
             layer = path
         else:
             label = path
@@ -110,6 +111,16 @@ class Site(str):
     def within(self, in_pass: str) -> Site:
         """The same site, seen in a pass."""
         return self if in_pass == self.in_pass else self.but(in_pass=in_pass)
+
+    def activity(self) -> Site:
+        """The site of how active the units were here."""
+        return self.but(base="activity", batched=False)
+
+    def beside(self, kind: str, label: str) -> Site:
+        """A site of another kind that is derived from this input, target or prediction."""
+        return Site(
+            kind, label="/".join(filter(None, (label, self.label))), suffix=self.suffix, in_pass=self.in_pass
+        )
 
     def change(self) -> Site:
         """The site of what moved here since the batch before."""

@@ -27,6 +27,8 @@ KINDS = {
     "inputs": "what went into the model",
     "targets": "what it should have predicted",
     "predictions": "what it did predict",
+    "activity": "for each unit of a layer, how often it was not stuck",
+    "data": "classes of targets and predictions, and features of inputs",
     "taps": "what `fs.tap` or a Tap layer showed",
     "changes": "how far something moved since the batch before",
 }
@@ -37,7 +39,7 @@ LAYER_KINDS = (*OF_LAYERS, *OF_WEIGHTS)
 KINDS_IN = {
     "train": frozenset(KINDS),
     "validation": frozenset(KINDS) - {"gradients", "weights", "weight_gradients", "updates"},
-    "predict": frozenset(("activations", "inputs", "predictions", "taps", "changes")),
+    "predict": frozenset(("activations", "inputs", "predictions", "activity", "taps", "changes")),
 }
 KINDS_IN["evaluate"] = KINDS_IN["validation"]
 
@@ -74,6 +76,20 @@ class Watch:
     per_sample: bool = False  #: the loss of each sample too,
     ids: str | None = None  #: which this input names
     exact: bool = False  #: statistics of all elements, also of large tensors
+
+    def __str__(self) -> str:
+        """In a few words: `activations of conv* (stats, tensor, every 5)`."""
+        names = [
+            each if isinstance(each, str) else each.__name__ if isinstance(each, type) else each.name
+            for each in self.layers
+        ]
+        kept = [name for name in ("stats", "tensor", "average") if getattr(self, name)]
+        about = [*(kept if kept != ["stats"] else ()), *([str(self.every)] if self.every else ())]
+        return (
+            self.kind
+            + (f" of {' '.join(names)}" if names else "")
+            + (f" ({', '.join(about)})" if about else "")
+        )
 
 
 def passes(on: On, kind: str | None = None) -> tuple[str, ...]:
@@ -267,6 +283,19 @@ def predictions(
     return _watch("predictions", (), keep, samples, every, on, exact=exact, default="both")
 
 
+def activity(*layers: Layers, every: Every | None = None, on: On | None = None, exact: bool = False) -> Watch:
+    """For each unit of a layer the share of recent samples at which it was active: a unit at 0 is dead or saturated.
+
+    For layers behind a ReLU, sigmoid, tanh or softmax, or one of their relatives; others have no units that could be stuck.
+    """
+    return _watch("activity", layers, "stats", None, every, on, exact=exact)
+
+
+def data(*, every: Every | None = None, on: On | None = None, exact: bool = False) -> Watch:
+    """How the data look: the share of each class among targets and predictions, and how each feature of the inputs varies."""
+    return _watch("data", (), "stats", None, every, on, exact=exact)
+
+
 def taps(
     *names: str,
     keep: Keeps | None = None,
@@ -323,5 +352,6 @@ def several(watch: Iterable[Watch] | Watch | None) -> tuple[Watch, ...]:
 def defaults() -> tuple[Watch, ...]:
     """What a scope watches when it is not told: statistics of everything, in every layer."""
     return (
-        activations(), gradients(), weights(), weight_gradients(), updates(), loss(), metrics(), taps(),
+        activations(), gradients(), weights(), weight_gradients(), updates(), loss(), metrics(),
+        inputs(), targets(keep="stats"), predictions(keep="stats"), activity(), data(), taps(),
     )  # fmt: skip

@@ -11,7 +11,7 @@ from fitscope.record import Block, Moment, Record
 from fitscope.reduce import host
 from fitscope.sites import Site
 
-SITES = (Site("activations", "a"), Site("weights", "a", "kernel"), Site("loss"))
+SITES = (Site("activations", "a"), Site("weights", "a", "kernel"), Site("loss"), Site("learning_rate"))
 
 
 def blocks(steps: int, odd: int | None = None) -> list[Block]:
@@ -22,6 +22,7 @@ def blocks(steps: int, odd: int | None = None) -> list[Block]:
         values = [
             random.standard_normal((3, 4)),
             random.standard_normal((4, 4)),
+            np.float64(step),
             np.float64(random.standard_normal()),
         ]
         if step == odd:
@@ -105,3 +106,21 @@ def test_what_is_not_seen_in_training_is_no_evidence() -> None:
             )
         )
     assert not list(found.histories)
+
+
+def test_losses_may_come_in_any_order() -> None:
+    steps = np.arange(3 * SCALAR_POINTS)
+    values = np.sin(steps / 50)
+    values[7777] = np.nan
+    whole, shuffled = Evidence(), Evidence()
+    whole.take_values(SITES[2], "float32", steps, values)
+    for some in np.array_split(np.random.default_rng(0).permutation(steps), 50):
+        shuffled.take_values(SITES[2], "float32", some, values[some])
+    mine, other = whole.loss, shuffled.loss
+    assert mine is not None
+    assert other is not None
+    assert SCALAR_POINTS / 2 < len(mine) <= SCALAR_POINTS
+    np.testing.assert_array_equal(mine.steps, other.steps)
+    np.testing.assert_array_equal(mine.data, other.data)
+    assert whole.broken == shuffled.broken
+    assert whole.broken[SITES[2]].step == 7777

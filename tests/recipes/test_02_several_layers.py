@@ -23,7 +23,7 @@ def test_all_layers_from_one_step(watch_fit, tools):
     seen = watch_fit(tools.make, x, y, watch=watch, epochs=2)
     by = by_hand.train(by_hand.weights(), x, y, epochs=2)
     assert asked(seen.run) == [*SITES, "gradients/head", "gradients/hidden"]
-    for site in seen.run.sites:
+    for site in asked(seen.run):
         tools.every_value(seen.run, site, by)
     for step in range(6):  # of one pass: each layer's output is what the next one got, to the last bit
         relu = seen.run.array("activations/relu", step)

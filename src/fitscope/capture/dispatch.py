@@ -68,7 +68,8 @@ class TappedSteps:
             function = plain if phase == "step" else None
             ask = Ask(self.anatomy, wants, phase, self.finish(wants), function, self._trace)
             strictest = min((request.identity for request in requests), key=STRICTEST.index)
-            step = Checked(self._timed(self.adapter.tapped(ask)), plain, strictest)
+            program = self._timed(self.adapter.tapped(ask))
+            step = Checked(program, plain, strictest, lambda: sum(self.first_calls))
             self.built[key] = (plain, step)
         return step
 

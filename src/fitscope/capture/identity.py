@@ -45,9 +45,15 @@ class Ran(NamedTuple):
 class Checked:
     """A tapped program together with the user's own, and what is known of the two. Serves one thread at a time."""
 
-    def __init__(self, program: Program, own: Own, choice: str) -> None:
+    def __init__(
+        self, program: Program, own: Own, choice: str, compiling: Callable[[], float] = lambda: 0.0
+    ) -> None:
         self.standing = FIRST[choice]
-        self.proofs: list[float] = []  #: the seconds that each took
+        self.proofs: list[
+            float
+        ] = []  #: the seconds that each took, without compiling and without the user's own step
+        self._compiling = compiling  # seconds that tapped programs took to compile so far
+        self._own_seconds = 0.0  # of the newest proof
         self._program = program
         self._own = own
         self._choice = choice
@@ -96,11 +102,12 @@ class Checked:
         kind = self._kinds.setdefault(signature, PerSignature())
         kind.uses += 1
         if kind.due:
-            began = time.perf_counter()
+            began, compiled, self._own_seconds = time.perf_counter(), self._compiling(), 0.0
             try:
                 return self._prove(held or self._hold(call), step, kind)
             finally:
-                self.proofs.append(time.perf_counter() - began)
+                others = self._own_seconds + self._compiling() - compiled
+                self.proofs.append(max(time.perf_counter() - began - others, 0.0))
         kind.trusted = True
         return Ran(*self._program.take(call))
 
@@ -179,9 +186,11 @@ class Checked:
         """What the user's own program leaves behind, run on a copy of the state; or why that cannot be known."""
         try:
             held.save()
+            began = time.perf_counter()
             try:
                 return held.after(held.rehearsal().of(self._own)), None
             finally:
+                self._own_seconds += time.perf_counter() - began
                 held.restore()
         except Exception as error:
             return None, f"{type(error).__name__}: {error}".partition("\n")[0]

@@ -69,6 +69,11 @@ def outside(hook: FrameType | None) -> FrameType | None:
     return hook
 
 
+def iterator_in(frame: FrameType) -> Any:
+    """The iterator over the data, in a frame in which Keras trains."""
+    return _local(frame, ITERATORS)
+
+
 class Notes:
     """Those who want to know what is raised through an object, by who they are: several scopes may watch one training."""
 
@@ -98,7 +103,7 @@ def notice(frame: FrameType, callbacks: Any, who: object, note: Note, *, batches
 
     `batches`: also through the callbacks of batches, where they are called outside of the iterator's block.
     """
-    iterator = _local(frame, ITERATORS)
+    iterator = iterator_in(frame)
     if hasattr(type(iterator), "catch_stop_iteration"):
         notes = _notes(iterator)
         _replace(iterator, "catch_stop_iteration", lambda plain: lambda: _Noticed(plain(), notes))

@@ -17,11 +17,14 @@ from fitscope.capture.backends import adapter as adapter_of
 from fitscope.capture.called import fit_facts
 from fitscope.capture.dispatch import when_built
 from fitscope.capture.leaving import OUTSIDE, Frame, notice, outside
+from fitscope.capture.logged_loss import logged_loss, sizes_in
 from fitscope.capture.loop import Loop
 from fitscope.capture.recordings import Recordings
 from fitscope.capture.shield import shield
 from fitscope.capture.training import Recording
 from fitscope.errors import WatchError
+from fitscope.pipeline.batch_ends import BatchEnds
+from fitscope.pipeline.batch_loss import Sizes
 from fitscope.pipeline.ending import COMPLETE
 from fitscope.pipeline.sample_loss import SampleLosses
 from fitscope.pipeline.troubles import warn
@@ -40,6 +43,7 @@ class Life:
         self.params: Mapping[str, Any] = {}  #: of `fit`, as Keras tells callbacks
         self.loop: Loop | None = None  #: that the scope is attached to
         self._recordings = recordings
+        self._sizes: Sizes | None = None  # of the batches of `fit`
         self._fit: dict[str, Any] = {}  # what is known of the call of `fit`
         self._doing = ""  # "train", "evaluate" or "predict" while Keras does it
         self._pass: tuple[str, int | None] = "", None
@@ -67,12 +71,18 @@ class Life:
     def epoch_begin(self, epoch: int) -> None:
         self._epoch = epoch
         if self._recording is not None:
-            self._recording.epoch(epoch, self._batches)
+            self._recording.epoch(epoch, self._batches, self.params.get("epochs"))
 
     def before_step(self, batch: int) -> None:
         self._batch = batch
         if self._recording is not None:
             self._recording.before_step(batch)
+
+    def batch_end(self, batch: int, logs: Mapping[str, Any] | None) -> None:
+        """Called on any thread, and in any order within an epoch."""
+        recording = self._recordings.newest
+        if recording is not None:
+            recording.batch_end(batch, logs)
 
     def epoch_end(self, logs: Mapping[str, Any] | None) -> None:
         if self._recording is not None:
@@ -117,7 +127,7 @@ class Life:
         """A custom loop that trains this model is about to begin."""
         adapter = _adapter()
         self.leave(None)
-        self.model, self.params, self._fit = model, {}, {}
+        self.model, self.params, self._fit, self._sizes = model, {}, {}, None
         before, self._recordings.newest = self._recording, None
         optimizers = (optimizer,) if optimizer is not None else ()
         self.loop = Loop(
@@ -159,6 +169,7 @@ class Life:
                 before.recorder.abandon()
         self._frame = None
         self._fit = fit_facts(outside(hook), self.params) if doing == "train" else {}
+        self._sizes = sizes_in(outside(hook)) if doing == "train" else None
         self._notice(hook, owner)
         adapter = _adapter()
         if adapter.unbuilt(self.model):
@@ -202,7 +213,7 @@ class Life:
                 recording.recorder.failed(
                     f"the first step was not captured, as the model could not be built before it: {failure}"
                 )
-            recording.epoch(self._epoch, self._batches)
+            recording.epoch(self._epoch, self._batches, self.params.get("epochs"))
             if doing != "train":
                 recording.begin_pass(*self._pass)
             if failure is None:
@@ -239,6 +250,8 @@ class Life:
             lambda step: after is not None and (last is None or last < step),
             (lambda note: SampleLosses(anatomy.model, ids, adapter, note)) if per_sample else None,
         )
+        if self._sizes is not None:
+            recorder.batch_ends = BatchEnds(logged_loss(anatomy.model, self._sizes))
         in_step = settings.reduce == "step" or (settings.reduce == "auto" and adapter.on_accelerator())
         recording = recordings.newest = Recording(
             plan, adapter, recorder, in_step=in_step, identity=settings.identity, after=after

@@ -13,7 +13,7 @@ from fitscope.capture.backends import Harvest
 from fitscope.capture.layer_taps import NOT_CALLED
 from fitscope.pipeline.recorder import Recorder
 from fitscope.pipeline.troubles import described
-from fitscope.plan.plan import BESIDE, LOSS, SAMPLE_LOSS, Plan, Watches
+from fitscope.plan.plan import BESIDE, LOSS, SAMPLE_LOSS, Plan, Watches, derived
 from fitscope.sites import Place, Site
 
 #: Why a place of some kind was not passed by the step, where no tap knows better.
@@ -80,5 +80,7 @@ class Missing:
         site = site.within(in_pass)
         if want is None or want.stats or want.tensor or want.mean:
             self._recorder.unseen(site, why)
+        for each in derived(site, want) if want is not None else ():
+            self._recorder.unseen(each, why)
         if want is not None and want.change:
             self._recorder.unseen(site.change(), why)

@@ -81,6 +81,13 @@ class Recordings:
         writer = self.newest.recorder.writer if self.newest is not None else None
         return writer.path if writer is not None else None
 
+    def facts(self) -> dict[str, str]:
+        """What the scope is set to do, and what it has done, in words."""
+        step = getattr(self.newest, "last_step", None)
+        so_far = "" if step is None else f", captured up to step {step:,}"
+        newest = "none yet" if self.path is None else f"{self.path}{so_far}"
+        return {**self.settings.words(), "newest run": newest}
+
     # ---- how a recording begins ----------------------------------------------------------------------------
 
     def of(self, model: Any) -> AnyRecording | None:
@@ -101,7 +108,8 @@ class Recordings:
         if settings.every is not None:
             return settings.every, None
         assert settings.budget is not None
-        budget = (before.recorder.costs.budget if before is not None else None) or Budget(settings.budget)
+        known = before.recorder.costs.budget if before is not None else None
+        budget = known or Budget(settings.budget, settings.allowance)
         budget.again()
         # A budget that decides nothing would report things that are not so.
         return budget.schedule, budget if any(watch.every is None for watch in settings.watches) else None
@@ -134,6 +142,7 @@ class Recordings:
             when_full=settings.when_full,
             samples=samples,
             sinks=settings.sinks,
+            configuration=info.get("configuration"),
         )
         recorder.costs.budget = budget
         return recorder

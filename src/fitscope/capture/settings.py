@@ -15,6 +15,7 @@ from fitscope import sizes
 from fitscope.capture.identity import CHOICES
 from fitscope.errors import WatchError, one_of
 from fitscope.pipeline.sinks import Make
+from fitscope.plan.allowance import seconds
 from fitscope.plan.budget import Budget
 from fitscope.schedule import Every, Schedule, schedule
 from fitscope.store import Objects, place
@@ -31,6 +32,7 @@ class Settings:
     watches: tuple[Watch, ...]
     every: Schedule | None  #: None: the budget decides
     budget: float | None
+    allowance: float  #: seconds that a training may spend whatever the budget
     identity: str
     on: tuple[str, ...]
     limit: int | None  #: bytes of disk
@@ -48,6 +50,7 @@ class Settings:
         watch: Iterable[Watch] | Watch | None,
         every: Every | None,
         budget: float | None,
+        allowance: float | str,
         exact: bool,
         identity: str,
         on: On,
@@ -72,6 +75,7 @@ class Settings:
             watches=watches,
             every=None if every is None else schedule(every),
             budget=budget,
+            allowance=seconds(allowance, "allowance"),
             identity=_choice("identity", identity, CHOICES),
             on=passes(on),
             limit=sizes.parse(limit, "limit"),
@@ -81,6 +85,17 @@ class Settings:
             notes=notes,
             sinks=_sinks(to, **sinks),
         )
+
+    def words(self) -> dict[str, str]:
+        """The settings that people ask about, by name."""
+        budget = f"as often as {100 * (self.budget or 0):.3g} % of the time allows"
+        return {
+            "runs in": place(self.to).describe(),
+            "watches": ", ".join(map(str, self.watches)),
+            "captures": budget if self.every is None else str(self.every),
+            "on": ", ".join(self.on),
+            "identity": self.identity,
+        }
 
 
 def _choice(name: str, value: str, known: tuple[str, ...]) -> str:

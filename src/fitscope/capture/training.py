@@ -22,6 +22,7 @@ from fitscope.capture.patch import patched
 from fitscope.capture.shield import shield, shielded
 from fitscope.capture.step_count import StepCount
 from fitscope.pipeline import handover
+from fitscope.pipeline.batch_ends import OFTEN
 from fitscope.pipeline.ending import Ending
 from fitscope.pipeline.handover import Shown
 from fitscope.pipeline.newest import Batch
@@ -31,6 +32,7 @@ from fitscope.plan.plan import NOTHING, Due, Plan, Watches
 from fitscope.record import Moment
 from fitscope.schedule import Turn
 
+_now = time.time
 _kept = shielded(lambda recording: recording.recorder.failed)
 
 
@@ -64,12 +66,14 @@ class Recording:
         proven = len(self._steps.proofs)
         recorder.costs.proofs = lambda: self._steps.proofs[proven:]
         recorder.leaving = self._leave
+        self._ends = recorder.batch_ends.waiting if recorder.batch_ends is not None else None
         self._identity = identity
         self._undo, self._noticing = ExitStack(), ExitStack()
         self._stand_in: StandIn | None = None
         self._epoch, self._epoch_start = 0, 0
         self._quiet = range(0)  # batches of the epoch of which it is known that nothing is due
         self._batches: int | None = None
+        self._ahead: int | None = None  # steps of the training, when the epoch began
         self._pass, self._pass_step = "", 0
         self._pass_batches: int | None = None
         # Due only if it turns out to be the last of its epoch.
@@ -88,9 +92,10 @@ class Recording:
     # ---- told by the training ----------------------------------------------------------------------------
 
     @_kept
-    def epoch(self, epoch: int, batches: int | None) -> None:
-        """An epoch begins."""
+    def epoch(self, epoch: int, batches: int | None, epochs: int | None = None) -> None:
+        """An epoch begins, the last of which is number `epochs - 1`."""
         self._epoch, self._batches, self._quiet = epoch, batches, range(0)
+        self._ahead = None if epochs is None or batches is None else (epochs - epoch) * batches
 
     @_kept
     def before_step(self, batch: int, together: int | None = None) -> None:
@@ -125,12 +130,25 @@ class Recording:
         recorder.tell()
         if batch == 0 or self._count.next is None:
             self._epoch_start = self._count.epoch_start(batch)
+            if recorder.costs.budget is not None:
+                recorder.costs.budget.expect(self._epoch_start, self._ahead)
         step = self._epoch_start + batch
         self._count.next = step + together
         recorder.costs.steps += together
+        if recorder.batch_ends is not None and recorder.writer is None:
+            recorder.batch_ends.together = together
+            recorder.ready(step)  # a run begins with its first step, captured or not
         if recorder.stopped:
             return []
         return [Turn(step + k, self._epoch, batch + k, self._batches) for k in range(together)]
+
+    def batch_end(self, batch: int, logs: Mapping[str, Any] | None) -> None:
+        """A batch is over, and Keras said this of it. Called on any thread, in any order within the epoch."""
+        # Nothing is looked at: it may be a value that is not computed yet. A plain tuple takes a third of the time of an `End`.
+        if logs and self._ends is not None and (loss := logs.get("loss")) is not None:
+            self._ends.append((self._epoch_start, self._epoch, batch, _now(), loss))
+            if not batch & OFTEN:
+                self.recorder.look()
 
     @_kept
     def epoch_end(self, logs: Mapping[str, Any] | None = None) -> None:
@@ -283,6 +301,10 @@ class Recording:
                 if now:
                     self.recorder.put(at, now)
                 later = wanted.if_last - wanted.now
+                if self._pending is not None:
+                    self.recorder.expect_no_more(self._pending[0].step)
+                if later:
+                    self.recorder.expect(at.step)
                 self._pending = (at, self._shown(wanted, later, turn.in_pass, harvest)) if later else None
 
     def _shown(self, due: Due, watches: Watches, in_pass: str, harvest: Harvest) -> Shown:

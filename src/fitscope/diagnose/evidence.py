@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from fitscope.diagnose.history import COLUMNS, Array, Histories, History
+from fitscope.diagnose.history import COLUMNS, Array, Histories, History, columns_of
 from fitscope.diagnose.network import Network
 from fitscope.record import Block, Head
 from fitscope.reduce.stats import COUNTS, MOMENTS
 from fitscope.sites import TRAIN, Site
 
+LOSS = Site("loss")  #: recorded at every step, captured or not
 _NORMAL16 = 129 - 14  #: buckets below hold what float16 cannot represent in full (see reduce/stats.py)
 
 
@@ -50,7 +51,7 @@ class Evidence:
         self.notes: Any = None  #: the notes of the run
         self.unseen: Mapping[str, str] = {}  #: by site: why it was not recorded
         self.last_step: int | None = None
-        self._rows: dict[int, tuple[tuple[Head, ...], list[tuple[int, Array, Array]]]] = {}
+        self._rows: dict[int, tuple[tuple[Head, ...], list[tuple[int, Array, Array]], list[int]]] = {}
 
     # ---- taking in ----------------------------------------------------------------------------------
 
@@ -64,45 +65,65 @@ class Evidence:
             columns[at] = block.values if name == "value" else _column(name, counts, moments)
         columns[_SMALL] = self._tiny(block)
         step = block.at.step
-        for shelf, rows, chosen in self._shelved(block.heads):
+        split, losses = self._shelved(block.heads)
+        for shelf, rows, chosen in split:
             with np.errstate(over="ignore", invalid="ignore"):
                 self.histories.add(shelf, rows, step, columns[:, chosen].astype(np.float32))
+        for i in losses:
+            self.histories.extend(LOSS, block.heads[i].dtype, np.array([step]), columns[:, [i]])
         odd = np.flatnonzero((columns[_NANS] > 0) | (columns[_INFS] > 0))
         for i in odd.tolist():
-            self._break(block.heads[i].site, step, columns[_NANS, i], columns[_INFS, i], columns[_COUNT, i])
+            self.note_broken(block.heads[i].site, np.array([step]), columns[:, [i]])
         self.last_step = step if self.last_step is None else max(step, self.last_step)
+
+    def take_values(self, site: Site, dtype: str, steps: Array, values: Array) -> None:
+        """Values of the loss at steps that were not captured, in any order; those that are not known are left out by the caller."""
+        finite = np.isfinite(values)
+        some = np.where(finite, values, np.nan)
+        with np.errstate(over="ignore", invalid="ignore"):
+            columns = columns_of(
+                value=values, count=np.ones(len(values)), mean=some, std=np.where(finite, 0, np.nan), min=some, max=some,
+                rms=np.abs(some), zeros=values == 0, negatives=some < 0, nans=np.isnan(values), infs=np.isinf(values),
+            ).astype(np.float64)  # fmt: skip
+        self.fill(site, dtype, (), steps, columns)
 
     def fill(self, site: Site, dtype: str, shape: tuple[int, ...], steps: Array, columns: Array) -> None:
         """All that was recorded of one site, sorted by step. `columns` as in `history.COLUMNS`."""
         if site.in_pass != TRAIN or not len(steps):
             return
         with np.errstate(over="ignore", invalid="ignore"):
-            self.histories.fill(site, dtype, shape, steps, columns)
+            if site == LOSS:
+                self.histories.extend(site, dtype, steps, columns)
+            else:
+                self.histories.fill(site, dtype, shape, steps, columns)
         self.note_broken(site, steps, columns)
-        self.last_step = max(int(steps[-1]), -1 if self.last_step is None else self.last_step)
+        self.last_step = max(int(steps.max()), -1 if self.last_step is None else self.last_step)
 
     def note_broken(self, site: Site, steps: Array, columns: Array) -> None:
-        """What is not finite at a site, of every rank."""
+        """What is not finite at a site, of every rank, in any order of steps."""
         odd = np.flatnonzero((columns[_NANS] > 0) | (columns[_INFS] > 0))
-        if len(odd) and (site not in self.broken or steps[odd[0]] < self.broken[site].step):
-            self.broken.pop(site, None)
-            i = odd[0]
-            self._break(site, int(steps[i]), columns[_NANS, i], columns[_INFS, i], columns[_COUNT, i])
+        if len(odd):
+            i = odd[np.argmin(steps[odd])]
+            if site not in self.broken or steps[i] < self.broken[site].step:
+                nans, infs, count = (int(columns[column, i]) for column in (_NANS, _INFS, _COUNT))
+                self.broken[site] = Broken(int(steps[i]), nans, infs, count)
 
     @staticmethod
     def below_normal(buckets: Sequence[int], tallies: Sequence[int]) -> int:
         """How many numbers of a histogram are below the normal range of float16, and not zero."""
         return sum(n for bucket, n in zip(buckets, tallies, strict=True) if 0 < abs(bucket) < _NORMAL16)
 
-    def _break(self, site: Site, step: int, nans: float, infs: float, count: float) -> None:
-        if site not in self.broken:
-            self.broken[site] = Broken(step, int(nans), int(infs), int(count))
-
-    def _shelved(self, heads: tuple[Head, ...]) -> list[tuple[int, Array, Array]]:
-        """Where the rows of a block go. Worked out once: heads are the same object at every step."""
+    def _shelved(self, heads: tuple[Head, ...]) -> tuple[list[tuple[int, Array, Array]], list[int]]:
+        """Where the rows of a block go, and which of them are the loss. Worked out once: heads are the same object at every step."""
         known = self._rows.get(id(heads))
         if known is None or known[0] is not heads:
-            places = np.array([self.histories.place(h.site, h.dtype, h.shape) for h in heads], np.int64)
+            places = np.array(
+                [
+                    (-1, -1) if h.site == LOSS else self.histories.place(h.site, h.dtype, h.shape)
+                    for h in heads
+                ],
+                np.int64,
+            )
             split = []
             for shelf in (0, 1):
                 chosen = np.flatnonzero(places[:, 0] == shelf)
@@ -112,8 +133,9 @@ class Evidence:
                     split.append((shelf, places[chosen, 1], chosen))
             if len(self._rows) > 64:
                 self._rows.clear()
-            known = self._rows[id(heads)] = (heads, split)
-        return known[1]
+            losses = [i for i, head in enumerate(heads) if head.site == LOSS]
+            known = self._rows[id(heads)] = (heads, split, losses)
+        return known[1], known[2]
 
     def _tiny(self, block: Block) -> Array:
         """By row: the numbers other than zero below the normal range of float16, for tensors of that type."""

@@ -3,6 +3,7 @@
 A site keeps at most `POINTS` points (scalars `SCALAR_POINTS`). When they are used up, every second one goes and from then on
 only every second recorded step makes a point. Which steps stay depends on nothing but how many were recorded, so the
 writer thread, which sees one step after the other, and a reader, which sees all of them at once, keep the very same points.
+The loss is recorded at every step, and not in their order; its points are those of stretches of 1, 2, 4, … steps.
 
 A point also stands for the steps that were dropped after it: `min`, `max`, `peak` (the largest rms), `nans` and `infs` are
 the extremes of all of them, so that one odd batch is never thinned away.
@@ -128,11 +129,48 @@ class _Shelf:
         self.count[row] = len(steps)
 
 
+class _Line:
+    """The points of one scalar that is recorded at every step, in any order: one for each stretch of 2^k steps.
+
+    k is the smallest with which the stretches are few enough, so it depends on the first and the last step alone.
+    """
+
+    def __init__(self, bound: int) -> None:
+        self.bound = bound
+        self.seen = 0
+        self._parts: list[tuple[Array, Array]] = []
+        self._waiting = 0
+
+    def add(self, steps: Array, columns: Array) -> None:
+        self._parts.append((steps, columns))
+        self.seen += len(steps)
+        self._waiting += len(steps)
+        if self._waiting > self.bound:
+            self.points()
+
+    def points(self) -> tuple[Array, Array]:
+        """The steps and columns as they are now, sorted by step."""
+        steps = np.concatenate([part for part, _ in self._parts])
+        columns = np.concatenate([part for _, part in self._parts], axis=1)
+        order = np.argsort(steps, kind="stable")
+        steps, columns = steps[order], columns[:, order]
+        width = 0
+        while (steps[-1] >> width) - (steps[0] >> width) >= self.bound:
+            width += 1
+        starts = np.flatnonzero(np.diff(steps >> width, prepend=-1))
+        kept = columns[:, starts]
+        for column, extreme in _extremes():
+            kept[column] = extreme.reduceat(columns[column], starts)
+        self._parts, self._waiting = [(steps[starts], kept)], 0
+        return self._parts[0]
+
+
 class Histories:
     """The history of every site."""
 
     def __init__(self) -> None:
         self._shelves = (_Shelf(POINTS), _Shelf(SCALAR_POINTS))
+        self._lines: dict[str, _Line] = {}
         self._places: dict[str, tuple[int, int]] = {}  # by site: which shelf, and where on it
         self._used = [0, 0]
         self._about: dict[str, tuple[Site, str, tuple[int, ...]]] = {}
@@ -151,6 +189,12 @@ class Histories:
     def add(self, shelf: int, rows: Array, step: int, columns: Array) -> None:
         self._shelves[shelf].add(rows, step, columns)
 
+    def extend(self, site: Site, dtype: str, steps: Array, columns: Array) -> None:
+        """Steps of a scalar that is recorded at every step, in any order."""
+        if len(steps):
+            self._about.setdefault(site, (site, dtype, ()))
+            self._lines.setdefault(site, _Line(SCALAR_POINTS)).add(steps, columns.astype(np.float32))
+
     def fill(self, site: Site, dtype: str, shape: tuple[int, ...], steps: Array, columns: Array) -> None:
         """All that was recorded of a site, sorted by step."""
         shelf, row = self.place(site, dtype, shape)
@@ -160,9 +204,12 @@ class Histories:
         return (site for site, _, _ in self._about.values())
 
     def __contains__(self, site: object) -> bool:
-        return site in self._places
+        return site in self._about
 
     def get(self, site: str) -> History | None:
+        line = self._lines.get(site)
+        if line is not None:
+            return History(*self._about[site], *line.points(), line.seen)
         place = self._places.get(site)
         if place is None:
             return None

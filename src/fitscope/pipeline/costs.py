@@ -54,6 +54,7 @@ class Costs:
             "writer_seconds": transport.cpu if transport else 0.0,
             "warm_up_seconds": transport.start_cpu if transport else 0.0,
             "waited_seconds": transport.waited if transport else 0.0,
+            "compile_seconds": sum(self.first_calls()),
             "first_call_seconds": self.first_calls(),
             "proof_seconds": sum(self.proofs()),
             "queue_peak_bytes": transport.peak if transport else 0,

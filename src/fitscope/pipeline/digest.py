@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from fitscope.pipeline import to_record
+from fitscope.pipeline.evidence import Evidence
 from fitscope.pipeline.handover import HostAdapter, Shown, Slot, slots
 from fitscope.pipeline.sample_loss import SampleLosses
 from fitscope.pipeline.to_record import HostTensor
@@ -69,12 +70,14 @@ class Digest:
         failed: Callable[[str], None],
         samples: Callable[[], SampleLosses] | None = None,
         unseen: Callable[[str, str | None], None] = lambda site, why: None,  # noqa: ARG005
+        configuration: Mapping[str, Any] | None = None,
     ) -> None:
         self.averages: dict[str, Average] = {}  #: by site
         self.lock = threading.Lock()  #: over the averages, which others may read
         self._adapter = adapter
         self._failed = failed
         self._unseen = unseen  # takes why a site is not recorded; None: it is, after all
+        self._evidence = Evidence(adapter, configuration or {}, failed, unseen)
         self._make_samples = samples
         self._samples: SampleLosses | None = None
         self._before: dict[str, deque[tuple[Moment, Array]]] = {}
@@ -92,6 +95,7 @@ class Digest:
             (site, want, slot.of(vector)) for layout, vector in joined for site, want, slot in layout.more
         )
         for site, want, value in chain(shown.single(), more):
+            row: HostTensor | None = None
             try:
                 if site.place == SAMPLE_LOSS:
                     of_samples[site.label, site.suffix] = value
@@ -114,9 +118,12 @@ class Digest:
                     self._average(site, value, at)
                 if want.change or want.reference:
                     records.extend(self._compare(site, want, self._adapter.to_numpy(value), at))
+                if want.derived:
+                    rows.extend(self._evidence.take(site, want, value, row))
             except Exception as error:  # one odd tensor must not cost the others
                 self._failed(f"{site}: {described(error)}")
                 self._unseen(site, described(error))
+        rows.extend(self._evidence.rest())
         blocks = self._counted(at, rows, joined)
         samples = (
             self._taken_apart(at, shown.in_pass, of_samples)

@@ -10,6 +10,7 @@ rest of the code does not know which way was taken.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -39,6 +40,9 @@ class HostAdapter(Protocol):
 
 #: Elements up to which a tensor is handed out joined with others: an output of its own would cost more than the copy.
 SMALL = 8_192
+
+
+LONG = 65_536  #: elements of one sample, above which none leaves a device only to be looked at
 
 
 class Thin(NamedTuple):
@@ -93,8 +97,9 @@ class OnHost(Finish):
 class InStep(Finish):
     """The step hands out stats, and of the tensor only what is kept."""
 
-    def __init__(self, wants: Wants, adapter: Adapter) -> None:  # noqa: ARG002
+    def __init__(self, wants: Wants, adapter: Adapter) -> None:
         self._wants = wants
+        self._adapter = adapter
 
     def __call__(self, tensors: dict[str, Any], sites: Mapping[str, Site]) -> dict[str, Any]:
         from keras import ops
@@ -113,9 +118,18 @@ class InStep(Finish):
                 found[name]["stats"] = in_step.pack(tensor)
             if want.tensor:
                 found[name]["tensor"] = first_samples(tensor, want, sites[name])
+            if want.activity:
+                found[name]["active"] = in_step.active(tensor, want.activity)
+            if want.data and _row_length(tensor) <= LONG:
+                found[name]["rows"] = self._adapter.thinned(tensor, batched=sites[name].batched)
             if want.mean:
                 found[name]["moments"] = in_step.moments(tensor, batched=sites[name].batched)
         return found
+
+
+def _row_length(tensor: Any) -> int:
+    """How many elements one sample has, as far as that is known."""
+    return math.prod(n if isinstance(n, int) else 1 for n in tensor.shape[1:])
 
 
 def _of_samples(site: Site, tensor: Any) -> bool:

@@ -47,5 +47,8 @@ class Batch(Mapping[str, np.ndarray[Any, Any]]):
     def __len__(self) -> int:
         return len(self._values)
 
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self)
+
     def __repr__(self) -> str:
         return f"<Batch of step {self.step} (epoch {self.epoch}, batch {self.batch}): {', '.join(self)}>"

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from fitscope.errors import FitscopeWarning
 from fitscope.pipeline import signals
+from fitscope.pipeline.batch_ends import BatchEnds
 from fitscope.pipeline.costs import Costs
 from fitscope.pipeline.digest import Digest
 from fitscope.pipeline.ending import UNKNOWN, Ending
@@ -29,9 +30,9 @@ from fitscope.pipeline.sinks import Make, Sinks
 from fitscope.pipeline.standing import Standings
 from fitscope.pipeline.troubles import Troubles
 from fitscope.record import Block, Moment, Record, Samples
-from fitscope.reduce import host
+from fitscope.reduce import host, units
 from fitscope.reduce.average import Average
-from fitscope.sites import Site
+from fitscope.sites import TRAIN, Site
 from fitscope.store import RunWriter, interval
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class Recorder:
         when_full: str,
         samples: Callable[[Callable[[str, str], None]], SampleLosses] | None = None,
         sinks: Mapping[str, Make] | None = None,
+        configuration: Mapping[str, Any] | None = None,
     ) -> None:
         self.writer: RunWriter | None = None
         self.finished = False
@@ -71,6 +73,7 @@ class Recorder:
         self.trainer = threading.current_thread()  #: that hands over
         self.leaving: Callable[[], None] = lambda: None  #: called once, when the training ends
         self.costs = Costs(self.failed)  #: of the training and of watching it
+        self.batch_ends: BatchEnds | None = None  #: of a training whose losses Keras logs
         self.identity = Standings()  #: whether watching changed anything
         self._open_run = open_run  # start step -> RunWriter
         self._adapter = adapter
@@ -80,6 +83,7 @@ class Recorder:
             self.failed,
             None if samples is None else lambda: samples(self._no_samples),
             self.unseen,
+            configuration,
         )
         self._sinks = Sinks(sinks or {}, self.failed)
         self._transport: Transport[Capture | EpochLogs] | None = None
@@ -118,7 +122,7 @@ class Recorder:
                 when_full=self._when_full,
                 start=self._start,
                 end=self._end,
-                skipped=lambda item: self._troubles.dropped.update(item.names()),
+                skipped=self._skipped,
                 owner=self,
             )
             signals.listen()
@@ -146,10 +150,28 @@ class Recorder:
         assert self._transport is not None
         if self.finished:  # the process is about to end
             return
-        if self._transport.put(Capture(at, shown), shown.nbytes(self._adapter)):
+        capture = Capture(at, shown)
+        if shown.in_pass == TRAIN:
+            self.expect(at.step)
+        if self._transport.put(capture, shown.nbytes(self._adapter)):
             self.costs.captured += 1
         elif not self.finished:  # a signal may have ended the run just now: this step is none of it any more
-            self._troubles.dropped.update(shown.names())
+            self._skipped(capture)
+
+    def expect(self, step: int) -> None:
+        """A training step was captured, and will be handed over now or later."""
+        if self.batch_ends is not None:
+            self.batch_ends.expect(step)
+
+    def expect_no_more(self, step: int) -> None:
+        """It will not."""
+        if self.batch_ends is not None:
+            self.batch_ends.expect_no_more(step)
+
+    def look(self) -> None:
+        """Has the writer look at what there is, now."""
+        if self._transport is not None:
+            self._transport.look()
 
     def epoch_logs(self, at: Moment, logs: Mapping[str, Any]) -> None:
         """Hands over what Keras says of the epoch that just ended."""
@@ -282,6 +304,7 @@ class Recorder:
         assert self.writer is not None
         self._sinks.open(self.writer)
         host.warm_up()
+        units.warm_up()
 
     def _work(self, item: Capture | EpochLogs) -> None:
         assert self.writer is not None
@@ -292,12 +315,29 @@ class Recorder:
             block = item.block()
             blocks = [] if block is None else [block]
         else:
+            if self._sinks:
+                self._derive()  # so that they are given the steps in order
             blocks, records, samples = self._digest.take(item.at, item.shown)
+            if self.batch_ends is not None and item.shown.in_pass == TRAIN:
+                self.batch_ends.captured(item.at.step, blocks)
         try:
             self.writer.write(records, samples, blocks)
         finally:
             if self._sinks and not self.writer.full:
                 self._sinks.write([*(r for block in blocks for r in block.records()), *records], samples)
+
+    def _skipped(self, item: Capture | EpochLogs) -> None:
+        """What was captured is not recorded: there was no room for it, or no time."""
+        self._troubles.dropped.update(item.names())
+        if isinstance(item, Capture) and item.shown.in_pass == TRAIN:
+            self.expect_no_more(item.at.step)
+
+    def _derive(self, *, last: bool = False) -> None:
+        """Writes the loss of the batches that ended since."""
+        found = self.batch_ends.derive(last=last) if self.batch_ends is not None else None
+        if found is not None and self.writer is not None:
+            self.writer.write_stretch(found)
+            self._sinks.write_stretch(found)
 
     def _idle(self) -> float:
         """Returns after how many seconds to look again."""
@@ -316,6 +356,7 @@ class Recorder:
 
     def _flush(self) -> None:
         assert self.writer is not None
+        self._derive()
         self._note()
         self._average()
         try:
@@ -326,6 +367,10 @@ class Recorder:
     def _end(self) -> None:
         """When everything is written."""
         assert self.writer is not None
+        try:
+            self._derive(last=True)
+        except Exception as error:
+            self.failed(error)
         if self.writer.full:
             lost = sum(self.writer.lost.values())
             self.failed(

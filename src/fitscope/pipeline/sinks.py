@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from fitscope.record import Record, Samples
+from fitscope.record import Record, Samples, Stretch
 from fitscope.store import RunWriter
 
 PATIENCE = 5  #: errors in a row after which a sink is given up
@@ -58,6 +58,14 @@ class Sinks:
     def write(self, records: Sequence[Record], samples: Sequence[Samples]) -> None:
         self._each("write", records, samples)
 
+    def write_stretch(self, stretch: Stretch) -> None:
+        """Gives them the rows of one scalar over many steps; to most as a record for each."""
+        for name, sink in list(self._open.items()):
+            if hasattr(sink, "write_stretch"):
+                self._try(name, sink, "write_stretch", stretch)
+            else:
+                self._try(name, sink, "write", stretch.records(), [])
+
     def flush(self) -> None:
         self._each("flush")
 
@@ -70,14 +78,17 @@ class Sinks:
 
     def _each(self, action: str, *args: Any) -> None:
         for name, sink in list(self._open.items()):
-            try:
-                getattr(sink, action)(*args)
-                self._failures[name, action] = 0
-            except Exception as error:
-                self._failures[name, action] += 1
-                self._failed(f"{name}: {type(error).__name__}: {error}")
-                if self._failures[name, action] >= PATIENCE:
-                    self._give_up(name)
+            self._try(name, sink, action, *args)
+
+    def _try(self, name: str, sink: Sink, action: str, *args: Any) -> None:
+        try:
+            getattr(sink, action)(*args)
+            self._failures[name, action] = 0
+        except Exception as error:
+            self._failures[name, action] += 1
+            self._failed(f"{name}: {type(error).__name__}: {error}")
+            if self._failures[name, action] >= PATIENCE:
+                self._give_up(name)
 
     def _give_up(self, name: str) -> None:
         sink = self._open.pop(name)

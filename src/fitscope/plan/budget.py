@@ -24,10 +24,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from fitscope.errors import WatchError
+from fitscope.plan.allowance import Allowance
 from fitscope.schedule import Schedule, Turn
 
 LADDER = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100, 150, 200, 300, 500, 700, 1000)
-START = 10  #: every so many steps, until something is known
+START = 10  #: every so many steps, until something is known,
+FEW = 100  #: but in a short training so many captured steps in all
 LEAST = LADDER[-1]
 ENOUGH = 3  #: captured steps and plain ones timed before it is done more often
 NEWEST = 15  #: measurements that count
@@ -77,7 +79,7 @@ class _Execution:
 class Budget:
     """Decides how often to capture, for one training after the other of one model."""
 
-    def __init__(self, share: float) -> None:
+    def __init__(self, share: float, allowance: float = 0.0) -> None:
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share < 1:
             raise WatchError(
                 "`budget` to be a share of the training's time, between 0 and 1",
@@ -85,14 +87,17 @@ class Budget:
                 "Write budget=0.02 for two percent, or say with `every` when to capture",
             )
         self.share = float(share)
+        self.allowance = Allowance(allowance)  #: that may be spent whatever the share
         self.every = START
         self.decisions: list[dict[str, int]] = []  #: {"step", "every"}, for the run
         self.cost: float | None = None  #: of one captured step, in plain steps
         self.trouble: str | None = None  #: why it cannot be kept, once that is so
-        self.schedule = Schedule(self._due, f"within {100 * self.share:g} % of the time", self._rest)
+        freely = f", or {allowance:g} s" if allowance else ""
+        self.schedule = Schedule(self._due, f"within {100 * self.share:g} % of the time{freely}", self._rest)
         self._plain: deque[Time] = deque(maxlen=NEWEST)  # one plain step
         self._extra: deque[Time] = deque(maxlen=NEWEST)  # by how much a tapped step was longer
         self._captured = self._tapped = 0  # steps
+        self._accounted = 0  # captured ones whose cost was taken from the allowance
         self._executions = 0  # with such steps,
         self._in_a_row = 0  # since there was one without
         self._seen_plain = False  # one without, in this training: the first compiles the user's own program
@@ -116,6 +121,8 @@ class Budget:
         """For the run: what was allowed, and what was decided."""
         return {
             "share": self.share,
+            "allowance": self.allowance.seconds,
+            "spent": self.allowance.spent,
             "every": self.every,
             "least": LEAST,
             "cost": self.cost,
@@ -127,6 +134,14 @@ class Budget:
         """Another training begins: its own program may have to be compiled, and clocks begin at zero."""
         self._seen_plain = False
         self._timed = self._begun = None
+        self._accounted = self._captured
+        self.allowance.again()
+
+    def expect(self, step: int, steps: int | None) -> None:
+        """So many steps are ahead, from this one on; None if nobody knows. Few are looked at closely from the first."""
+        self.allowance.end = None if steps is None else step + steps
+        if steps is not None and self.allowance.seconds and self.cost is None:
+            self._set(_rung(max(1, min(START, steps // FEW))), step)
 
     def next(self, step: int, steps: int, captured: int, tapped: int) -> bool:
         """So many steps, the first of this number, are about to run as one; so many of them are captured because we said so, and
@@ -190,7 +205,9 @@ class Budget:
             self._captured, 1
         )  # what is compared with the batch before has that one tapped too
         self.cost = each * max(wall / plain.wall, cpu / plain.cpu, 0.0) + self._meanwhile(plain)
-        wished = self.cost / self.share
+        self.allowance.spent += (self._captured - self._accounted) * self.cost * plain.wall
+        self._accounted = self._captured
+        wished = self.cost / max(self.share, self.allowance.share(step, plain.wall))
         if wished > self.every:  # not too far at once: it may have been an accident
             self._set(min(_rung(wished), _rung(10 * self.every)), step)
         elif sure and _rung(1.25 * wished) < self.every:

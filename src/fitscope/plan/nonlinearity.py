@@ -23,7 +23,7 @@ _ALIASES = {"swish": "silu", "hard_swish": "hard_silu"}
 
 #: Nonlinearities whose units can be stuck, and how one tells: see `reduce.activity`.
 FAMILIES = {
-    "relu": "relu", "relu6": "relu", "threshold": "relu", "hard_shrink": "relu", "sparse_plus": "relu", "squareplus": "relu",
+    "relu": "relu", "relu6": "relu", "sparse_plus": "relu",
     "leaky_relu": "leaky", "prelu": "leaky", "elu": "leaky", "selu": "leaky", "celu": "leaky", "gelu": "leaky", "silu": "leaky",
     "mish": "leaky", "hard_silu": "leaky",
     "sigmoid": "sigmoid", "hard_sigmoid": "sigmoid", "sparse_sigmoid": "sigmoid",
@@ -68,6 +68,8 @@ def _of(layer: Any, depth: int) -> str | None:
         return "leaky_relu" if float(getattr(layer, "negative_slope", 0.0) or 0.0) else "relu"
     if kind in _BY_CLASS:
         return _BY_CLASS[kind]
+    if kind == "GraphLayer":  # of a session: the operation that makes its output
+        return _BY_CLASS.get(layer.output.op.type)
     if depth > 4:  # wrappers within wrappers
         return None
     if kind == "Bidirectional" and getattr(layer, "merge_mode", "concat") not in ("concat", None):

@@ -10,14 +10,16 @@ import fnmatch
 import functools
 import operator
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from fitscope.errors import WatchError, one_of
 from fitscope.plan.anatomy import Anatomy
+from fitscope.plan.nonlinearity import FAMILIES, nonlinearity
 from fitscope.plan.selection import is_input, select, shown
 from fitscope.schedule import Schedule, Turn
-from fitscope.sites import Place
+from fitscope.sites import Place, Site
 from fitscope.watch import KINDS_IN, LAYER_KINDS, Watch, several
 
 Watches = frozenset[int]  #: of a plan, by index
@@ -34,6 +36,8 @@ class Want:
     change: bool = False  #: since the batch before
     reference: bool = False  #: the next batch is to be compared with this one
     exact: bool = False  #: stats of all elements, also of a large tensor
+    activity: str = ""  #: of its units, which have a nonlinearity of this family
+    data: bool = False  #: its classes or features
 
     def __or__(self, other: Want) -> Want:
         both = [want.samples for want in (self, other) if want.tensor]
@@ -45,6 +49,8 @@ class Want:
             self.change or other.change,
             self.reference or other.reference,
             self.exact or other.exact,
+            self.activity or other.activity,
+            self.data or other.data,
         )
 
     @property
@@ -55,16 +61,35 @@ class Want:
     @property
     def stats_only(self) -> bool:
         """Nothing else is needed of the tensor."""
-        return self.stats and not (self.tensor or self.mean or self.whole)
+        return self.stats and not (self.tensor or self.mean or self.whole or self.derived)
+
+    @property
+    def derived(self) -> bool:
+        """Something is derived from it that has a site of its own: see `derived`."""
+        return bool(self.activity) or self.data
 
     @property
     def sampled(self) -> bool:
         """Some rows of a large tensor are enough. What is kept whole anyway is also read whole."""
-        return self.stats_only and not self.exact
+        return not (self.tensor or self.mean or self.whole or self.exact)
 
 
 _ITS_VALUE = Want(stats=True)
 _REFERENCE = Want(reference=True)
+
+
+def derived(site: Site, want: Want) -> tuple[Site, ...]:
+    """The sites of what is derived from a tensor, where that is wanted."""
+    if want.activity and site.base == "activations":
+        # The first output alone: the others are the states of a recurrent layer.
+        return (
+            (site.activity(),) if site.suffix.rpartition("#")[2].lstrip("0123456789") in ("", "[0]") else ()
+        )
+    if not want.data or site.suffix.startswith("#"):  # a model that is called twice predicts once
+        return ()
+    if site.base == "inputs":
+        return tuple(site.beside("features", label) for label in ("inputs", "mean", "range", "duplicates"))
+    return (site.beside("classes", site.base),) if site.base in ("targets", "predictions") else ()
 
 
 class Wants(dict[Place, Want]):
@@ -118,6 +143,7 @@ class Plan:
     schedules: tuple[Schedule, ...]  #: one per watch
     places: tuple[frozenset[Place], ...]  #: one set per watch
     on: tuple[tuple[str, ...], ...]  #: parts of fit, one per watch
+    families: Mapping[str, str] = field(default_factory=dict)  #: of nonlinearities, by the path of a layer
     _wants: dict[tuple[Watches, str], Wants] = field(default_factory=dict, repr=False)
     _passes: dict[str, list[tuple[Schedule, Watches]]] = field(default_factory=dict, repr=False)
 
@@ -126,6 +152,7 @@ class Plan:
         return (
             self.anatomy.same(other.anatomy)
             and self.places == other.places
+            and self.families == other.families
             and [_want(w) for w in self.watches] == [_want(w) for w in other.watches]
         )
 
@@ -197,9 +224,9 @@ class Plan:
             return self._wants[due, in_pass]
         found = self._wants[due, in_pass] = Wants()
         for i in sorted(due):
-            want = _want(self.watches[i])
             for place in self.places[i]:
                 if place[0] in KINDS_IN[in_pass] or place in BESIDE:
+                    want = _want(self.watches[i], self.families.get(place[1], ""))
                     found.add(place, _ITS_VALUE if place in BESIDE else want)
         return found
 
@@ -237,9 +264,13 @@ class Plan:
 _ALWAYS = Schedule(lambda turn: True, "every batch")  # noqa: ARG005
 
 
-def _want(watch: Watch) -> Want:
+def _want(watch: Watch, family: str = "") -> Want:
     if watch.kind == "changes":
         return Want(change=True)
+    if watch.kind == "activity":
+        return Want(activity=family, exact=watch.exact)
+    if watch.kind == "data":
+        return Want(data=True, exact=watch.exact)
     return Want(watch.stats, watch.tensor, watch.samples, watch.average, exact=watch.exact)
 
 
@@ -248,16 +279,26 @@ def resolve(
 ) -> Plan:
     """Reads the watches against a model. A selector that matches nothing is an error that names what there is."""
     watches = several(watches)
+    if any(watch.kind == "activity" for watch in watches):
+        found = {part.path: FAMILIES.get(nonlinearity(part.layer) or "", "") for part in anatomy.layers}
+        families = {path: family for path, family in found.items() if family}
+    else:
+        families = {}
     return Plan(
         anatomy,
         watches,
         tuple(watch.every or every for watch in watches),
-        tuple(frozenset(_places(watch, anatomy)) for watch in watches),
+        tuple(frozenset(_places(watch, anatomy, families)) for watch in watches),
         tuple(watch.on or on for watch in watches),
+        families,
     )
 
 
-def _places(watch: Watch, anatomy: Anatomy) -> list[Place]:
+def _places(watch: Watch, anatomy: Anatomy, families: Mapping[str, str]) -> list[Place]:
+    if watch.kind == "data":
+        return [("inputs", ""), ("targets", ""), ("predictions", "")]
+    if watch.kind == "activity":
+        return [("activations", path) for path in _with_units(watch, anatomy, families)]
     if watch.kind == "taps":
         return [("taps", str(pattern)) for pattern in watch.layers or ("*",)]
     kind = watch.of or watch.kind
@@ -275,6 +316,19 @@ def _places(watch: Watch, anatomy: Anatomy) -> list[Place]:
 def scaled_dynamically(model: Any) -> bool:
     """Whether the model's optimizer chooses a loss scale as it goes (`mixed_float16`)."""
     return hasattr(getattr(model, "optimizer", None), "initial_scale")
+
+
+def _with_units(watch: Watch, anatomy: Anatomy, families: Mapping[str, str]) -> list[str]:
+    """The layers meant by a watch of activity whose units can be stuck."""
+    paths = _paths(watch, "activations", anatomy)
+    found = [path for path in paths if path in families]
+    if watch.layers and not found:
+        raise WatchError(
+            "fs.activity(...) to name a layer with a ReLU, sigmoid, tanh or softmax, or a relative of them",
+            ", ".join(paths[:5]),
+            one_of(families, paths[0]),
+        )
+    return found
 
 
 def _paths(watch: Watch, kind: str, anatomy: Anatomy) -> list[str]:

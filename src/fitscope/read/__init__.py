@@ -6,7 +6,7 @@ side.
 """
 
 from fitscope.read.damage import Damage
-from fitscope.read.find import Brief, open, runs  # noqa: A004
+from fitscope.read.find import Brief, Runs, open, runs  # noqa: A004
 from fitscope.read.run import Run
 
-__all__ = ["Brief", "Damage", "Run", "open", "runs"]
+__all__ = ["Brief", "Damage", "Run", "Runs", "open", "runs"]

@@ -51,6 +51,9 @@ def _take(
     first = int(rows[0])
     site, dtype = _site(table, first), str(table["dtype"][first])
     shape = tuple(int(n) for n in table["shape"][first].as_py() or ())
+    rows = rows[columns[COLUMNS.index("count"), rows] > 0]  # a loss that could not be derived has no value
+    if not len(rows):
+        return
     mine = rows[ranks[rows] == ranks[rows].min()]
     some = columns[:, mine]
     if dtype == "float16":

@@ -65,12 +65,13 @@ def by_epoch(table: pa.Table, *, of_pass: bool) -> pd.DataFrame:
     merged = merged.assign(
         captures=rows.size(), step=rows["step"].last(), time=rows["time"].max(), cosine=rows["cosine"].mean()
     )
-    return without_cosine(merged.set_index("epoch")[list(EPOCH)])
+    return without_empty(merged.set_index("epoch")[list(EPOCH)])
 
 
-def without_cosine(frame: pd.DataFrame) -> pd.DataFrame:
-    """Only sites of changes have one."""
-    return frame.drop(columns="cosine") if frame["cosine"].isna().all() else frame
+def without_empty(frame: pd.DataFrame) -> pd.DataFrame:
+    """Without what only some sites have: the cosine of changes, the error of derived values."""
+    empty = [name for name in ("cosine", "error", "over") if name in frame and frame[name].isna().all()]
+    return frame.drop(columns=empty)
 
 
 def _one_rank(frame: pd.DataFrame, of_pass: bool) -> pd.DataFrame:

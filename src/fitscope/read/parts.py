@@ -32,7 +32,7 @@ _REPETITIVE = ("site", "kind", "layer", "weight", "pass", "dtype", "output")
 FACTS = {"kind", "layer", "weight", "pass"}  #: columns that say what a site is
 
 #: Where rows are: in which row group, None for all together, and there one stretch or the number of each.
-Stretch = tuple[int | None, slice | np.ndarray[Any, Any]]
+RowSpan = tuple[int | None, slice | np.ndarray[Any, Any]]
 
 
 def _repetitive(form: pa.Schema) -> list[str]:
@@ -61,7 +61,7 @@ class Source(ABC):
         """The same of one row group, as `sites` has it."""
 
     @abstractmethod
-    def sites(self, before: int | None) -> Mapping[str, list[Stretch]] | None:
+    def sites(self, before: int | None) -> Mapping[str, list[RowSpan]] | None:
         """Where the rows of each site are; None if it takes reading them to tell, or to tell that all are `before`."""
 
 
@@ -89,7 +89,7 @@ class Stored(Source):
         with self._open() as file:
             return file.read_row_group(group, columns=columns, use_threads=False)
 
-    def sites(self, before: int | None) -> Mapping[str, list[Stretch]] | None:
+    def sites(self, before: int | None) -> Mapping[str, list[RowSpan]] | None:
         if self._footer is None:
             self._open().close()
         assert self._footer is not None
@@ -122,7 +122,7 @@ class Stored(Source):
         return file
 
 
-class _Stretches(Mapping[str, list[Stretch]]):
+class _Stretches(Mapping[str, list[RowSpan]]):
     """Where the rows of each site are in a part sorted by site. Thought out for a site when it is asked for: of many parts with
     many sites, mostly one is.
     """
@@ -132,7 +132,7 @@ class _Stretches(Mapping[str, list[Stretch]]):
         ends = accumulate(count for _, count in rows)
         self._rows = {site: (end - count, end) for (site, count), end in zip(rows, ends, strict=True)}
 
-    def __getitem__(self, site: str) -> list[Stretch]:
+    def __getitem__(self, site: str) -> list[RowSpan]:
         edges, (start, end) = self._edges, self._rows[site]
         return [
             (n, slice(max(edges[n], start) - edges[n], min(edges[n + 1], end) - edges[n]))
@@ -225,7 +225,7 @@ class Part:
         self._older = older
         self._columns_bytes = 0
         self._columns: dict[tuple[int | None, str], pa.Array] = {}  # of a row group, or of all together
-        self._where: Mapping[str, list[Stretch]] | None = None if "site" in form.names else {}
+        self._where: Mapping[str, list[RowSpan]] | None = None if "site" in form.names else {}
 
     def without(self, taken: Counter[str]) -> Part:
         """The same part without the first rows of each site, so many as were taken."""
@@ -357,7 +357,7 @@ def _picked(array: pa.Array, rows: slice | np.ndarray[Any, Any]) -> pa.Array:
     return array.take(pa.array(rows))
 
 
-def _rows_by_site(column: Any) -> dict[str, list[Stretch]]:
+def _rows_by_site(column: Any) -> dict[str, list[RowSpan]]:
     codes = column.indices.to_numpy(zero_copy_only=False)
     if not len(codes):
         return {}

@@ -55,6 +55,11 @@ class Run:
         steps = "no steps yet" if last is None else f"up to step {last:,}"
         return f"<Run {self.id!r}: {self.status}, {steps}, {len(self.sites)} sites, at {self.path}>"
 
+    def _repr_html_(self) -> str:
+        from fitscope.show.cards import run_html
+
+        return run_html(self)
+
     # ---- how it went --------------------------------------------------------------------------------
 
     @property
@@ -128,9 +133,10 @@ class Run:
         return self._now.attempts
 
     @property
-    def model(self) -> Any:
+    def model(self) -> dict[str, Any] | None:
         """The model as the newest attempt described it."""
-        return self._newest("model")
+        model: dict[str, Any] | None = self._newest("model")
+        return model
 
     @property
     def configuration(self) -> dict[str, Any]:
@@ -138,9 +144,10 @@ class Run:
         return dict(self._newest("configuration") or {})
 
     @property
-    def plan(self) -> Any:
-        """What was watched, in the newest attempt."""
-        return self._newest("plan")
+    def plan(self) -> list[dict[str, Any]] | None:
+        """What was watched, in the newest attempt: a document for each watch."""
+        plan: list[dict[str, Any]] | None = self._newest("plan")
+        return plan
 
     def findings(
         self,
@@ -223,7 +230,7 @@ class Run:
         A site of a pass (`validation/…`) is indexed by step and batch. `by="epoch"` gives the stats of all that
         was captured in an epoch together, indexed by epoch.
         """
-        from fitscope.read.frames import by_epoch, by_step, without_cosine
+        from fitscope.read.frames import by_epoch, by_step, without_empty
 
         if by not in ("step", "epoch"):
             raise RunError("'step' or 'epoch'", f"by={by!r}", one_of(("step", "epoch"), by))
@@ -233,7 +240,7 @@ class Run:
             needed = ("step", "epoch", "batch", "time", "rank", "batched", *NAMES, "cosine")
             return by_epoch(self._rows(name, needed), of_pass=of_pass)
         about = ("step", "epoch", "batch", "time", "attempt", "rank", "dtype", "shape", "batched")
-        return without_cosine(by_step(self._rows(name, (*about, *STATS)), of_pass=of_pass))
+        return without_empty(by_step(self._rows(name, (*about, *STATS, "error", "over")), of_pass=of_pass))
 
     def series(self, site: str, stat: str | None = None) -> pd.Series[Any]:
         """One stat of one site, indexed by step. A scalar site such as `loss` needs no stat.

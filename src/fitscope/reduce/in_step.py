@@ -22,6 +22,7 @@ import numpy as np
 
 from fitscope.errors import WatchError
 from fitscope.reduce.stats import BUCKETS, ZERO_BUCKET, Stats
+from fitscope.reduce.units import STUCK
 
 Tensor = Any
 
@@ -61,6 +62,21 @@ def moments(x: Tensor, *, batched: bool) -> tuple[Tensor, Tensor]:
         return x, ops.zeros_like(x)
     mean = ops.mean(x, axis=0)
     return mean, ops.sum(ops.square(x - mean), axis=0)
+
+
+def active(x: Tensor, family: str) -> Tensor:
+    """At how many samples and positions each unit was active, for each place on the last axis: see `units`."""
+    from keras import backend, ops
+
+    low, high = STUCK[family]
+    x = ops.stop_gradient(ops.convert_to_tensor(x))
+    dtype = backend.standardize_dtype(x.dtype)
+    x = ops.cast(x, dtype if dtype == "float64" else "float32")
+    x = ops.reshape(x, (-1, x.shape[-1] if len(x.shape) > 1 else 1))
+    stuck = x <= ops.convert_to_tensor(low, x.dtype)
+    if math.isfinite(high):
+        stuck = ops.logical_or(stuck, x >= ops.convert_to_tensor(high, x.dtype))
+    return ops.sum(ops.cast(ops.logical_not(stuck), "int32"), axis=0)
 
 
 def unpack(arrays: Sequence[np.ndarray[Any, Any]]) -> Stats:

@@ -125,6 +125,13 @@ class Columns:
         return [make(count, *moments, *counts, hist) for (count, *counts), moments, hist in rows]
 
 
+def buckets(finite: np.ndarray[Any, Any]) -> np.ndarray[tuple[int], np.dtype[np.int16]]:
+    """The bucket of each of these finite numbers, −256…256."""
+    _, exponents = np.frexp(np.abs(finite))  # |x| = m · 2^e with ½ ≤ m < 1
+    places = np.clip(exponents - 1, -128, 127) + 129
+    return np.where(finite == 0, 0, np.where(finite > 0, places, -places)).astype(np.int16)
+
+
 def edges() -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """The lower bound of every bucket's magnitude, negative for negative buckets, 0 for bucket 0."""
     powers = np.ldexp(1.0, np.arange(-128, 128))

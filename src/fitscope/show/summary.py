@@ -99,6 +99,8 @@ def headline(run: Run, overview: Overview, pen: Pen) -> Text:
         facts.append(f"{cost['steps'] / cost['wall_seconds']:.3g} steps/s")
     if "cpu_share" in cost:
         facts.append(f"capture costs {percent(cost['cpu_share'])}")
+    if cost.get("compile_seconds"):
+        facts.append(f"compiled in {cost['compile_seconds']:.2g} s")
     facts.append(cadence(cost) or "")
     facts.append(run.identity.short)
     for fact in facts:

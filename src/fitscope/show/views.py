@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Console, Group, RenderableType
@@ -34,12 +34,15 @@ from fitscope.show.data.series import Series
 from fitscope.show.report import TITLE_TALL, Wanted, report, save
 from fitscope.show.text import Pen, clean
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 RunLike = Run | str | os.PathLike[str]
 
 _HELD = "_gathered"  #: the attribute of a run that has its numbers
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class View:
     """One picture of one run."""
 
@@ -48,7 +51,7 @@ class View:
     _gathered: Gathered
     _wanted: Wanted
     _text: Callable[[int, Pen], RenderableType]
-    _figure: Callable[[], Any]
+    _figure: Callable[[], Figure]
     _tall: int = field(default=420)  # pixels in a notebook
 
     @property
@@ -72,7 +75,7 @@ class View:
         console.print(self._drawn(width, Pen.of(console)))
         return str(console.file.getvalue())  # type: ignore[attr-defined]
 
-    def to_matplotlib(self) -> Any:
+    def to_matplotlib(self) -> Figure:
         """The view as a matplotlib figure, for papers. Needs `pip install 'fitscope[matplotlib]'`."""
         return self._figure()
 
@@ -107,12 +110,18 @@ class View:
         return Group(Text(clean(self.title), "bold"), self._text(width, pen))
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:  # noqa: ARG002
-        """For notebooks: a frame that can run its own script and reach nothing else, and text."""
+        """For notebooks: the picture, and the same in characters where only text is shown."""
+        return {"text/html": self._repr_html_(), "text/plain": self.to_text()}
+
+    def _repr_html_(self) -> str:
+        """A frame that can run its own script and reach nothing else."""
         inside = html.escape(self.to_html(), quote=True)
         style = "width:100%;border:1px solid #8884;border-radius:4px"
         tall = self._tall + (TITLE_TALL if self._wanted.parts is not None else 0)
-        frame = f'<iframe sandbox="allow-scripts" height="{tall}" style="{style}" srcdoc="{inside}"></iframe>'
-        return {"text/html": frame, "text/plain": self.to_text()}
+        return f'<iframe sandbox="allow-scripts" height="{tall}" style="{style}" srcdoc="{inside}"></iframe>'
+
+    def __repr__(self) -> str:
+        return f"<View {self.kind}: {clean(self.title)}>"
 
     def __str__(self) -> str:
         return self.to_text()

@@ -28,7 +28,7 @@ Nothing is parsed back from a name: attempt, rank and site stand in the document
 
 History
     1   2026-11   first; then columns, tables and objects that an older reader does not miss: `cosine`,
-                  `samples`, `averages`, `tail` (without it the newest rows of a long run that is still going, or
+                  `samples`, `averages`, `error` and `over`, `tail` (without it the newest rows of a long run that is still going, or
                   was killed, come later or not at all)
     2   2026-11   the facts of a site as columns of `stats`: `kind`, `layer`, `weight`, `pass`; in `samples` the
                   column `phase` is called `pass` too. Format 1 is still read: its columns are derived from names
@@ -105,6 +105,14 @@ STATS_SCHEMA = pa.schema(
         ("max", pa.float64()),
         ("rms", pa.float64()),
         ("cosine", pa.float64()),  # similarity with the batch before, at sites of changes, else null
+        (
+            "error",
+            pa.float64(),
+        ),  # of a derived value: it is off by no more than this (inf: not known); null: it was seen
+        (
+            "over",
+            pa.int32(),
+        ),  # of a derived value: the steps of which it is the mean, mostly 1; null: it was seen
         ("zeros", pa.int64()),
         ("negatives", pa.int64()),
         ("nans", pa.int64()),

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from fitscope.errors import StoreError
-from fitscope.record import Block, Record, Samples
+from fitscope.record import Block, Record, Samples, Stretch
 from fitscope.reduce.average import Average
 from fitscope.store import schema
 from fitscope.store._base import Objects
@@ -36,7 +36,7 @@ from fitscope.store.parts import MOST_MEMORY, PART_BYTES, Parts
 from fitscope.store.samples import ROW_BYTES as SAMPLE_BYTES
 from fitscope.store.samples import SamplesRows, numbers
 from fitscope.store.status import Status
-from fitscope.store.tables import ROW_BYTES, StatsRows
+from fitscope.store.tables import ROW_BYTES, STRETCH_BYTES, StatsRows
 from fitscope.store.tensors import TensorStore, storable
 
 T = TypeVar("T")
@@ -164,7 +164,10 @@ class RunWriter:
                 self._refuse(some.site, len(some))
             stats, tensors, rows = [], [], []
         taken = (*(block.at for block in stats), *(r.at for r, _ in tensors), *(some.at for some in rows))
-        self._step = max((at.step for at in taken), default=self._step)
+        known = (
+            [] if self._step is None else [self._step]
+        )  # a validation, which comes first, is one step ahead
+        self._step = max((*known, *(at.step for at in taken)), default=None)
         for block in stats:
             if self._stats_parts.crowded:
                 self._refuse_block(block)
@@ -183,6 +186,19 @@ class RunWriter:
                 self._encoded(parts, parts.gather, errors)
         if errors:
             raise errors[0]
+
+    def write_stretch(self, stretch: Stretch) -> None:
+        """Takes the rows of one scalar over many steps; all of them, or beyond a limit none."""
+        waiting = self._stats_parts.disk_bytes + self._samples_parts.disk_bytes + PART_BYTES
+        room = self._meter.limit is None or self._meter.room(waiting + len(stretch) * STRETCH_BYTES)
+        last = int(stretch.steps[-1])
+        if self.full or not room:
+            self._fill_up(last)
+        if self.full or self._stats_parts.crowded:
+            self._refuse(stretch.head.site, len(stretch))
+            return
+        self._step = max(last, self._step or 0)
+        self._stats.add_stretch(stretch)
 
     def average(self, site: str, average: Average) -> None:
         """Takes the running average of a site, which is put at a flush as it is then, and at the end.

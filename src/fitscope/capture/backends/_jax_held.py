@@ -73,7 +73,14 @@ def used_up(tree: Any) -> bool:
 
 
 def copied(tree: Any) -> Any:
-    return jax.tree.map(lambda leaf: leaf.copy() if isinstance(leaf, jax.Array) else leaf, tree)
+    return jax.tree.map(lambda leaf: _copy(leaf) if isinstance(leaf, jax.Array) else leaf, tree)
+
+
+def _copy(array: jax.Array) -> jax.Array:
+    """A copy in memory of its own. `Array.copy` compiles a program for each shape; `device_put` does not."""
+    if len(array.sharding.device_set) > 1:
+        return array.copy()
+    return jax.device_put(array, array.sharding, may_alias=False)
 
 
 def signature(tree: Any) -> Hashable:

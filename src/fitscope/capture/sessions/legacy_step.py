@@ -19,7 +19,7 @@ from fitscope.capture.backends._base import Harvest
 from fitscope.capture.recordings import Recordings
 from fitscope.capture.sessions import arrays
 from fitscope.capture.sessions.arrays import Arrays
-from fitscope.capture.sessions.legacy_taps import KEY, Taps
+from fitscope.capture.sessions.legacy_taps import KEY, LegacyTaps
 from fitscope.capture.sessions.progress import Progress, Upcoming, kept
 from fitscope.capture.shield import shield
 from fitscope.errors import FitscopeWarning, WatchError
@@ -100,7 +100,7 @@ class StepWay:
         name, step = _FUNCTIONS[in_pass]
         progress, model, own = self.progress, self._model, vars(self._model)
         assert progress is not None
-        taps = Taps(model, progress.plan, in_pass)
+        taps = LegacyTaps(model, progress.plan, in_pass)
         for attribute in (name, name.replace("_function", "_tf_function")):
             self._before.setdefault(attribute, own.get(attribute, _MISSING))
         own[step] = taps.around(getattr(model, step))
@@ -157,7 +157,7 @@ class StepProgress(Progress):
         """It ran, and showed this."""
         try:
             for site, why in seen.failed.items():
-                self.recorder.unseen(site, why)
+                self.unseen(site, why, self.wants(upcoming))
             if upcoming.due.all:
                 wanted = self.wants(upcoming)
                 values: dict[str, Any] = {name: np.asarray(tensor) for name, tensor in shown.items()}

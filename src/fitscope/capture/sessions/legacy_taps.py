@@ -23,7 +23,7 @@ from fitscope.sites import Site
 KEY = "fitscope"  #: under which a step hands out, beside its logs
 
 
-class Taps:
+class LegacyTaps:
     """The taps of one kind of step. They are in the model only while it is traced, or runs eagerly."""
 
     def __init__(self, model: Any, plan: Plan, in_pass: str) -> None:

@@ -22,7 +22,7 @@ from fitscope.pipeline.handover import Shown
 from fitscope.pipeline.newest import Batch
 from fitscope.pipeline.recorder import Recorder
 from fitscope.plan.budget import Timing
-from fitscope.plan.plan import Due, Plan, Wants
+from fitscope.plan.plan import Due, Plan, Wants, derived
 from fitscope.record import Moment
 from fitscope.schedule import Turn
 from fitscope.sites import Site
@@ -196,6 +196,12 @@ class Progress:
     def wants(self, upcoming: Upcoming) -> Wants:
         """What is wanted where, in what is about to run."""
         return self.plan.wants(upcoming.due.all, upcoming.in_pass)
+
+    def unseen(self, site: Site, why: str, wants: Wants) -> None:
+        """A site is not recorded, nor what would be derived from it."""
+        want = wants.at(site.place)
+        for each in (site, *(derived(site, want) if want is not None else ())):
+            self.recorder.unseen(each, why)
 
     # ---- after ---------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from fitscope.capture.sessions.graph import Op, Tensor, executed, saves, written
 from fitscope.capture.sessions.outlets import Outlets, Unseen
 from fitscope.capture.sessions.roles import Roles
 from fitscope.capture.sessions.signature import Signature, operations
-from fitscope.capture.sessions.training import (
+from fitscope.capture.sessions.train_ops import (
     Applied,
     applied_gradients,
     changed,
@@ -252,7 +252,7 @@ class Reading:
             # A loss that was not reduced to one number is, when it is read.
             if not isinstance(tensor, list)
             and self.sites[name].place != LOSS
-            and wants[self.sites[name].place].stats_only
+            and _reducible(wants[self.sites[name].place])
         }
         self.pack = call.watched.outlets.pack(small)
         for name in self.pack.names if self.pack is not None else ():
@@ -277,6 +277,11 @@ class Reading:
         if self.pack is not None:
             found |= self.pack.read(results["pack"])
         return found
+
+
+def _reducible(want: Want) -> bool:
+    """Whether statistics are enough. What could be derived from the tensor is given up then: it would have to leave the device."""
+    return want.stats and not (want.tensor or want.mean or want.whole)
 
 
 def _outlet(call: RunCall, tensor: Tensor, *, forward: bool = True) -> Tensor:

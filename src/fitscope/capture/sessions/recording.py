@@ -18,7 +18,7 @@ from fitscope.capture.sessions.identity import IdentityCheck, Ways
 from fitscope.capture.sessions.progress import Progress, Upcoming, kept
 from fitscope.capture.sessions.reading import Reading, RunCall, Watched, weights_of
 from fitscope.capture.sessions.signature import Signature, fed_values, signature
-from fitscope.capture.sessions.training import training_roots
+from fitscope.capture.sessions.train_ops import training_roots
 from fitscope.pipeline.ending import Ending
 from fitscope.pipeline.handover import Shown
 from fitscope.pipeline.recorder import Recorder
@@ -146,7 +146,7 @@ class SessionRecording(Progress):
         if wanted and fetch and not call.broken:
             upcoming.reading = call.reading(self.wants(upcoming), upcoming.due.all, in_graph=self._in_graph)
             for site, why in upcoming.reading.unseen.items():
-                self.recorder.unseen(site.within(upcoming.in_pass), why)
+                self.unseen(site.within(upcoming.in_pass), why, self.wants(upcoming))
             self._read_weights(upcoming, run)
         self._under_way += call.kind == "train"
         return upcoming

@@ -19,7 +19,7 @@ from fitscope.capture.sessions.patch import closed, is_monitored, is_session, pa
 from fitscope.capture.sessions.reading import ROLES, Watched
 from fitscope.capture.sessions.recording import SessionRecording
 from fitscope.capture.sessions.roles import infer, tensors_of
-from fitscope.capture.sessions.training import losses, training_roots
+from fitscope.capture.sessions.train_ops import losses, training_roots
 from fitscope.errors import FitscopeWarning, ModelError
 
 

@@ -25,7 +25,7 @@ from fitscope.store.tables import StatsRows
 
 if TYPE_CHECKING:
     from fitscope.read import Run
-    from fitscope.record import Record, Samples
+    from fitscope.record import Record, Samples, Stretch
 
 FLUSH_MEMORY = MOST_MEMORY // 8  #: bytes of rows waiting that call for a transaction before the flush is due
 LAST_TRIES = 20  #: at the end, when somebody else has the file
@@ -49,6 +49,12 @@ class LiveTables:
         for some in samples:
             with contextlib.suppress(ValueError, TypeError):  # columns that do not fit: the run says so
                 self._samples.add(some)
+        if self._memory >= self._enough:
+            self.flush()
+
+    def write_stretch(self, stretch: Stretch) -> None:
+        """Takes the rows of one scalar over many steps."""
+        self._stats.add_stretch(stretch)
         if self._memory >= self._enough:
             self.flush()
 

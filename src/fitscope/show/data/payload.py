@@ -81,6 +81,7 @@ def now(g: Gathered) -> dict[str, Any]:
         "epochs": _thinned(sorted(g.epochs.items()), 64),  # and their first steps
         "speed": g.speed,
         "cost": run.overhead.get("cpu_share"),
+        "compiled": run.overhead.get("compile_seconds"),  # seconds
         "cadence": cadence(run.overhead),
         "identity": run.identity.short,
         # Where one ends changes at every tick, and the lanes show it.

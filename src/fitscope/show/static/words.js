@@ -26,6 +26,7 @@ export function tellRun(page) {
   const facts = [head.step !== null && head.step !== undefined && `step ${whole(head.step)}`, head.epoch !== null && head.epoch !== undefined && `epoch ${head.epoch + 1}`];
   if (head.speed && head.status === "running") facts.push(`${head.speed.toPrecision(2)} steps/s`);
   if (head.cost) facts.push(`capture costs ${percent(head.cost)}`);
+  if (head.compiled) facts.push(`compiled in ${head.compiled.toPrecision(2)} s`);
   if (head.cadence) facts.push(clean(head.cadence));
   if (head.identity) facts.push(clean(head.identity));
   if (head.backend) facts.push(clean(head.backend));

@@ -1,0 +1,158 @@
+"""What single units and features did, counted in one compiled pass: which units were active, how features vary.
+
+A unit is a place on the last axis of a tensor: a neuron, a channel, a class. It is *active* at a sample (and position) if its
+nonlinearity was not stuck there, see `STUCK`. NaN is not stuck: a unit that broke is another finding than one that died.
+
+A feature is a place on the last axis of an input. Mean and spread are taken over everything seen so far by Chan's update;
+a running hash of its bits tells which features were equal in every sample.
+"""
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call"
+# numba finds the types. Only what others call has them written down.
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fitscope.reduce.compiled import compiled
+
+Array = np.ndarray[Any, Any]
+
+#: By family of nonlinearities, the values at which a unit is stuck: at or below the first, at or above the second.
+STUCK = {
+    "relu": (0.0, np.inf),
+    "leaky": (0.0, np.inf),  # it still learns there, but slowly; never above zero, the unit is only linear
+    "sigmoid": (0.01, 0.99),
+    "tanh": (-0.99, 0.99),
+    "softmax": (1e-3, 1 - 1e-3),
+}
+
+_LONG = 32_768  # elements from which the kernel runs without the GIL, as in `host`
+
+
+@compiled()
+def _count(values, low, high, counts):
+    units = counts.size
+    rows = values.size // units
+    counts[:] = rows
+    if high == np.inf:
+        for start in range(0, rows * units, units):
+            for unit in range(units):
+                counts[unit] -= np.int32(values[start + unit] <= low)
+    else:
+        for start in range(0, rows * units, units):
+            for unit in range(units):
+                value = values[start + unit]
+                counts[unit] -= np.int32(value <= low) | np.int32(value >= high)
+
+
+@compiled(nogil=True)
+def _count_nogil(values, low, high, counts):
+    _count(values, low, high, counts)
+
+
+def count_active(array: Array, family: str, counts: Array) -> int:
+    """Writes to `counts` (int32, one for each unit) at how many places each unit was active; returns how many there are."""
+    units = counts.size
+    low, high = STUCK[family]
+    if array.dtype != np.float32 and array.dtype != np.float64:
+        array = array.astype(np.float32)
+    flat = np.ascontiguousarray(array).reshape(-1)
+    flat.setflags(write=False)  # to numba part of the type
+    of = flat.dtype.type  # the bounds as the values have them: 0.99 of float32 is not 0.99 of float64
+    (_count if flat.size < _LONG else _count_nogil)(flat, of(low), of(high), counts)
+    return flat.size // units
+
+
+@compiled()
+def _add_features(values, bits, counts, means, squares, lows, highs, hashes):
+    rows, features = values.shape
+    sizes = np.zeros(features, np.int64)
+    centres = np.zeros(features)
+    spreads = np.zeros(features)
+    for row in range(rows):
+        for j in range(features):
+            word = bits[row, j]
+            word ^= word >> np.uint64(32)  # the low half of a widened float32 is empty
+            word = (hashes[j] ^ word) * np.uint64(0x9E3779B97F4A7C15)
+            hashes[j] = word ^ (word >> np.uint64(29))
+            value = values[row, j]
+            if np.isfinite(value):
+                sizes[j] += 1
+                centres[j] += value
+                lows[j] = min(lows[j], value)
+                highs[j] = max(highs[j], value)
+    for j in range(features):
+        centres[j] /= max(sizes[j], 1)
+    for row in range(rows):
+        for j in range(features):
+            value = values[row, j]
+            if np.isfinite(value):
+                spreads[j] += (value - centres[j]) ** 2
+    for j in range(features):
+        if sizes[j]:
+            before = counts[j]
+            counts[j] += sizes[j]
+            delta = centres[j] - means[j]
+            share = sizes[j] / counts[j]
+            means[j] += delta * share
+            squares[j] += spreads[j] + delta * delta * before * share
+
+
+class Features:
+    """Mean, spread, range and identity of each feature over all samples seen so far."""
+
+    def __init__(self, features: int) -> None:
+        self._counts = np.zeros(features, np.int64)
+        self._means, self._squares = np.zeros(features), np.zeros(features)
+        self._lows, self._highs = np.full(features, np.inf), np.full(features, -np.inf)
+        self._hashes = np.zeros(features, np.uint64)
+        self._twins = True  # until no two are equal: they will never be again
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    def add(self, array: Array) -> None:
+        """Samples, of which the last axis counts features."""
+        values = np.ascontiguousarray(array.reshape(-1, len(self._counts)), np.float64) + 0.0  # −0 is 0
+        _add_features(
+            values, values.view(np.uint64), self._counts, self._means, self._squares, self._lows, self._highs, self._hashes
+        )  # fmt: skip
+
+    @property
+    def std(self) -> Array:
+        return np.sqrt(self._squares / np.maximum(self._counts, 1))
+
+    @property
+    def size(self) -> Array:
+        """How far each feature's mean is from zero."""
+        return np.abs(self._means)
+
+    @property
+    def range(self) -> Array:
+        """Largest minus smallest value; 0 where a feature never changed."""
+        return np.where(self._counts > 0, self._highs - self._lows, 0.0)
+
+    @property
+    def duplicates(self) -> int:
+        """How many features that do change were equal to another one in every sample."""
+        if not self._twins:
+            return 0
+        changing = self._hashes[self._highs > self._lows]
+        _, times = np.unique(changing, return_counts=True)
+        found = int(times[times > 1].sum())
+        # Two constants may part later, and be equal to others then no more: only what changes decides for good.
+        self._twins = found > 0 or changing.size < self._hashes.size
+        return found
+
+
+def warm_up() -> None:
+    """Compiles what is here, or loads it from disk."""
+    for dtype in (np.float32, np.float64):
+        flat = np.zeros(1, dtype)
+        flat.setflags(write=False)
+        for count in (_count, _count_nogil):
+            count(flat, dtype(0), dtype(1), np.zeros(1, np.int32))
+    Features(1).add(np.zeros((1, 1), np.float32))
