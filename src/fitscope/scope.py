@@ -18,7 +18,9 @@ from fitscope.capture.loop import recorded_step
 from fitscope.capture.recordings import Recordings
 from fitscope.capture.sessions.named import Named, checked
 from fitscope.capture.settings import Json, Settings
+from fitscope.diagnose.thresholds import Given
 from fitscope.errors import WatchError
+from fitscope.pipeline.diagnosis import OnFinding
 from fitscope.pipeline.newest import Batch
 from fitscope.reduce.average import Average
 from fitscope.schedule import Every
@@ -65,6 +67,10 @@ class Scope(Hooks):
             `fitscope export tensorboard` would.
         database: "duckdb:///stats.duckdb" or "sqlite:///stats.sqlite": the same in a database.
         npy: A directory for what is kept of each epoch: `epoch_0003_predictions.npy`.
+        on_finding: What to do, once, about a finding of severity warning or error: "stop" ends the training at an error; a function is
+            called with the finding, on the writer thread, and ends the training by returning True; an address ("https://…") is
+            sent the finding as JSON. Findings are logged and kept in the run in any case.
+        thresholds: Changes to the thresholds of the rules, as a dict or the path of a TOML file.
 
     One scope may watch several trainings, one after the other. `fit` called again on the same model continues its
     run, also after a new `compile`; another model begins a new one.
@@ -92,6 +98,8 @@ class Scope(Hooks):
         tensorboard: str | PathLike[str] | None = None,
         database: str | None = None,
         npy: str | PathLike[str] | None = None,
+        on_finding: OnFinding | None = None,
+        thresholds: Given = None,
     ) -> None:
         self._recordings = Recordings(
             Settings.checked(
@@ -108,6 +116,8 @@ class Scope(Hooks):
                 when_full=when_full,
                 reduce=reduce,
                 notes=notes,
+                on_finding=on_finding,
+                thresholds=thresholds,
                 tensorboard=tensorboard,
                 database=database,
                 npy=npy,

@@ -249,6 +249,7 @@ class Life:
             budget,
             lambda step: after is not None and (last is None or last < step),
             (lambda note: SampleLosses(anatomy.model, ids, adapter, note)) if per_sample else None,
+            _stopping(anatomy.model),
         )
         if self._sizes is not None:
             recorder.batch_ends = BatchEnds(logged_loss(anatomy.model, self._sizes))
@@ -261,6 +262,17 @@ class Life:
             recording.notice_steps()
             recorder.finish_with(owner, self._frame)
         return recording
+
+
+def _stopping(model: Any) -> Callable[[], None]:
+    """What ends the `fit` of this model after the batch that runs: any thread may call it."""
+    alive = weakref.ref(model)
+
+    def stop() -> None:
+        if (found := alive()) is not None:
+            found.stop_training = True
+
+    return stop
 
 
 def _owner_in(hook: FrameType | None) -> Any:

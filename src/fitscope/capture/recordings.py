@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from fitscope.capture.settings import Settings
 from fitscope.errors import WatchError, one_of
+from fitscope.pipeline.diagnosis import Diagnosis
 from fitscope.pipeline.handover import HostAdapter
 from fitscope.pipeline.newest import Batch
 from fitscope.pipeline.recorder import Recorder
@@ -47,6 +48,7 @@ class Recordings:
         self.settings = settings
         self.newest: Any = None  #: an `AnyRecording`; None while nothing can be recorded
         self._run: tuple[Any, str] | None = None  # where the runs are, and the id of the newest
+        self._diagnosis: tuple[Any, Diagnosis] | None = None  # of which run, and what is wrong with it
 
     # ---- what the user reads -------------------------------------------------------------------------------
 
@@ -121,8 +123,12 @@ class Recordings:
         budget: Budget | None,
         goes_on: Callable[[int], bool],
         samples: Callable[[Callable[[str, str], None]], SampleLosses] | None = None,
+        stop: Callable[[], None] = lambda: None,
     ) -> Recorder:
-        """The way from captures to a run: the newest one where it goes on from this step, the one that was named, or a new one."""
+        """The way from captures to a run: the newest one where it goes on from this step, the one that was named, or a new one.
+
+        `stop` ends the training, if a finding is to.
+        """
         settings = self.settings
 
         def open_run(step: int) -> RunWriter:
@@ -135,6 +141,15 @@ class Recordings:
             self._run = runs, name
             return writer
 
+        def diagnosis() -> Diagnosis:
+            """The one of the training that this one continues, or a new one."""
+            if self._diagnosis is None or self._diagnosis[0] != self._run:
+                told = {**info, "notes": settings.notes}
+                new = Diagnosis(told, on_finding=settings.on_finding, thresholds=settings.thresholds)
+                self._diagnosis = self._run, new
+            self._diagnosis[1].stop = stop
+            return self._diagnosis[1]
+
         recorder = Recorder(
             open_run,
             adapter,
@@ -143,6 +158,7 @@ class Recordings:
             samples=samples,
             sinks=settings.sinks,
             configuration=info.get("configuration"),
+            diagnosis=diagnosis,
         )
         recorder.costs.budget = budget
         return recorder

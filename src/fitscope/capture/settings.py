@@ -13,7 +13,10 @@ from typing import Any
 
 from fitscope import sizes
 from fitscope.capture.identity import CHOICES
+from fitscope.diagnose.thresholds import Given
+from fitscope.diagnose.thresholds import thresholds as all_thresholds
 from fitscope.errors import WatchError, one_of
+from fitscope.pipeline.diagnosis import OnFinding
 from fitscope.pipeline.sinks import Make
 from fitscope.plan.allowance import seconds
 from fitscope.plan.budget import Budget
@@ -41,6 +44,8 @@ class Settings:
     reduce: str
     notes: Json
     sinks: Mapping[str, Make]  #: where else the records go
+    on_finding: OnFinding | None = None  #: what to do about a finding
+    thresholds: Given = None  #: of the rules, where they are to differ
 
     @classmethod
     def checked(
@@ -59,6 +64,8 @@ class Settings:
         when_full: str,
         reduce: str,
         notes: Json,
+        on_finding: OnFinding | None,
+        thresholds: Given,
         **sinks: Any,
     ) -> Settings:
         """The arguments of `Scope`, or the error that says which one cannot be used."""
@@ -84,6 +91,8 @@ class Settings:
             reduce=_choice("reduce", reduce, ("auto", "host", "step")),
             notes=notes,
             sinks=_sinks(to, **sinks),
+            on_finding=_action(on_finding),
+            thresholds=_limits(thresholds),
         )
 
     def words(self) -> dict[str, str]:
@@ -96,6 +105,22 @@ class Settings:
             "on": ", ".join(self.on),
             "identity": self.identity,
         }
+
+
+def _action(given: Any) -> OnFinding | None:
+    address = isinstance(given, str) and given.startswith(("http://", "https://"))
+    if given is None or given == "stop" or address or callable(given):
+        return given  # type: ignore[no-any-return]
+    raise WatchError(
+        '`on_finding` to be "stop", a function or an address',
+        repr(given),
+        'Write on_finding="stop", print or "https://…"',
+    )
+
+
+def _limits(given: Given) -> Given:
+    """The thresholds, read now: a file may be gone, or another, when they are needed."""
+    return None if given is None else all_thresholds(given)
 
 
 def _choice(name: str, value: str, known: tuple[str, ...]) -> str:

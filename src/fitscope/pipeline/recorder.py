@@ -20,6 +20,7 @@ from fitscope.errors import FitscopeWarning
 from fitscope.pipeline import signals
 from fitscope.pipeline.batch_ends import BatchEnds
 from fitscope.pipeline.costs import Costs
+from fitscope.pipeline.diagnosis import Diagnosis
 from fitscope.pipeline.digest import Digest
 from fitscope.pipeline.ending import UNKNOWN, Ending
 from fitscope.pipeline.epoch_logs import EpochLogs
@@ -66,6 +67,7 @@ class Recorder:
         samples: Callable[[Callable[[str, str], None]], SampleLosses] | None = None,
         sinks: Mapping[str, Make] | None = None,
         configuration: Mapping[str, Any] | None = None,
+        diagnosis: Callable[[], Diagnosis | None] = lambda: None,
     ) -> None:
         self.writer: RunWriter | None = None
         self.finished = False
@@ -86,6 +88,8 @@ class Recorder:
             configuration,
         )
         self._sinks = Sinks(sinks or {}, self.failed)
+        self._make_diagnosis = diagnosis  # called once there is a run
+        self._diagnosis: Diagnosis | None = None
         self._transport: Transport[Capture | EpochLogs] | None = None
         self._troubles = Troubles()
         self._early: list[str] = []  # errors from before there was a run
@@ -303,6 +307,9 @@ class Recorder:
     def _start(self) -> None:
         assert self.writer is not None
         self._sinks.open(self.writer)
+        self._diagnosis = self._make_diagnosis()
+        if self._diagnosis is not None:
+            self._diagnosis.failed = self.failed
         host.warm_up()
         units.warm_up()
 
@@ -325,6 +332,8 @@ class Recorder:
         finally:
             if self._sinks and not self.writer.full:
                 self._sinks.write([*(r for block in blocks for r in block.records()), *records], samples)
+        if not self.writer.full:
+            self._diagnosed(lambda diagnosis: diagnosis.take(blocks, records))
 
     def _skipped(self, item: Capture | EpochLogs) -> None:
         """What was captured is not recorded: there was no room for it, or no time."""
@@ -338,6 +347,7 @@ class Recorder:
         if found is not None and self.writer is not None:
             self.writer.write_stretch(found)
             self._sinks.write_stretch(found)
+            self._diagnosed(lambda diagnosis: diagnosis.take_losses(found))
 
     def _idle(self) -> float:
         """Returns after how many seconds to look again."""
@@ -354,9 +364,23 @@ class Recorder:
             self._flush_at = time.monotonic() + pause
         return LOOK if looking else pause
 
+    def _diagnosed(self, act: Callable[[Diagnosis], dict[str, Any] | None]) -> None:
+        """Works on the diagnosis, and notes what it finds. An error in it ends the diagnosis, not the recording."""
+        if self._diagnosis is None or self.writer is None:
+            return
+        try:
+            found = act(self._diagnosis)
+        except Exception as error:
+            self.failed(error)
+            self._diagnosis = None
+        else:
+            if found is not None:
+                self.writer.note(findings=found)
+
     def _flush(self) -> None:
         assert self.writer is not None
         self._derive()
+        self._diagnosed(lambda diagnosis: diagnosis.judge())
         self._note()
         self._average()
         try:
@@ -371,6 +395,7 @@ class Recorder:
             self._derive(last=True)
         except Exception as error:
             self.failed(error)
+        self._diagnosed(lambda diagnosis: diagnosis.judge(last=True))
         if self.writer.full:
             lost = sum(self.writer.lost.values())
             self.failed(

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from fitscope._version import __version__
+from fitscope.diagnose import Findings
 from fitscope.diagnose.evidence import Evidence
 from fitscope.diagnose.history import COLUMNS
 from fitscope.sites import TRAIN, Site
@@ -95,3 +97,13 @@ def _below_normal(stats: Table, site: Site, rows: int) -> Array:
     return np.array(
         [Evidence.below_normal(buckets[i] or (), counts[i] or ()) for i in order.tolist()], np.float64
     )
+
+
+def noted(run: Run) -> Findings | None:
+    """The findings that the process which recorded the run noted in it, if they are of all of the run and of this version."""
+    if len(run.attempts) != 1 or run.status == "running":
+        return None
+    found = [status.get("findings") for status in run._statuses()]
+    if len(found) != 1 or not isinstance(found[0], dict) or found[0].get("version") != __version__:
+        return None
+    return Findings.from_dict(found[0])
