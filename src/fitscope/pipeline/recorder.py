@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from fitscope.capture.leaving import Frame
 
 LOG_BYTES = 200  #: of one number of the logs of an epoch, in the queue
+DERIVE = 0.5  #: seconds between two looks at the losses of batches
 LOOK = 0.1  #: seconds between two looks whether an exception has ended the training
 
 
@@ -74,6 +75,7 @@ class Recorder:
         self.stopped = False  #: nothing more is recorded: the run could not be made, or is full
         self.trainer = threading.current_thread()  #: that hands over
         self.leaving: Callable[[], None] = lambda: None  #: called once, when the training ends
+        self.hurry: Callable[[], None] = lambda: None  #: called when something is due sooner than was known
         self.costs = Costs(self.failed)  #: of the training and of watching it
         self.batch_ends: BatchEnds | None = None  #: of a training whose losses Keras logs
         self.identity = Standings()  #: whether watching changed anything
@@ -171,6 +173,15 @@ class Recorder:
         """It will not."""
         if self.batch_ends is not None:
             self.batch_ends.expect_no_more(step)
+
+    def look_closer(self, step: int) -> None:
+        """Something happened at this step: a loss out of the ordinary, or what a rule found. The next steps are captured closely.
+
+        Called on any thread. Where `every` says when to capture, nothing changes.
+        """
+        if self.costs.budget is not None:
+            self.costs.budget.look_closer(step)
+            self.hurry()
 
     def look(self) -> None:
         """Has the writer look at what there is, now."""
@@ -355,14 +366,16 @@ class Recorder:
         if looking and self._frame is not None and self._frame.left():
             self.abandon(wait=False)
             return 0.0
-        if looking and time.monotonic() < self._flush_at:
-            return LOOK
+        early = self._flush_at - time.monotonic()
+        if early > 0 and (looking or self.batch_ends is not None):
+            self._derive()
+            return LOOK if looking else min(DERIVE, early)
         try:
             self._flush()
         finally:
             pause = interval(self.costs.wall)
             self._flush_at = time.monotonic() + pause
-        return LOOK if looking else pause
+        return LOOK if looking else min(DERIVE, pause) if self.batch_ends is not None else pause
 
     def _diagnosed(self, act: Callable[[Diagnosis], dict[str, Any] | None]) -> None:
         """Works on the diagnosis, and notes what it finds. An error in it ends the diagnosis, not the recording."""
