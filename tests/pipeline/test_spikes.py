@@ -36,6 +36,12 @@ def test_a_spike_and_a_nan_are_found_at_their_step():
     assert not spikes.is_one(1.2)
 
 
+def test_a_spike_among_the_first_losses_is_found():
+    values = usual(100)
+    values[30] = 20.0
+    assert Spikes().in_stretch(stretch(values)) == 30
+
+
 def test_noise_and_a_falling_loss_are_ordinary():
     spikes = Spikes()
     for i in range(50):
