@@ -252,7 +252,9 @@ class Life:
             _stopping(anatomy.model),
         )
         if self._sizes is not None:
-            recorder.output.batch_ends = BatchEnds(logged_loss(anatomy.model, self._sizes))
+            recorder.output.batch_ends = BatchEnds(
+                logged_loss(anatomy.model, self._sizes), recorder.look_closer
+            )
         in_step = settings.reduce == "step" or (settings.reduce == "auto" and adapter.on_accelerator())
         recording = recordings.newest = Recording(
             plan, adapter, recorder, in_step=in_step, identity=settings.identity, after=after

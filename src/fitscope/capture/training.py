@@ -65,7 +65,7 @@ class Recording:
         recorder.costs.first_calls = lambda: self._steps.first_calls[known:]
         proven = len(self._steps.proofs)
         recorder.costs.proofs = lambda: self._steps.proofs[proven:]
-        recorder.leaving = self._leave
+        recorder.leaving, recorder.hurry = self._leave, self._hurry
         self._ends = recorder.output.batch_ends.waiting if recorder.output.batch_ends is not None else None
         self._identity = identity
         self._undo, self._noticing = ExitStack(), ExitStack()
@@ -223,6 +223,10 @@ class Recording:
             raised=self.raised,
             timing=timing,
         )
+
+    def _hurry(self) -> None:
+        """Something may be due sooner than was known. Called on any thread."""
+        self._quiet = range(0)
 
     def _put_pending(self) -> None:
         if self._pending is not None:

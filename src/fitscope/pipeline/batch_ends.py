@@ -9,10 +9,11 @@ of their losses is what is known.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from fitscope.pipeline.batch_loss import BatchLoss, End
+from fitscope.pipeline.spikes import Spikes
 from fitscope.record import Block, Stretch
 
 MOST = 65_536  #: ends that wait
@@ -22,10 +23,11 @@ OFTEN = (1 << 13) - 1  #: the writer is asked to look at them at batches whose n
 class BatchEnds:
     """The ends of the batches of one training."""
 
-    def __init__(self, batch_loss: BatchLoss) -> None:
+    def __init__(self, batch_loss: BatchLoss, odd: Callable[[int], None] = lambda step: None) -> None:  # noqa: ARG005
         self.waiting: deque[tuple[Any, ...]] = deque(maxlen=MOST)  #: each has the fields of an `End`
         self.together = 1  #: steps in an execution
         self._batch_loss = batch_loss
+        self._odd, self._spikes = odd, Spikes()  # called with the step of a loss that is out of the ordinary
         self._expected: set[int] = set()  # steps whose captures the writer has not seen yet
 
     # ---- on the training's threads ---------------------------------------------------------------------------
@@ -45,7 +47,10 @@ class BatchEnds:
         for block in blocks:
             place = next((i for i, head in enumerate(block.heads) if head.site == "loss"), None)
             if place is not None:
-                self._batch_loss.saw(step, float(block.values[place]))
+                loss = float(block.values[place])
+                self._batch_loss.saw(step, loss)
+                if self._spikes.is_one(loss):
+                    self._odd(step)
         self.expect_no_more(step)
 
     def derive(self, *, last: bool = False) -> Stretch | None:
@@ -53,4 +58,8 @@ class BatchEnds:
         if last:
             self._expected.clear()
         ends = [End(*self.waiting.popleft()) for _ in range(len(self.waiting))]
-        return self._batch_loss.take(ends, self._expected.__contains__, together=self.together, last=last)
+        found = self._batch_loss.take(ends, self._expected.__contains__, together=self.together, last=last)
+        spike = self._spikes.in_stretch(found) if found is not None else None
+        if spike is not None:
+            self._odd(spike)
+        return found

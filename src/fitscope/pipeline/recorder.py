@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from fitscope.capture.leaving import Frame
 
 LOG_BYTES = 200  #: of one number of the logs of an epoch, in the queue
+DERIVE = 0.5  #: seconds between two looks at the losses of batches
 LOOK = 0.1  #: seconds between two looks whether an exception has ended the training
 
 
@@ -60,6 +61,7 @@ class Recorder:
         self.stopped = False  #: nothing more is recorded: the run could not be made, or is full
         self.trainer = threading.current_thread()  #: that hands over
         self.leaving: Callable[[], None] = lambda: None  #: called once, when the training ends
+        self.hurry: Callable[[], None] = lambda: None  #: called when something is due sooner than was known
         self.costs = Costs(self.failed)  #: of the training and of watching it
         self.identity = Standings()  #: whether watching changed anything
         self._open_run = open_run  # start step -> RunWriter
@@ -162,6 +164,15 @@ class Recorder:
         """It will not."""
         if self.output.batch_ends is not None:
             self.output.batch_ends.expect_no_more(step)
+
+    def look_closer(self, step: int) -> None:
+        """Something happened at this step: a loss out of the ordinary, or what a rule found. The next steps are captured closely.
+
+        Called on any thread. Where `every` says when to capture, nothing changes.
+        """
+        if self.costs.budget is not None:
+            self.costs.budget.look_closer(step)
+            self.hurry()
 
     def look(self) -> None:
         """Has the writer look at what there is, now."""
@@ -304,14 +315,16 @@ class Recorder:
         if looking and self._frame is not None and self._frame.left():
             self.abandon(wait=False)
             return 0.0
-        if looking and time.monotonic() < self._flush_at:
-            return LOOK
+        early = self._flush_at - time.monotonic()
+        if early > 0 and (looking or self.batch_ends is not None):
+            self._derive()
+            return LOOK if looking else min(DERIVE, early)
         try:
             self.output.flush()
         finally:
             pause = interval(self.costs.wall)
             self._flush_at = time.monotonic() + pause
-        return LOOK if looking else pause
+        return LOOK if looking else min(DERIVE, pause) if self.batch_ends is not None else pause
 
     def _end(self) -> None:
         """When everything is written."""

@@ -36,6 +36,8 @@ NEWEST = 15  #: measurements that count
 OFTEN = 8  #: the first so many executions with a captured step are all timed, later each so many-th
 LOOK = 64  #: executions in a row that all have one, after which two are left plain
 MOST_TOLD = 200  #: decisions that the run keeps
+CLOSER = 20  #: steps that are captured one after the other where something happened,
+MOST_CLOSER = 50  #: so many times in a training
 
 
 class Time(NamedTuple):
@@ -103,6 +105,11 @@ class Budget:
         self._seen_plain = False  # one without, in this training: the first compiles the user's own program
         self._owed = True  # a plain step to compare with
         self._left_out = range(0)  # steps
+        self._odd: int | None = (
+            None  # the step at which something happened, until the next one is about to run
+        )
+        self._closer = range(0)  # steps that are all captured because of it
+        self.closer: list[dict[str, int]] = []  #: {"step", "from", "to"}, for the run
         self._together = 1  # steps in an execution
         self._writer, self._waited = _Growing(), _Growing()
         # What both took, and after how many captured steps.
@@ -111,9 +118,32 @@ class Budget:
         self._begun: Spent | None = None
 
     def _due(self, turn: Turn) -> bool:
+        if self._odd is not None:
+            self._begin_closer(self._odd, turn.step)
+        if turn.step in self._closer:
+            return True
         return turn.step % self.every == 0 and turn.step not in self._left_out
 
+    def look_closer(self, step: int) -> None:
+        """Something happened at this step: captures the next ones, if the allowance has room. Called on any thread."""
+        self._odd = step
+
+    def _begin_closer(self, odd: int, step: int) -> None:
+        self._odd = None
+        plain = self._usual().wall if self._plain else 0.0
+        begun = self.decisions[0]["step"] if self.decisions else step
+        by_share = self.share * (step - begun) * plain
+        free = self.allowance.seconds
+        room = free if by_share < free else by_share + free
+        spent = self.allowance.spent + CLOSER * (self.cost or 0.0) * plain
+        if step in self._closer or len(self.closer) >= MOST_CLOSER or spent > room or self.cost is None:
+            return
+        self._closer = range(step, step + CLOSER)
+        self.closer.append({"step": odd, "from": step, "to": step + CLOSER})
+
     def _rest(self, step: int) -> int:
+        if step + 1 in self._closer or self._odd is not None:
+            return 0
         # We want to hear of the last ones before a captured one: one of them may have to be timed.
         return self.every - 1 - step % self.every - 2 * self._together
 
@@ -127,6 +157,7 @@ class Budget:
             "least": LEAST,
             "cost": self.cost,
             "decisions": list(self.decisions),
+            **({"closer": list(self.closer)} if self.closer else {}),
             **({"trouble": self.trouble} if self.trouble else {}),
         }
 
@@ -135,6 +166,7 @@ class Budget:
         self._seen_plain = False
         self._timed = self._begun = None
         self._accounted = self._captured
+        self._odd, self._closer, self.closer = None, range(0), []
         self.allowance.again()
 
     def expect(self, step: int, steps: int | None) -> None:
