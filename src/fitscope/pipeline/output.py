@@ -75,7 +75,7 @@ class Output:
             blocks = [] if block is None else [block]
         else:
             if self._sinks:
-                self._derive()  # so that they are given the steps in order
+                self.derive()  # so that they are given the steps in order
             blocks, records, samples = self._digest.take(item.at, item.shown)
             if self.batch_ends is not None and item.shown.in_pass == TRAIN:
                 self.batch_ends.captured(item.at.step, blocks)
@@ -90,7 +90,7 @@ class Output:
     def flush(self) -> None:
         """Puts on disk what was written so far."""
         assert self.writer is not None
-        self._derive()
+        self.derive()
         self._diagnosed(lambda diagnosis: diagnosis.judge())
         self._note()
         try:
@@ -102,7 +102,7 @@ class Output:
         """Closes the run, when everything is written."""
         assert self.writer is not None
         try:
-            self._derive(last=True)
+            self.derive(last=True)
         except Exception as error:
             self._failed(error)
         self._diagnosed(lambda diagnosis: diagnosis.judge(last=True))
@@ -120,7 +120,7 @@ class Output:
         finally:
             self._sinks.close()  # now they can say how it ended
 
-    def _derive(self, *, last: bool = False) -> None:
+    def derive(self, *, last: bool = False) -> None:
         """Writes the loss of the batches that ended since."""
         found = self.batch_ends.derive(last=last) if self.batch_ends is not None else None
         if found is not None and self.writer is not None:

@@ -316,15 +316,15 @@ class Recorder:
             self.abandon(wait=False)
             return 0.0
         early = self._flush_at - time.monotonic()
-        if early > 0 and (looking or self.batch_ends is not None):
-            self._derive()
+        if early > 0 and (looking or self.output.batch_ends is not None):
+            self.output.derive()
             return LOOK if looking else min(DERIVE, early)
         try:
             self.output.flush()
         finally:
             pause = interval(self.costs.wall)
             self._flush_at = time.monotonic() + pause
-        return LOOK if looking else min(DERIVE, pause) if self.batch_ends is not None else pause
+        return LOOK if looking else min(DERIVE, pause) if self.output.batch_ends is not None else pause
 
     def _end(self) -> None:
         """When everything is written."""
