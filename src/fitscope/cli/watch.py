@@ -1,4 +1,4 @@
-"""`fitscope watch RUN`: a run in the terminal, live while it trains."""
+"""`fitscope watch RUN`: shows a run in the terminal, live during training."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def watch(
     console = Console(highlight=False, width=width)
     pen = Pen.of(console)
     found = Gathered(open_run(run))
-    # Into a file or another program goes only the end: what a screen would show over and over is of no use there.
+    # A file or a pipe gets only the final state, because repeated screens are of no use there.
     with (
         warnings.catch_warnings(),
         Live(console=console, auto_refresh=False, vertical_overflow="crop", transient=True) as live,
     ):
-        warnings.simplefilter("ignore", FitscopeWarning)  # what is damaged is part of the picture
+        warnings.simplefilter("ignore", FitscopeWarning)  # the summary lists damaged files
         while True:
             going = found.run.status == "running"
             if found.update() or not going:
