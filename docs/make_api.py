@@ -47,7 +47,7 @@ SECTIONS: tuple[tuple[str, str, tuple[str | tuple[str, type], ...]], ...] = (
         "A watch says what to record: see [watches](watches.md). Arguments of the same name mean the same in every watch.",
         (
             "activations", "gradients", "weights", "weight_gradients", "updates", "loss", "metrics", "inputs",
-            "targets", "predictions", "taps", "changes",
+            "targets", "predictions", "activity", "data", "taps", "changes",
         ),
     ),
     ("Schedules", "A schedule says when to record: see [schedules](schedules.md).", ("steps", "epochs")),
@@ -61,6 +61,11 @@ SECTIONS: tuple[tuple[str, str, tuple[str | tuple[str, type], ...]], ...] = (
         "Plots",
         "Each method of `run.plot` returns an `fs.View`: see [views](page.md#views).",
         (("run.plot", Plot), "compare", ("view", fs.View), "serve", ("server", fs.Server)),
+    ),
+    (
+        "Diagnosis",
+        "`run.findings()` returns a list of findings, with `.summary`, `.checked` and `.not_judged`.",
+        (("finding", fs.Finding), "lint", "expect", "rule", "RULES"),
     ),
     ("Exporting", "See [exporting a run](export.md).", ("export_run",)),
     (
@@ -112,6 +117,11 @@ def _entry(name: str | tuple[str, type]) -> Iterator[str]:
         yield from _class(
             f"fs.{of.__name__}" if public else owner, of, owner, constructed=of in (fs.Scope, fs.Server)
         )
+    elif name == "RULES":
+        rules = [f"| `{one.name}` | {one.sees} |" for one in sorted(fs.RULES, key=lambda one: one.name)]
+        yield "### fs.RULES"
+        yield "The rules that `run.findings()` applies by default."
+        yield "\n".join(["| rule | finds |", "|---|---|", *rules])
     elif inspect.isclass(value := getattr(fs, name)):
         yield f"- `fs.{name}`: {_text(value)}"
     else:

@@ -18,7 +18,7 @@ class Turn:
     step: int
     epoch: int
     batch: int
-    batches: int | None  #: in this epoch or pass, where that is known
+    batches: int | None  #: in this epoch or pass; None if unknown
     in_pass: str = "train"
 
     def following(self) -> Turn | None:

@@ -24,18 +24,18 @@ KINDS = {
     "loss": "the loss of this batch alone",
     "sample_loss": "the loss of each sample of this batch",
     "metrics": "each metric of this batch alone",
-    "inputs": "what went into the model",
-    "targets": "what it should have predicted",
-    "predictions": "what it did predict",
-    "activity": "for each unit of a layer, how often it was not stuck",
+    "inputs": "the inputs of the model",
+    "targets": "the targets of the batch",
+    "predictions": "the predictions of the model in this step",
+    "activity": "the share of recent samples at which each unit of a layer was active",
     "data": "classes of targets and predictions, and features of inputs",
-    "taps": "what `fs.tap` or a Tap layer showed",
-    "changes": "how far something moved since the batch before",
+    "taps": "a value passed to `fs.tap` or through a Tap layer",
+    "changes": "the change since the previous batch",
 }
 LAYER_KINDS = (*OF_LAYERS, *OF_WEIGHTS)
 
 
-#: Where a kind of site exists. All exist in training; the rest of `fit` and the other walks over data show less.
+#: Which kinds of site each pass has. Training has all of them.
 KINDS_IN = {
     "train": frozenset(KINDS),
     "validation": frozenset(KINDS) - {"gradients", "weights", "weight_gradients", "updates"},
@@ -93,7 +93,7 @@ class Watch:
 
 
 def passes(on: On, kind: str | None = None) -> tuple[str, ...]:
-    """Reads `on=`: the parts of `fit` that are watched."""
+    """Parses `on=`: the parts of `fit` to record."""
     named: tuple[str, ...] = (on,) if isinstance(on, str) else tuple(on)
     unknown = [name for name in named if name not in ("train", "validation")]
     if unknown or not named:
@@ -285,15 +285,15 @@ def predictions(
 
 
 def activity(*layers: Layers, every: Every | None = None, on: On | None = None, exact: bool = False) -> Watch:
-    """For each unit of a layer the share of recent samples at which it was active: a unit at 0 is dead or saturated.
+    """The share of recent samples at which each unit of a layer was active. A unit at 0 is dead or saturated.
 
-    For layers behind a ReLU, sigmoid, tanh or softmax, or one of their relatives; others have no units that could be stuck.
+    It exists for layers with a ReLU, sigmoid, tanh, softmax or similar activation. Units of other layers cannot be stuck.
     """
     return _watch("activity", layers, "stats", None, every, on, exact=exact)
 
 
 def data(*, every: Every | None = None, on: On | None = None, exact: bool = False) -> Watch:
-    """How the data look: the share of each class among targets and predictions, and how each feature of the inputs varies."""
+    """The share of each class among targets and predictions, and the variation of each input feature."""
     return _watch("data", (), "stats", None, every, on, exact=exact)
 
 

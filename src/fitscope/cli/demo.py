@@ -1,7 +1,7 @@
 """`fitscope demo`: trains a small network with a scope and shows the run.
 
-The training is `fitscope.cli.demo_training`, in a process of its own: a Keras backend is chosen once per process, and
-nothing of the reading side imports a framework.
+`fitscope.cli.demo_training` trains in a separate process, because Keras chooses its backend once per process, and
+the reading side imports no framework.
 """
 
 from __future__ import annotations

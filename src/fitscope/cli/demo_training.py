@@ -148,7 +148,7 @@ def train(to: str, console: Console) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m fitscope.cli.demo_training", description="Trains a small network under a scope."
+        prog="python -m fitscope.cli.demo_training", description="Trains a small network with a scope."
     )
     parser.add_argument("--to", default="runs", help="directory for the run")
     parser.add_argument("--path-to", help="file to write the run's path to")

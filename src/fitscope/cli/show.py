@@ -14,7 +14,7 @@ from fitscope.cli.arguments import LayersOption, RunArgument, WidthOption
 def show(
     run: RunArgument = "runs",
     layers: LayersOption = None,
-    rows: Annotated[int, typer.Option(min=0, help="The most lines of the table; 0: all.")] = 40,
+    rows: Annotated[int, typer.Option(min=0, help="Maximum number of table rows; 0: all.")] = 40,
     width: WidthOption = None,
 ) -> None:
     """Show a run: its status, its loss, and every layer over the steps."""

@@ -16,8 +16,8 @@ from fitscope.cli.arguments import LayersOption, RunArgument, WidthOption
 def watch(
     run: RunArgument = "runs",
     layers: LayersOption = None,
-    rows: Annotated[int, typer.Option(min=1, help="The most lines of the table.")] = 12,
-    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 2.0,
+    rows: Annotated[int, typer.Option(min=1, help="Maximum number of table rows.")] = 12,
+    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between updates.")] = 2.0,
     width: WidthOption = None,
 ) -> None:
     """Watch a run in the terminal until it ends."""

@@ -21,7 +21,7 @@ from fitscope.errors import ModelError, WatchError, one_of
 
 __all__ = ["BatchChange", "ResetBatchChange", "Tap"]
 
-PACKAGE = "fitscope"  #: under which Keras knows the layers in a saved model
+PACKAGE = "fitscope"  #: the package name that Keras stores in a saved model
 
 
 @keras.saving.register_keras_serializable(PACKAGE)

@@ -157,13 +157,13 @@ class Run:
         thresholds: Given = None,
         expect: Expectation | Iterable[Expectation] | None = None,
     ) -> Findings:
-        """What is wrong, where, since when, and what to do about it: the worst first.
+        """Diagnoses the run: what is wrong, in which layer, since which step, and the cure. The worst finding comes first.
 
         Args:
-            rules: Which rules to apply, by name, or your own; by default `fs.RULES`.
-            ignore: Names of rules to leave out.
+            rules: The rules to apply, by name, or your own. By default `fs.RULES`.
+            ignore: Names of rules to skip.
             thresholds: Changes to `fitscope.diagnose.THRESHOLDS`, as a dict or the path of a TOML file.
-            expect: What is meant to be so: `fs.expect("frozen base", layers="base*")`, or several in a list.
+            expect: Findings that you expect: `fs.expect("frozen base", layers="base*")`, or several in a list.
         """
         from fitscope.diagnose import diagnose
         from fitscope.read.evidence import evidence_of, noted
