@@ -1,4 +1,4 @@
-"""The evidence of a stored run: its table, site by site, as the rules of a diagnosis take it."""
+"""The evidence of a stored run: its stats table, site by site, in the form that the rules of a diagnosis take."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ABOUT = ("site", "kind", "layer", "weight", "pass", "dtype", "shape", "step", "
 
 
 def evidence_of(run: Run, stats: Table) -> Evidence:
-    """All that a run has recorded so far. Of several ranks the first speaks, but for what is not finite."""
+    """Everything that a run has recorded so far. With several ranks it uses the first, except for NaN and Inf."""
     evidence = Evidence(run.model, run.configuration)
     evidence.notes = run.info.get("notes")
     evidence.unseen = run.unseen
@@ -76,7 +76,7 @@ def _numbers(table: pa.Table, name: str) -> Array:
 
 
 def _site(table: pa.Table, row: int) -> Site:
-    """The site with its facts, as they stand in the columns."""
+    """The site with its facts, from the columns."""
     name, kind, layer, weight = (table[column][row].as_py() for column in ("site", "kind", "layer", "weight"))
     parsed = Site.parse(name)
     if not layer or parsed.layer == layer:
@@ -87,7 +87,7 @@ def _site(table: pa.Table, row: int) -> Site:
 
 
 def _below_normal(stats: Table, site: Site, rows: int) -> Array:
-    """By step: the numbers other than zero that are below the normal range of float16."""
+    """By step, the count of nonzero values below the normal range of float16."""
     table = stats.read(("step", "rank", "buckets", "counts"), str(site))
     if table is None or not table.num_rows:
         return np.zeros(rows)
