@@ -45,7 +45,7 @@ LOOK = 0.1  #: seconds between two looks whether an exception has ended the trai
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """What one step showed, on its way to the writer."""
+    """The tensors of one step on their way to the writer."""
 
     at: Moment
     shown: Shown
@@ -55,7 +55,7 @@ class Capture:
 
 
 class Recorder:
-    """One run being written, from its first captured step until it ends, however it ends."""
+    """One run being written, from its first captured step to its end."""
 
     def __init__(
         self,
