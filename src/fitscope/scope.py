@@ -120,7 +120,7 @@ class Scope(Hooks):
 
         return card("Scope", self._recordings.facts())
 
-    # ---- what the user reads -------------------------------------------------------------------------------
+    # ---- read by the user -------------------------------------------------------------------------------
 
     @property
     def batch(self) -> Batch:
@@ -235,14 +235,14 @@ class Scope(Hooks):
         return session(self._recordings, sess, known)
 
     def hook(self, **named: Unpack[Named]) -> tf.compat.v1.train.SessionRunHook:
-        """The same as a `SessionRunHook`, for `MonitoredTrainingSession(hooks=[scope.hook()])` and its like."""
+        """Returns a `SessionRunHook`, for `MonitoredTrainingSession(hooks=[scope.hook()])`. Its arguments are those of `session`."""
         known = checked(named)
         from fitscope.capture.sessions.hook import CaptureHook
 
         return CaptureHook(self._recordings, known)
 
     def legacy(self) -> tf_keras.callbacks.Callback:
-        """The callback for models of legacy Keras: `model.fit(callbacks=[scope.legacy()])`, with `tf_keras`."""
+        """Returns the callback for models of legacy Keras (`tf_keras`): `model.fit(callbacks=[scope.legacy()])`."""
         from fitscope.capture.sessions.legacy import LegacyCallback
 
         return LegacyCallback(self._recordings)

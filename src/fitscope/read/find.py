@@ -31,7 +31,7 @@ class Brief:
     last_step: int | None  #: the last recorded step
     bytes: int
     model: str | None
-    problem: str | None = None  #: why it cannot be read
+    problem: str | None = None  #: why the run cannot be read
     run: Run | None = field(default=None, repr=False, compare=False)  #: the run itself, opened
 
 

@@ -134,7 +134,7 @@ class Run:
 
     @property
     def model(self) -> dict[str, Any] | None:
-        """The model as the newest attempt described it."""
+        """The description of the model in the newest attempt."""
         model: dict[str, Any] | None = self._newest("model")
         return model
 

@@ -76,7 +76,7 @@ class View:
         return str(console.file.getvalue())  # type: ignore[attr-defined]
 
     def to_matplotlib(self) -> Figure:
-        """The view as a matplotlib figure, for papers. Needs `pip install 'fitscope[matplotlib]'`."""
+        """The view as a matplotlib figure. Requires `pip install 'fitscope[matplotlib]'`."""
         return self._figure()
 
     def show(self) -> None:
@@ -150,7 +150,7 @@ def gathered(run: RunLike) -> Gathered:
 def curve_view(
     g: Gathered, kind: str, what: str, steps: Any, numbers: Any, parts: tuple[str, ...] = ("loss",)
 ) -> View:
-    """A line over the steps."""
+    """A view of one line over the steps."""
     held = GrowingSeries()
     held.add(np.asarray(steps, np.int64), np.asarray(numbers, float))
     series = payload.columns_of(held, what)
