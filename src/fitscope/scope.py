@@ -40,37 +40,34 @@ class Scope(Hooks):
     """A callback that records a training: `model.fit(..., callbacks=[scope])`.
 
     Args:
-        to: A directory or URL. Each training makes a new run in it; given the place of a run that exists, training goes on
-            in that run.
-        watch: What to record; by default the statistics of everything in every layer.
-        every: When: a number of steps, `fs.steps(...)`, `fs.epochs(...)` or a function `step -> bool`. A watch
-            may have its own. All other steps run the user's own compiled function.
-        budget: Without `every`: the share of the training's time that capturing may cost. What a captured step costs is measured,
-            and every n-th step is captured, with the smallest n that the share allows; at least every 1000th. What was decided is in
-            `run.overhead["budget"]`.
-        allowance: Seconds, or like "3 s", that every training may spend on capturing before the share counts; 0 for none. They are
-            spread over all of its steps: a training of a minute is recorded closely, one of hours within `budget`.
-        exact: Read all of every tensor. Otherwise the statistics of a large one (more than 16,384 numbers) are those of some
-            of its rows, the same at every layer; a record says how many numbers it has seen.
-        identity: How to make sure that watching changes nothing. "proven": before the program with taps takes a captured
-            step, it and your own program run from the same state and must agree bit for bit; if they do not, "twin" is used.
-            "twin": your own program takes every step, and the one with taps runs beside it, which costs one more step for
-            each captured one. "trust": no proof. `run.identity` says what came of it.
-        on: Which parts of `fit`: "train", "validation" or both. A validation is recorded whole, under `validation/…`; so are
-            `evaluate` and `predict` when they are given the scope, under `evaluate/…` and `predict/…`.
-        limit: Of disk, in bytes or like "10 GB". When it is reached, recording ends and training goes on.
-        memory: Of the queue between training and disk.
-        when_full: What happens when the queue is full: "block" (training waits, nothing is lost) or "drop" (counted
-            and named in the run).
-        reduce: Where statistics are computed: "host" (best on a CPU), "step" (on the accelerator), or "auto".
-        notes: Anything that can be written as JSON, kept in the run.
-        tensorboard: A directory of logs. While the training goes on the statistics are written there too, for TensorBoard, as
-            `fitscope export tensorboard` would.
-        database: "duckdb:///stats.duckdb" or "sqlite:///stats.sqlite": the same in a database.
-        npy: A directory for what is kept of each epoch: `epoch_0003_predictions.npy`.
-        on_finding: What to do, once, about a finding of severity warning or error: "stop" ends the training at an error; a function is
-            called with the finding, on the writer thread, and ends the training by returning True; an address ("https://…") is
-            sent the finding as JSON. Findings are logged and kept in the run in any case.
+        to: A directory or URL. Each training creates a new run in it. If you pass the path of a run, training continues that run.
+        watch: What to record. By default the statistics of everything in every layer.
+        every: When to capture: every n-th step, `fs.steps(...)`, `fs.epochs(...)` or a function `step -> bool`. A watch may have its
+            own. All other steps run your own compiled function. By default the budget decides.
+        budget: Without `every`: the share of the training time that capturing may cost. fitscope measures the cost of a captured step
+            and captures every n-th step, with the smallest n that the share allows, but at least every 1000th.
+            `run.overhead["budget"]` has the decisions.
+        allowance: Seconds, or a string like "3 s", that every training may spend on capturing before the share counts; 0 for none.
+            fitscope spreads them over all steps, so it records a training of a minute closely, and one of hours within `budget`.
+        exact: Read every value of every tensor. By default fitscope reads some rows of a tensor with more than 16,384 values, the same
+            at every layer, and records how many values it read.
+        identity: How to make sure that recording changes nothing. "proven": your own program and the tapped program run from the same
+            state and must agree bit for bit before the tapped program takes a step; if they differ, fitscope uses "twin". "twin": your
+            own program takes every step, and the tapped program runs alongside, which costs one more step for each captured one.
+            "trust": no proof. `run.identity` has the result.
+        on: Which parts of `fit` to record: "train", "validation" or both. A validation is recorded completely, under `validation/…`.
+            Pass the scope to `evaluate` and `predict` to record them under `evaluate/…` and `predict/…`.
+        limit: The disk space of a run, in bytes or like "10 GB". At the limit recording stops and training continues. None: no limit.
+        memory: The memory of the queue between training and disk.
+        when_full: What to do if the queue is full: "block" (training waits, nothing is lost) or "drop" (the run counts the drops).
+        reduce: Where to compute statistics: on the "host" (best on a CPU), in the "step" (on an accelerator), or "auto".
+        notes: Any JSON data, stored in the run.
+        tensorboard: A log directory. fitscope also writes the statistics there during training, as `fitscope export tensorboard` does.
+        database: "duckdb:///stats.duckdb" or "sqlite:///stats.sqlite". fitscope also writes the statistics there during training.
+        npy: A directory for the kept tensors of each epoch, as `epoch_0003_predictions.npy`.
+        on_finding: What to do, once, about a finding of severity warning or error. "stop" ends the training at an error. A function is
+            called with the finding on the writer thread, and ends the training if it returns True. A URL ("https://…") receives the
+            finding as JSON. fitscope logs and stores findings in any case.
         thresholds: Changes to the thresholds of the rules, as a dict or the path of a TOML file.
 
     One scope can record several trainings, one after the other. `fit` on the same model continues its run, also after a new
