@@ -87,7 +87,8 @@ diagnose: $(ENV)/.ready ## Train faulty and healthy programs and score the findi
 	@PYTHONPATH=tests $(PY) -m diagnosis --backend $(or $(BACKEND),jax) --part $(or $(PART),all) \
 	  $(foreach one,$(or $(SETTING),default),--setting $(one)) $(DIAGNOSE) $(PROGRAMS)
 
-docs: $(ENV)/.ready chromium ## Draw the pictures in docs/ anew and run every example and block of code in the docs
+docs: $(ENV)/.ready chromium ## Write docs/api.md, draw the pictures in docs/ and run every example and code block in the docs
+	KERAS_BACKEND=jax $(PY) docs/make_api.py
 	KERAS_BACKEND=jax $(PY) docs/make_pictures.py
 	KERAS_BACKEND=jax $(PY) -m pytest -n $(JOBS) --dist worksteal tests/docs
 

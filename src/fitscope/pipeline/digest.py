@@ -1,7 +1,7 @@
-"""What captures become, on the writer's thread: records, samples, and what is carried on from one batch to the next.
+"""Turns captures into records and samples on the writer thread, and keeps what the next batch needs.
 
-Most of what a step shows is reduced and forgotten. Two things stay: the running average of a site, and the batch before where a
-change is asked for. Both are bounded by the size of the tensors they are made of, however long the training goes on.
+Most tensors are reduced and freed. Two things stay: the running average of a site, and the previous batch if a change is watched.
+Both are bounded by the size of their tensors, for any length of training.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Array = np.ndarray[Any, Any]
 
 
 class Layout:
-    """What a joined vector holds of what is wanted: worked out once, as it is the same at every step."""
+    """The contents of a joined vector. Computed once, because it is the same at every step."""
 
     def __init__(self, layout: Array, dtype: str, shown: Shown) -> None:
         self.wants = shown.wants
@@ -70,7 +70,7 @@ class Layout:
 
 
 class Digest:
-    """Makes records of what steps showed."""
+    """Makes records from the tensors of steps."""
 
     def __init__(
         self,
@@ -244,7 +244,7 @@ def _follows(site: Site, before: Moment, after: Moment) -> bool:
 
 
 def _change(site: Site, before: Array, after: Array, at: Moment) -> Record:
-    """What moved between two batches, of the samples that both have."""
+    """The change between two batches, over the samples that both have."""
     if site.batched and after.ndim and before.ndim:
         n = min(len(before), len(after))
         before, after = before[:n], after[:n]

@@ -29,7 +29,7 @@ PATIENCE = 0.05  #: seconds after which a thread that waits looks again, should 
 
 
 class Owner(Protocol):
-    """Who is asked when the process ends before the training does; see `unfinished.Writer`."""
+    """The object to ask when the process ends before the training; see `unfinished.Writer`."""
 
     def more_may_come(self) -> bool: ...
 
@@ -39,11 +39,11 @@ class Owner(Protocol):
 
 
 class _End:
-    """Stands in the queue behind the last item."""
+    """A marker behind the last item of the queue."""
 
 
 class _Look:
-    """Stands in the queue to have `idle` called at once."""
+    """A marker in the queue that calls `idle` at once."""
 
 
 class Transport(Generic[Item]):
@@ -96,12 +96,12 @@ class Transport(Generic[Item]):
 
     @property
     def queued(self) -> int:
-        """Bytes handed over and not worked on yet."""
+        """The bytes handed over and not processed yet."""
         return self._handed_bytes - self._worked_bytes
 
     @property
     def cpu(self) -> float:
-        """Seconds of CPU that the writer has used, without getting ready."""
+        """The CPU seconds of the writer, without its warm-up."""
         if not self.ready:
             return 0.0
         try:
@@ -113,7 +113,7 @@ class Transport(Generic[Item]):
         return used - self.start_cpu
 
     def put(self, item: Item, nbytes: int) -> bool:
-        """Hands an item over. False: it did not fit and was dropped, or nothing is taken any more."""
+        """Hands an item over. Returns False if it did not fit and was dropped, or if the queue is closed."""
         if self.ended:  # in a forked child, where even a lock may be one that nobody releases
             return False
         if self._put(item, nbytes):
@@ -154,19 +154,19 @@ class Transport(Generic[Item]):
             self._waiters -= 1
 
     def drain(self) -> None:
-        """Waits until everything handed over so far was worked on."""
+        """Waits until everything handed over so far is processed."""
         handed = self._handed
         while self._worked < handed and not self.ended:
             self._listen()
 
     def look(self) -> None:
-        """Has the writer call `idle` as soon as it can."""
+        """Makes the writer call `idle` as soon as it can."""
         self._items.put(_Look)
 
     def close(self, *, wait: bool = True) -> None:
-        """Has the thread work off what is queued, call `end`, and end. Without `wait` it does so by itself.
+        """Makes the thread process the queue, call `end`, and end. Without `wait` this happens in the background.
 
-        An exception that ends the wait, like Ctrl-C, leaves the thread at its work.
+        An exception that ends the wait, such as Ctrl-C, does not stop the thread.
         """
         if not self._closing:
             self._closing = True

@@ -43,7 +43,7 @@ LOOK = 0.1  #: seconds between two looks whether an exception has ended the trai
 
 
 class Recorder:
-    """One run being written, from its first captured step until it ends, however it ends."""
+    """One run being written, from its first captured step to its end."""
 
     def __init__(
         self,

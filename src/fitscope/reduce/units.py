@@ -1,10 +1,10 @@
-"""What single units and features did, counted in one compiled pass: which units were active, how features vary.
+"""Counts the activity of units and the variation of features in one compiled pass.
 
 A unit is a place on the last axis of a tensor: a neuron, a channel, a class. It is *active* at a sample (and position) if its
-nonlinearity was not stuck there, see `STUCK`. NaN is not stuck: a unit that broke is another finding than one that died.
+nonlinearity was not stuck there, see `STUCK`. NaN is not stuck: a broken unit is another finding than a dead one.
 
-A feature is a place on the last axis of an input. Mean and spread are taken over everything seen so far by Chan's update;
-a running hash of its bits tells which features were equal in every sample.
+A feature is a place on the last axis of an input. Mean and spread are computed over all samples so far with Chan's update. A
+running hash of its bits shows which features were equal in every sample.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
@@ -179,7 +179,7 @@ class Features:
         return len(self._counts)
 
     def add(self, array: Array) -> None:
-        """Samples, of which the last axis counts features."""
+        """Adds samples, whose last axis counts features."""
         values = np.ascontiguousarray(array.reshape(-1, len(self._counts)), np.float64) + 0.0  # −0 is 0
         _add_features(
             values, values.view(np.uint64), self._counts, self._means, self._squares, self._lows, self._highs, self._hashes
@@ -191,12 +191,12 @@ class Features:
 
     @property
     def size(self) -> Array:
-        """How far each feature's mean is from zero."""
+        """The distance of each feature's mean from zero."""
         return np.abs(self._means)
 
     @property
     def range(self) -> Array:
-        """Largest minus smallest value; 0 where a feature never changed."""
+        """The largest minus the smallest value; 0 if a feature never changed."""
         return np.where(self._counts > 0, self._highs - self._lows, 0.0)
 
     def values(self) -> tuple[Array, Array, Array, Array]:
@@ -205,7 +205,7 @@ class Features:
 
     @property
     def duplicates(self) -> int:
-        """How many features that do change were equal to another one in every sample."""
+        """The number of changing features that equalled another one in every sample."""
         if not self._twins:
             return 0
         changing = self._hashes[self._highs > self._lows]
