@@ -24,11 +24,11 @@ from fitscope.plan.anatomy import Anatomy
 from fitscope.plan.plan import SAMPLE_LOSS, Wants
 from fitscope.sites import Site
 
-__all__ = ["attached", "guarded", "leaves", "patched", "show_batch"]
+__all__ = ["guarded", "leaves", "patched", "show_batch", "taps_on"]
 
 
 @contextmanager
-def attached(
+def taps_on(
     anatomy: Anatomy, wants: Wants, collector: Collector, *, stateless: bool = False
 ) -> Iterator[None]:
     """Adds taps at the wanted places of the model inside the block.

@@ -30,7 +30,7 @@ from fitscope.capture.backends._base import (
 )
 from fitscope.capture.collector import kept
 from fitscope.capture.losses import Losses
-from fitscope.capture.patch import attached, patched
+from fitscope.capture.patch import patched, taps_on
 from fitscope.plan.plan import LOSS
 from fitscope.sites import Site
 
@@ -203,7 +203,7 @@ def _has_taps(jaxpr: Any) -> bool:
 def tagging(ask: Ask, collector: Collector) -> Iterator[None]:
     with ExitStack() as stack:
         stateless = ask.function is not None
-        stack.enter_context(attached(ask.anatomy, ask.wants, collector, stateless=stateless))
+        stack.enter_context(taps_on(ask.anatomy, ask.wants, collector, stateless=stateless))
         if LOSS in ask.wants:
             for owner, name in jax_differentiators(jax, api):
                 make = _with_loss(collector, ask) if name == "vjp" else _with_loss_of_public(collector)

@@ -29,7 +29,7 @@ from fitscope.capture.backends._base import (
 from fitscope.capture.backends._shadow import handed_out
 from fitscope.capture.collector import kept
 from fitscope.capture.losses import Losses
-from fitscope.capture.patch import attached, guarded
+from fitscope.capture.patch import guarded, taps_on
 from fitscope.capture.shield import shield
 from fitscope.pipeline.handover import Thin
 from fitscope.plan.plan import LOSS, SAMPLE_LOSS
@@ -149,7 +149,7 @@ def asking_tapes(collector: Collector, wants_loss: bool) -> Iterator[None]:
 
 def single_step(ask: Ask, collector: Collector, run: Any) -> Any:
     """The user's own step with taps, and the taps on what it did to the weights."""
-    with attached(ask.anatomy, ask.wants, collector), asking_tapes(collector, LOSS in ask.wants):
+    with taps_on(ask.anatomy, ask.wants, collector), asking_tapes(collector, LOSS in ask.wants):
         before = []
         with shield(lambda error: setattr(collector.harvest, "broken", error)):
             for weight, site in wanted_weights(ask):

@@ -25,7 +25,7 @@ from fitscope.capture.backends._base import (
 )
 from fitscope.capture.collector import kept
 from fitscope.capture.losses import Losses
-from fitscope.capture.patch import attached, guarded
+from fitscope.capture.patch import guarded, taps_on
 from fitscope.capture.shield import shield
 from fitscope.pipeline.handover import Finish, Thin
 from fitscope.plan.plan import LOSS
@@ -150,7 +150,7 @@ def _watching_optimizers(ask: Ask, collector: Collector) -> Iterator[None]:
 def single_step(ask: Ask, collector: Collector, run: Any) -> Any:
     """The user's own step with taps, and the taps on what it did to the weights."""
     with (
-        attached(ask.anatomy, ask.wants, collector),
+        taps_on(ask.anatomy, ask.wants, collector),
         _watching_backward(collector, LOSS in ask.wants),
         _watching_optimizers(ask, collector),
     ):
