@@ -69,6 +69,13 @@ def test_constants_are_no_duplicates_and_zero_has_no_sign():
     assert np.count_nonzero(features.range == 0) == 2
 
 
+def test_a_constant_has_no_spread_however_its_mean_is_rounded():
+    features = Features(2)
+    for rows in (3, 7, 11, 5):
+        features.add(np.full((rows, 2), [0.1, -1e7 / 3]))
+    assert features.std.tolist() == [0.0, 0.0]
+
+
 def test_values_that_are_not_finite_are_left_out():
     features = Features(2)
     features.add(np.array([[1, np.nan], [np.inf, np.nan], [3, np.nan]], np.float32))

@@ -187,7 +187,8 @@ class Features:
 
     @property
     def std(self) -> Array:
-        return np.sqrt(self._squares / np.maximum(self._counts, 1))
+        """Exactly 0 where a feature never changed, whatever the mean was rounded to."""
+        return np.where(self._highs > self._lows, np.sqrt(self._squares / np.maximum(self._counts, 1)), 0.0)
 
     @property
     def size(self) -> Array:
