@@ -88,8 +88,8 @@ MUTATIONS = (
     Mutation(
         "identity: the state is not put back after the rehearsal",
         "capture/identity.py",
-        "            finally:\n                held.restore()\n",
-        "            finally:\n                pass\n",
+        "                held.restore()\n",
+        "",
         "tests/capture/test_identity.py",
     ),
     Mutation(
