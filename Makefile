@@ -29,7 +29,7 @@ TRAINSCOPE := 1.8.1
 PIP := -m pip --disable-pip-version-check install $(if $(MAKE_TERMOUT),,--quiet)
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: help demo test endings check format bench bench-ui docs clean chromium programs fuzz diagnose
+.PHONY: help demo test mutations endings check format bench bench-ui docs clean chromium programs fuzz diagnose
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -63,6 +63,9 @@ check: $(ENV)/.ready $(TSC) ## Check style, types and the directions of imports
 format: $(ENV)/.ready ## Format the code as `check` wants it
 	$(PY) -m ruff format
 	$(PY) -m ruff check --fix
+
+mutations: $(ENV)/.ready chromium ## Break central lines one after another and see that a test fails for each (ONLY=queue: those)
+	@$(PY) tests/mutations.py $(ONLY)
 
 endings: $(ENV)/.ready ## End small trainings in every way, TRIES times each, and see what is left of them (BACKEND=jax: that one; TRIES=12)
 	@failed=; for backend in $(or $(BACKEND),$(BACKENDS)); do \

@@ -17,20 +17,13 @@ from rich.text import Text
 from fitscope.errors import FitscopeError
 from fitscope.read import Brief, Run
 from fitscope.show.data.cost import percent
-from fitscope.show.data.facts import Standout
 from fitscope.show.summary import STATUS
 from fitscope.show.text import clean, number
-from fitscope.show.views import gathered
 from fitscope.sites import Site
 
 NOTHING = "–"
 MOST = 20  #: runs of a list; each costs a look into its statistics
 SIGNS = {"error": "✖", "warning": "▲", "note": "●"}
-
-
-def findings_of(run: Run) -> Sequence[Standout]:
-    """The findings of a run, the worst first."""
-    return gathered(run).findings
 
 
 def _model(run: Run) -> str:
@@ -50,7 +43,7 @@ def _loss(run: Run) -> str:
 
 
 def _findings(run: Run) -> str:
-    found = findings_of(run)
+    found = run.findings()
     if not found:
         return "none"
     more = f" (+{len(found) - 1})" if len(found) > 1 else ""
@@ -149,17 +142,16 @@ def card(title: str, rows: Mapping[str, str]) -> str:
 
 
 def _all_findings(run: Run) -> str:
-    found = findings_of(run)
+    found = run.findings()
     more = [f"… and {len(found) - 8} more"] if len(found) > 8 else []
-    lines = [f"{SIGNS[f.severity]} {f.title}, step {f.step:,}: {f.text}" for f in found[:8]]
+    lines = [f"{SIGNS[f.severity]} {f.title}, {f.steps}: {f.message}" for f in found[:8]]
     return "\n".join(_one_line(line) for line in [*lines, *more])
 
 
 def _kinds(run: Run) -> str:
     """How many sites of each kind there are: `activations 3, loss 1, validation/loss 1`."""
-    return counted(
-        str(site.but(layer="", weight="", label="", suffix="")) for site in map(Site.parse, run.sites)
-    )
+    sites = map(Site.parse, run.sites)
+    return counted(str(Site(site.base, in_pass=site.in_pass, moved=site.moved)) for site in sites)
 
 
 def counted(kinds: Iterable[str]) -> str:
