@@ -36,10 +36,12 @@ def test_a_spike_and_a_nan_are_found_at_their_step():
     assert not spikes.is_one(1.2)
 
 
-def test_a_spike_among_the_first_losses_is_found():
+def test_losses_are_compared_with_those_before_them():
     values = usual(100)
-    values[30] = 20.0
-    assert Spikes().in_stretch(stretch(values)) == 30
+    values[:10] *= 20
+    assert Spikes().in_stretch(stretch(values)) is None, "a training begins with high losses"
+    values[80] *= 400
+    assert Spikes().in_stretch(stretch(values)) == 80
 
 
 def test_noise_and_a_falling_loss_are_ordinary():

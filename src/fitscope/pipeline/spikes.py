@@ -7,7 +7,6 @@ A loss is far above them if it lies `FAR` robust standard deviations over their 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from fitscope.record import Stretch
 FAR = 10.0
 TIMES = 2.0
 NEWEST = 256  #: losses that count
+TOGETHER = 64  #: losses that are compared with those before them, not with one another: a training begins with high ones
 ENOUGH = 16  #: before that nothing is ordinary
 
 
@@ -28,16 +28,16 @@ class Spikes:
 
     def in_stretch(self, stretch: Stretch) -> int | None:
         """The first step of these whose loss is out of the ordinary, if there is one."""
-        values, errors = stretch.values, stretch.errors
-        if (
-            self._level == np.inf
-        ):  # nothing is known yet: these losses tell what is ordinary, a few odd ones among them or not
-            self._settle([*self._newest, *values[np.isfinite(values)][:NEWEST]])
-        with np.errstate(invalid="ignore"):
-            found = (values - errors > self._level) | (~np.isfinite(values) & (errors == 0))
-        self._newest.extend(values[np.isfinite(values) & ~found][-NEWEST:].tolist())
-        self._settle(self._newest)
-        return int(stretch.steps[np.argmax(found)]) if found.any() else None
+        for first in range(0, len(stretch), TOGETHER):
+            some = slice(first, first + TOGETHER)
+            values, errors = stretch.values[some], stretch.errors[some]
+            with np.errstate(invalid="ignore"):
+                found = (values - errors > self._level) | (~np.isfinite(values) & (errors == 0))
+            self._newest.extend(values[np.isfinite(values) & ~found].tolist())
+            self._settle()
+            if found.any():
+                return int(stretch.steps[some][np.argmax(found)])
+        return None
 
     def is_one(self, value: float) -> bool:
         """Whether the loss of a captured step is."""
@@ -46,10 +46,10 @@ class Spikes:
         self._newest.append(value)
         return False
 
-    def _settle(self, usual: Collection[float]) -> None:
-        if len(usual) < ENOUGH:
+    def _settle(self) -> None:
+        if len(self._newest) < ENOUGH:
             return
-        values = np.array(usual)
+        values = np.array(self._newest)
         middle = float(np.median(values))
         spread = 1.4826 * float(np.median(np.abs(values - middle)))
         self._level = max(middle + FAR * spread, TIMES * abs(middle))
