@@ -21,7 +21,7 @@ from fitscope.capture.backends._base import Call, Held, Obstacle
 
 
 class HeldVariables(Held):
-    """Arguments that a run leaves as they are; it changes the variables behind these handles."""
+    """Arguments that a run does not change; it changes the variables behind these handles."""
 
     handles: list[Any]
 
@@ -98,7 +98,7 @@ def _leaves(structure: Any) -> list[Any]:
 
 
 def signature(structure: Any, *, shapes: bool) -> Hashable:
-    """What makes a `tf.function` trace again, and with `shapes` what makes XLA compile again."""
+    """The key that makes a `tf.function` trace again and, with `shapes`, XLA compile again."""
 
     def of(leaf: Any) -> Hashable:
         if isinstance(leaf, tf.Tensor | np.ndarray):
@@ -148,7 +148,7 @@ _OUTWARD = (
 
 
 def why_not_twice(graph: Any) -> Obstacle | None:
-    """Why a graph must not be run twice, if it must not."""
+    """The reason why a graph must not run twice, if any."""
     from tensorflow.python.framework import op_def_registry
 
     definition = graph.as_graph_def()

@@ -25,7 +25,7 @@ _BY_CONSTRUCTION = (
 
 
 class Eager(Program):
-    """A step that runs as it is."""
+    """An eager step, which runs unchanged."""
 
     identical: str | None = _BY_CONSTRUCTION
 
@@ -40,7 +40,7 @@ class Eager(Program):
 
 
 class Compiled(Eager):
-    """A step that `torch.compile` compiles: of this model's `fit`, or (without a model) one that somebody wrote."""
+    """A step that `torch.compile` compiles: of this model's `fit`, or (without a model) a custom one."""
 
     identical = None
 
@@ -65,7 +65,7 @@ class Compiled(Eager):
 
 
 class _State(Held):
-    """The arguments of a step, and all that `fit`'s own step changes."""
+    """The arguments of a step, and everything that `fit`'s own step changes."""
 
     def __init__(self, call: Call, model: Any) -> None:
         self._call = call
@@ -116,7 +116,7 @@ class _State(Held):
         return [variable.value for variable in {id(v): v for v in known}.values()]
 
     def _now(self) -> list[Any]:
-        """Copies of it all. The random state of the host is one of them."""
+        """Copies of the whole state, including the random state of the host."""
         values = self._variables()
         grads = [None if value.grad is None else value.grad.detach().clone() for value in values]
         devices = [torch.cuda.get_rng_state()] if torch.cuda.is_available() else []

@@ -73,7 +73,7 @@ class TorchAdapter(Adapter):
         return Compiled(step, model) if compiled else Eager(step)
 
     def _function(self, ask: Ask, function: Any) -> Program:
-        """The user's own step: compiled anew if `torch.compile` made it, or run as it is."""
+        """A custom step: compiled again if `torch.compile` made it, or run as a plain function."""
         body = getattr(function, "_torchdynamo_orig_callable", None)
         run = function if body is None else torch.compile(body)
 
