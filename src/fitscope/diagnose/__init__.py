@@ -1,10 +1,10 @@
-"""What is wrong with a training, and where: rules over what was recorded.
+"""Finds problems of a training and their layers, with rules over the recorded data.
 
-`Evidence` takes in what a run records, online or afterwards. `RULES` are functions from evidence to findings.
-`diagnose` applies them, lists symptoms under their causes, and says which rules could not be judged and why.
+`Evidence` takes the records of a run, during training or afterwards. `RULES` are functions from evidence to findings. `diagnose`
+applies them, lists symptoms under their causes, and reports the rules that could not be judged, with the reason.
 
-This package knows records, sites and the definition of the stats, nothing else: the writer thread uses it while a model trains,
-and `Run.findings()` years later.
+This package depends only on records, sites and the definition of the stats: the writer thread uses it during training, and
+`Run.findings()` at any time later.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A session, seen: its methods are replaced on the instance, and put back.
+"""Patches a session: replaces its methods on the instance, and restores them.
 
-`op.run()`, `tensor.eval()` and `Saver.save` go through `run`. The user's fetches are nested beside ours in one call, so that they come back
-in the very structure they were given in. `make_callable` is led through `run` as well; the callables of Keras have a module of
-their own. Steps in parts (`partial_run`) cannot be fetched from; they are counted and named.
+`op.run()`, `tensor.eval()` and `Saver.save` call `run`. One call fetches the user's fetches together with fitscope's, so they
+come back in their own structure. `make_callable` is routed through `run` as well; `callables` handles those of Keras. Nothing can
+be fetched from partial runs (`partial_run`); they are counted and reported.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fitscope.capture.sessions.recording import Run, SessionRecording, UpcomingR
 
 @contextmanager
 def patched(session: Any, recording: SessionRecording) -> Iterator[None]:
-    """Every run of the session is shown to the recording, for the length of the block."""
+    """Records every run of the session inside the block."""
     take_out = put_in(session, recording)
     try:
         yield
@@ -30,7 +30,7 @@ def patched(session: Any, recording: SessionRecording) -> Iterator[None]:
 
 
 def put_in(session: Any, recording: SessionRecording) -> Callable[[], None]:
-    """Puts the patch in. Returns what takes it out again."""
+    """Installs the patch. Returns a function that removes it."""
     own = vars(session)
     seen = _PatchedSession(session, recording)
     mine = {
@@ -53,7 +53,7 @@ def put_in(session: Any, recording: SessionRecording) -> Callable[[], None]:
 
 
 class _PatchedSession:
-    """The ways to run a session, each of them seen."""
+    """The methods that run a session, all of them recorded."""
 
     def __init__(self, session: Any, recording: SessionRecording) -> None:
         self.active = True
@@ -117,7 +117,7 @@ class _PatchedSession:
 def _together(
     recording: SessionRecording, upcoming: UpcomingRun, raw: Run, fetches: Any, rest: tuple[Any, ...]
 ) -> tuple[Any, Any]:
-    """The user's fetches and ours in one run: what the user gets, and what we get."""
+    """Fetches the user's fetches and fitscope's in one run, and returns both."""
     try:
         return _both(raw, upcoming, fetches, rest)
     except (TypeError, ValueError, RuntimeError) as error:
