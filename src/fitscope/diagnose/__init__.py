@@ -91,7 +91,7 @@ def diagnose(
         rules: Which ones; by default `RULES`. Names choose among those.
         ignore: Names of rules to leave out.
         thresholds: Changes to the table, or the path of a TOML file.
-        expect: What is meant to be so, from `fs.expect`, beside what the notes of the run say.
+        expect: Expected findings from `fs.expect`, in addition to those in the notes of the run.
     """
     chosen = _chosen(rules, ignore)
     limits = _thresholds(thresholds, tuple(each.name for each in chosen))

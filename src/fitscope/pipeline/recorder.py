@@ -353,5 +353,5 @@ def _owner_gone(reference: weakref.ref[Recorder]) -> None:
     if recorder is not None and not recorder.finished:
         try:
             recorder.abandon(sys.exc_info()[1], wait=False)
-        except Exception as error:  # nothing of ours is raised out of a finalizer
+        except Exception as error:  # a finalizer must not raise
             recorder.failed(error)

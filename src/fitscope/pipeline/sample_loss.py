@@ -52,16 +52,14 @@ class SampleLosses:
             if own is not None:
                 values = np.asarray(own, np.float64).reshape(len(own), -1).mean(axis=1)
                 return [Samples(at, in_pass, "", ids if ids and len(ids) == len(values) else None, values)]
-            self._note(
-                "the step does not use a loss given to compile(), so its samples have none of their own"
-            )
+            self._note("the step does not use a loss given to compile(), so there is no loss per sample")
             return []
         found = []
         for number, (_, loss, factor, name) in enumerate(parts):
             of = functools.partial(_of_output, groups, output=str(name), number=number)
             if not _by_elements(loss):
                 self._note(
-                    f"the loss {name!r} has a `__call__` of its own, which need not be made of one loss for each sample"
+                    f"the loss {name!r} overrides `__call__`, so it may not consist of one loss per sample"
                 )
                 continue
             elements = self._elements(loss, of("y"), of("y_pred"))

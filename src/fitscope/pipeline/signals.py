@@ -42,7 +42,7 @@ def listen_no_more() -> None:
         return
     for number, address in list(_ours.items()):
         del _ours[number]
-        if signal.getsignal(number) is _handle and _in_c(number) == address:  # nobody has set another since
+        if signal.getsignal(number) is _handle and _in_c(number) == address:  # no other handler was set since
             signal.signal(number, signal.SIG_DFL)
 
 

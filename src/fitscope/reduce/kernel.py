@@ -13,7 +13,7 @@ counting *pairs* of elements in a table of 64 × 64 codes. A code is the sign an
 a window of 31 octaves. The few elements below the window are counted one by one; the window only moves up.
 
 Results are added to two arrays of the caller: `hist`, as `stats` defines it, and `totals`, whose places have
-names below. Nothing here keeps state, so any number of threads may run it at once. If somebody writes to the
+names below. Nothing here keeps state, so any number of threads may run it at once. If other code writes to the
 array meanwhile, the result is of no use, but nothing outside it is read or written.
 """
 
@@ -159,7 +159,7 @@ def _encode(words, base, codes):
         below = np.int32(below + np.int32(first == 0) + np.int32(second == 0))
         first |= (one >> layout.sign) & _WINDOW
         second |= (two >> layout.sign) & _WINDOW
-        # The mask changes nothing, unless somebody writes to the array: then it keeps us inside the table.
+        # The mask changes nothing unless other code writes to the array: then it keeps the index inside the table.
         codes[i] = (first * _CODES + second) & (_PAIRS - 1)
     return below
 

@@ -40,7 +40,7 @@ from fitscope.show.guard import Guard
 from fitscope.store import Files, Objects
 from fitscope.store import place as find_place
 
-KEEP = 4  #: runs that are kept though nobody looks at them
+KEEP = 4  #: unused runs that stay open
 TICK = 1.0  #: seconds between two looks at a run that grows
 TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 

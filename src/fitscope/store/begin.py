@@ -29,7 +29,7 @@ def begin_run(runs: Location, run_id: str, info: Info) -> Objects:
     """Creates a run that does not exist yet."""
     run = _folder(runs, run_id)
     ours = {"format": schema.FORMAT, "id": run_id, **_birth()}
-    document = {**ours, **info, **ours}  # ours come first, and are not to be overruled
+    document = {**ours, **info, **ours}  # fitscope's keys win over the user's
     with usable(run):
         if not run.create(schema.RUN, schema.encode(document)):
             raise StoreError("the id of a new run", f"{run.describe()!r}, which exists", "Choose another id")

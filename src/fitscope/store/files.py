@@ -96,7 +96,7 @@ class Files(Objects):
     def folder(self, name: str) -> Files:
         inner = Files(self.root / name, durable=self.durable, links=self.links)
         inner._top = self._top
-        inner._stage_folder = self._stage_folder  # never within a folder that somebody else lists
+        inner._stage_folder = self._stage_folder  # never in a folder that other tools list
         return inner
 
     def describe(self, key: str = "") -> str:
@@ -127,7 +127,7 @@ class Files(Objects):
             self._swept = True
         try:
             fd = os.open(name, flags, 0o666)
-        except FileNotFoundError:  # somebody tidied up `.tmp`, or the whole directory
+        except FileNotFoundError:  # `.tmp`, or the whole directory, was deleted
             os.makedirs(stage, exist_ok=True)
             fd = os.open(name, flags, 0o666)
         try:
@@ -148,7 +148,7 @@ class Files(Objects):
         try:
             move(staged, target)
         except FileNotFoundError:
-            # The folder is missing: cheaper to be told once per folder than to ask before every put.
+            # The folder is missing: cheaper to fail once per folder than to check before every put.
             self._make_folder(os.path.dirname(target))
             move(staged, target)
         if self.durable:

@@ -34,7 +34,7 @@ MOST_WAITING = (
 )
 SHARE = 32  #: a part holds at least one such part of all rows before it
 LONG_STRETCH = 64  #: rows of a site in a part, on average, from which on it pays to say where they are
-PART_BYTES = 4_000  #: what a part costs beside its rows
+PART_BYTES = 4_000  #: the bytes of a part in addition to its rows
 
 _PARQUET: dict[str, Any] = {
     "compression": "zstd",

@@ -16,8 +16,8 @@ from fitscope.record import Samples
 from fitscope.store.parts import Encoding, Rows
 from fitscope.store.schema import LONGEST_VALUE, SAMPLES, SAMPLES_SCHEMA
 
-ROW_MEMORY = 60  #: bytes of a row in memory beside its numbers, about
-ROW_BYTES = 60  #: a row on disk beside its target and prediction, guessed high
+ROW_MEMORY = 60  #: approximate bytes of a row in memory in addition to its numbers
+ROW_BYTES = 60  #: bytes of a row on disk without target and prediction, estimated high
 
 _FLOATS = ("time", "loss", "weight", "target.list.element", "prediction.list.element")
 _INTEGERS = ("step", "epoch", "batch", "sample")

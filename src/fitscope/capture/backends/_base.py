@@ -147,7 +147,7 @@ class Obstacle(NamedTuple):
     """The reason why a step must not run twice."""
 
     why: str
-    beside: bool  #: the tapped program may still run beside the user's own
+    beside: bool  #: the tapped program may still run alongside the user's own
 
 
 class Held(ABC):

@@ -1,8 +1,8 @@
-"""How a tapped step runs on JAX: in place of the user's own, compared with it, or beside it.
+"""How a tapped step runs on JAX: instead of the user's own, compared with it, or alongside it.
 
-The arguments of a second run are kept in `_jax_held`. The twin, which runs beside the user's own program, is
-compiled for that alone. It donates nothing and returns only what it shows, so that XLA leaves out the update unless somebody
-watches it; and what only has an effect, such as printing, is left out of it, as the user's own program does that.
+The arguments of a second run are kept in `_jax_held`. The twin, which runs alongside the user's own program, is
+compiled for that alone. It donates nothing and returns only what it shows, so XLA removes the update unless it is
+watched; and what only has an effect, such as printing, is left out of it, as the user's own program does that.
 
 An eager step is Python, which may count its calls or do anything else, so it runs once. A tap of a value leaves it as it is. A tap of a
 gradient is an identity in the data flow: where a value is used both through the tap and past it, gradients are added in another
@@ -59,7 +59,7 @@ class Eager(Program):
 
     def __init__(self, *, gradients: bool) -> None:
         if not gradients:
-            self.identical = "an eager step runs the same operations in the same order; a tap of a value stands beside them"
+            self.identical = "an eager step runs the same operations in the same order, and a tap of a value does not change them"
 
     def signature(self, call: Call) -> Hashable:  # noqa: ARG002
         return ()

@@ -2,7 +2,7 @@
 
 A tap computes nothing. Inside a compiled step it marks a value in the traced program (the jaxpr); `harvest` evaluates that
 program and returns the marked values with its results. In an eager step the same primitive reports the value when it runs.
-For a value the tap stands beside the data flow: the layer's own output goes on, untouched. For a gradient, the output
+A tap of a value is outside the data flow: the layer's own output goes on unchanged. For a gradient, the output
 passes through an identity whose backward pass taps the cotangent.
 """
 
@@ -112,7 +112,7 @@ class Collector:
             return tensor
         self.harvest.sites[site] = site
         out = _gradient_tap(str(site))(tensor)
-        # Keras keeps a mask beside the tensor it belongs to; ours is a new one.
+        # Keras attaches a mask to its tensor, and this tensor is a new one.
         from keras.src import backend
 
         mask = backend.get_keras_mask(tensor)

@@ -65,7 +65,7 @@ _MOST = 24  #: operations in one shadow
 _MARK = "_fitscope_shadow"  #: an attribute
 
 
-class NoShadow(Exception):  # noqa: N818 - a message: why a value cannot be computed beside the graph
+class NoShadow(Exception):  # noqa: N818 - a message: why a value cannot be computed separately
     """The reason why a tensor has no shadow."""
 
 
@@ -182,9 +182,9 @@ def _shadow(tensor: Any, done: dict[Any, Any], budget: list[int], excerpt: Excer
     if op not in done:
         if _is_source(tensor, excerpt):
             return tensor
-        budget[0] -= excerpt.runs(op)  # what nobody computes is not computed twice
+        budget[0] -= excerpt.runs(op)  # a value that is not computed anyway is not computed at all
         if budget[0] < 0:
-            raise NoShadow(f"computing it beside the step would take more than {_MOST} operations")
+            raise NoShadow(f"computing it separately would take more than {_MOST} operations")
         if any(changes(x, excerpt) for x in op.inputs):
             raise NoShadow("a copy of it would read weights while the step changes them")
         # An input with several uses is itself never fused away. One with a single use, this operation, may be.

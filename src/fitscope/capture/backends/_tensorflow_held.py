@@ -1,10 +1,10 @@
 """What a second run of a TensorFlow step needs: the batch given again, the variables put back, and whether it may run twice at all.
 
 A step changes variables in place. What it may change is what its graph has captured, so those variables are read before a second run
-and assigned afterwards; TensorFlow copies a variable only when somebody writes to it while another holds its value, so that
+and assigned afterwards; TensorFlow copies a variable only on a write while its old value is referenced, so that
 reading costs nothing and assigning puts the old buffer back.
 
-Some operations keep state that nobody can save: `tf.random` draws from generators inside the kernels, `tf.py_function` calls Python. A
+Some operations keep state that cannot be saved: `tf.random` draws from generators inside the kernels, `tf.py_function` calls Python. A
 step that has such operations is not run twice.
 """
 

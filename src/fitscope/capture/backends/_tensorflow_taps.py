@@ -94,7 +94,7 @@ class Collector:
         tensor = tensor.rows if isinstance(tensor, Thin) else tensor
         graph = None if isinstance(tensor, np.ndarray | int | float) else getattr(tensor, "graph", None)
         if graph is not None and graph is not self.graph:
-            self.failed[site] = "it is computed inside a loop, a branch or a tf.function of its own"
+            self.failed[site] = "it is computed inside a loop, a branch or a nested tf.function"
             return False
         return True
 

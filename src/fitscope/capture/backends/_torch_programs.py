@@ -1,11 +1,11 @@
-"""How a tapped step runs on PyTorch: in place of the user's own, compared with it, or beside it.
+"""How a tapped step runs on PyTorch: instead of the user's own, compared with it, or alongside it.
 
 An eager step with taps is the user's own step: the same Python runs the same operations in the same order, and draws the same
 random numbers. A tap keeps a reference; a hook on a tensor adds no node to autograd's graph and returns nothing. So there
 is nothing to prove, and the step, which may do anything that Python can, is never run twice.
 
 `torch.compile` makes another program of a step with taps. The state of `fit`'s own step is known (the variables of model, optimizer and
-metrics, the gradients, the random state), so it is saved and restored around a proof. The state of a compiled step that somebody wrote
+metrics, the gradients, the random state), so it is saved and restored around a proof. The state of a custom compiled step
 is not.
 """
 

@@ -65,7 +65,7 @@ class _Trace:
         seen.noted[:] = collector.noted
         if self.compiled:
             detach(collector, self._zero)
-        # An error of ours must not end the trace: what the trace of the step has made would be left half made.
+        # An error in fitscope must not end the trace, which would leave the step half built.
         tensors = finished(collector.harvest, self.ask.finish).tensors
         seen.broken = collector.harvest.broken
         self.done = True
@@ -91,7 +91,7 @@ def _inlined(function: Any) -> Any:
         type(getattr(method, "__self__", None)).__name__ == "TfMethodTarget"
     ):  # TensorFlow's stand-in for the instance
         body = types.MethodType(method.__func__, method.__self__.target)
-    if function._autograph:  # ours is not to be converted, theirs is
+    if function._autograph:  # AutoGraph converts the user's code, not this wrapper
         body = tf.__internal__.autograph.tf_convert(body, tf.__internal__.autograph.control_status_ctx())
     return body
 

@@ -98,7 +98,7 @@ class TorchAdapter(Adapter):
         if isinstance(tensor, tuple):  # a shape
             return np.array(tensor, np.int64)
         host = tensor.detach().cpu().resolve_conj().resolve_neg()
-        if host.dtype is torch.bfloat16:  # NumPy has no such type of its own
+        if host.dtype is torch.bfloat16:  # NumPy itself lacks this type
             return host.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
         return host.numpy()
 

@@ -68,7 +68,7 @@ class SeenCallable:
         def take() -> tuple[Any, Any]:
             try:
                 self._callable(reading, "both")
-            except Exception as error:  # TensorFlow refuses it: ours must not harm the user's
+            except Exception as error:  # TensorFlow refuses it: the extra fetches must not harm the user's
                 self._recording.failed(upcoming, error)
                 return self._plain(*args, **kwargs), None
             return both("both", **kwargs)

@@ -1,11 +1,11 @@
-"""Whether fetching beside a session's run changes it: proven in the run itself, or made impossible, or said to be neither.
+"""Whether extra fetches change a session's run: proven in the run itself, ruled out, or reported as not provable.
 
-More fetches may lead TensorFlow to another rewriting of the graph. So the first captured runs of each kind are made twice from the same
-variables: as the user wrote them, then with our fetches. What they return and all variables that they write to are compared bit for bit.
-Training goes on with what the user's own run left behind. If the two differ, the user's own run takes every step, and our fetches
-are run by themselves before it: a *twin*, which writes to no variable.
+More fetches may lead TensorFlow to another rewriting of the graph. So the first captured runs of each kind are made twice from
+the same variables: as the user wrote them, then with the extra fetches. What they return and all variables that they write to are
+compared bit for bit. Training goes on with what the user's own run left behind. If the two differ, the user's own run takes every
+step, and the extra fetches run separately before it: a *twin*, which writes to no variable.
 
-A run that does more than read and write variables cannot be made twice: random numbers are drawn anew, a pipeline goes on to the next
+A run that does more than read and write variables cannot be made twice: random numbers are drawn again, a pipeline goes on to the next
 batch, a queue is emptied. Such a run is `not provable`, and the reason names the operation.
 """
 
@@ -40,10 +40,10 @@ class Ways(NamedTuple):
     """The ways to make one coming run. Other watchers of the session see the first two."""
 
     own: Callable[[], Results]  #: as the user wrote it
-    both: Callable[[], tuple[Results, Any]]  #: with our fetches; what they gave, too
+    both: Callable[[], tuple[Results, Any]]  #: with the extra fetches, and their values
     rehearse_own: Callable[[], Results]
     rehearse: Callable[[], tuple[Results, Any]]
-    look: Callable[[], Any]  #: our fetches alone
+    look: Callable[[], Any]  #: the extra fetches alone
 
 
 class IdentityCheck:
@@ -61,10 +61,10 @@ class IdentityCheck:
     ) -> None:
         self.seconds: list[float] = []  #: that each proof took
         self._choice = choice
-        self._run = run  # the session's, past whoever else watches it
+        self._run = run  # the session's own, past other watchers
         self._shared = shared  # its variables live on a server, where others may write to them
         self._learn, self._failed = learn, failed
-        self._lock = lock  # whoever else runs something waits for it: during a proof variables are not theirs
+        self._lock = lock  # other runs wait, because a proof changes the variables
         self._known: dict[int, _Known] = {}
 
     def __call__(
@@ -197,7 +197,7 @@ class _Known:
         try:
             obstacle = None if self.settled else find_obstacle()
         except Exception as error:
-            obstacle = f"what it does cannot be told: {_short(error)}"
+            obstacle = f"its effects are unknown: {_short(error)}"
         if obstacle is not None:
             self.settle("not provable", obstacle)
         self.twin = choice == "twin" and not self.settled

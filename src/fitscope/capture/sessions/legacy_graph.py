@@ -1,7 +1,7 @@
 """Legacy Keras with eager execution off: its train function is a callable of a session, to which fetches can be added.
 
-Keras makes that function when it needs it, and again when sample weights appear. Each one it makes becomes one of ours: the same object,
-whose call is seen. On a step that is captured it has our fetches beside its own; on all others it is what it was. Random operations keep
+Keras makes that function when it needs it, and again when sample weights appear. fitscope patches each one: the same object,
+whose calls are recorded. On a captured step it has extra fetches; on all others it is unchanged. Random operations keep
 their state in the session, so that both draw from one stream.
 """
 
@@ -132,7 +132,7 @@ class GraphWay:
                 kind = vars(function)["_fitscope_kind"]
                 key = (id(function), kind)
                 if key not in self._calls:
-                    # A function that was made anew, because sample weights came, has another loss.
+                    # A function that was made again, because sample weights appeared, has another loss.
                     roles = self._roles(function.outputs[0])
                     self._calls[key] = _call(replace(progress.watched, roles=roles), function, kind)
                 return progress.begin(self._calls[key], _run)

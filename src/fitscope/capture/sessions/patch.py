@@ -60,7 +60,7 @@ class _PatchedSession:
         self._session, self._recording = session, recording
         self._raw_run, self._raw_partial_run = session.run, session.partial_run
         self._raw_make, self._raw_from_options = session.make_callable, session._make_callable_from_options
-        # Past everybody who watches this session: what we run for ourselves is nobody's step.
+        # Past all watchers of this session, because fitscope's own runs are not steps.
         self._base_run = functools.partial(type(session).run, session)
         self._base_from_options = functools.partial(type(session)._make_callable_from_options, session)
         recording.identify(self._base_run, shared=bool(session.sess_str))
@@ -122,7 +122,7 @@ def _together(
         return _both(raw, upcoming, fetches, rest)
     except (TypeError, ValueError, RuntimeError) as error:
         failure = error  # TensorFlow refuses a call with these before it runs anything
-    # Outside of the handler: should the user's own call be refused as well, its error bears no trace of ours.
+    # Outside the handler, so that an error of the user's own call does not show fitscope's as its context.
     results = raw(fetches, *rest)
     recording.failed(upcoming, failure)
     return results, None

@@ -151,7 +151,7 @@ class Progress:
             self._epoch, self._batch, self._epoch_over = self._epoch + 1, 0, False
         self.recorder.costs.steps += 1
         upcoming.turn = self.turn("train")
-        if self._running is not None:  # a step in another thread: their weights cannot be told apart
+        if self._running is not None:  # a step in another thread: their weights cannot be separated
             self.recorder.unseen("steps", "several steps ran at the same time; only one of them was captured")
             return False
         if self._asked(upcoming):

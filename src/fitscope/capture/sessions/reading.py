@@ -1,6 +1,6 @@
-"""What to fetch beside the user's own fetches, for one way of calling `run`, and how to read what comes back.
+"""The extra fetches for one way of calling `run`, and how to read their values.
 
-A `RunCall` is what one signature means: what it executes, and whether it trains, validates, predicts, saves, or is none of our business. A
+A `RunCall` is what one signature means: what it executes, and whether it trains, validates, predicts, saves, or can be ignored. A
 `Reading` is what to take out of it for a set of wants. Both are worked out once and kept: a graph only ever grows.
 """
 
@@ -158,7 +158,7 @@ class Reading:
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)  #: of gradients that arrive in slices
     shared: set[str] = field(default_factory=set)  #: sites whose array is also the user's
     unseen: dict[Site, str] = field(default_factory=dict)
-    variables: dict[str, Any] = field(default_factory=dict)  #: by path, to be read beside the run
+    variables: dict[str, Any] = field(default_factory=dict)  #: by path, to be read in a separate run
     pack: Any = None
 
     @classmethod

@@ -74,7 +74,7 @@ class SessionRecording(Progress):
         return following
 
     def identify(self, run: Run, *, shared: bool) -> None:
-        """From now on captured runs are compared with the user's own, which this runs as nobody's step."""
+        """Compares captured runs with the user's own from now on; `run` makes a run that does not count as a step."""
         recorder = self.recorder
         self._identity = made = IdentityCheck(
             self._choice, run, recorder.identity.learn, recorder.failed, self.lock, shared=shared
@@ -94,7 +94,7 @@ class SessionRecording(Progress):
         ran = any(sig.fetched for sig in self._calls)
         return ran and not self.recorder.costs.steps and self.recorder.writer is None
 
-    # ---- told by the patch -------------------------------------------------------------------------------
+    # ---- reported by the patch -------------------------------------------------------------------------------
 
     @kept
     def before(self, run: Run, fetches: Any, feed_dict: Any) -> UpcomingRun | None:
