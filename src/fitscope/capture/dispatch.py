@@ -38,7 +38,7 @@ class Request:
     identity: str  #: how to make sure that the call changes nothing: see `identity.py`
     #: takes what the step showed, and why it showed nothing if it could not be built with taps
     deliver: Callable[[list[Harvest], BaseException | None], None]
-    stands: Callable[[Standing], None]  #: told what is known of the tapped program now
+    stands: Callable[[Standing], None]  #: receives the knowledge about the tapped program
     failed: Callable[[BaseException], None]  #: reports an error of fitscope itself
     raised: Callable[[BaseException], None]  #: the user's own step raised
     timing: Timing | None = None  #: the call is to be timed
@@ -59,7 +59,7 @@ class TappedSteps:
         """The step that records the request; None if it is known that it cannot be built."""
         key = _key(phase, requests)
         made_for, step = self.built.get(key, (None, None))
-        if made_for is not plain:  # not built yet, or the model was compiled anew
+        if made_for is not plain:  # not built yet, or the model was compiled again
             wants = Wants()
             for request in requests:
                 for place, want in request.wants.items():
@@ -185,7 +185,7 @@ class StandIn:
         call = Call(args, kwargs)
         try:
             step = self.steps.get(self.phase, self.plain, asking) if asking else None
-        except Exception as error:  # whatever it is, it is ours: nothing was run
+        except Exception as error:  # any error here is fitscope's, because nothing has run
             failure = error
         try:
             if step is not None:
@@ -199,7 +199,7 @@ class StandIn:
             failure, call, harvests = failed.error, failed.call, failed.harvests
         if failure is not None:
             self.steps.give_up(self.phase, self.plain, asking)
-        # Outside of the handlers: what the user's own step raises bears no trace of our failure.
+        # Outside the handlers, so that errors of the user's own step do not show fitscope's failure as their context.
         return Ran(call.of(self.plain), harvests, failure)
 
 
@@ -238,7 +238,7 @@ class FirstCall:
             own[PHASES[self.phase][0]] = self.plain
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        with shield(lambda error: None):  # noqa: ARG005 - nothing depends on it, and there is nobody to tell yet
+        with shield(lambda error: None):  # noqa: ARG005 - nothing depends on it, and no recorder exists yet
             self.remove()
         failure: BaseException
         try:

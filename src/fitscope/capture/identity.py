@@ -4,8 +4,8 @@ A compiler may round a program with more outputs differently, and no trick insid
 before a tapped program takes a step of the training, it is compared with the user's own: both run once from the same state on the
 same batch, and everything they return and change is compared bit for bit. The user's own result is the one that training
 goes on with, so the proof itself cannot change anything. Equal: the tapped program may take the captured steps. Not equal: it is
-a *twin* from then on. The user's own program takes every step, and the twin runs beside it on the same state and batch, only to
-be looked at.
+a *twin* from then on. The user's own program takes every step, and the twin runs alongside on the same state and batch, only to
+be recorded.
 
 Two programs that round differently may agree by chance, the more so the fewer numbers they return. So nothing is trusted before
 `PROOFS` steps agreed and `NUMBERS` numbers were compared, and the proof is repeated at the 10th, 100th, … captured step, and
@@ -134,7 +134,7 @@ class Checked:
             failure = failed.error
         except Exception as error:
             failure = error
-        # Outside of the handlers: what the user's own step raises bears no trace of our failure.
+        # Outside the handlers, so that errors of the user's own step do not show fitscope's failure as their context.
         return Ran(held.call().of(self._own), harvests, failure)
 
     def _unsettled(self, call: Call, step: int) -> Ran:

@@ -5,8 +5,8 @@ An exception on its way out of `fit` passes objects that belong to this one `fit
 with `fit`. On them, and on torch around the model's step, fitscope notes what passes and lets it pass. Not seen
 is what Keras itself raises between a batch loop and the next callback.
 
-Whether `fit` is over cannot be concluded from that (somebody above may go on), nor from its objects being gone: whoever holds on to
-an exception, as a notebook does with the last one, holds on to all frames it passed. `Frame` tells by the stack of the thread.
+Whether `fit` is over cannot be concluded from that (a caller may catch the exception), nor from its objects being gone: a reference to
+an exception, as a notebook keeps for the last one, keeps all its frames alive. `Frame` tells by the stack of the thread.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ WHY = {
     "weight_gradients": "no optimizer of the model is given a gradient of it in this step",
     "updates": "no optimizer of the model moves it where fitscope could see it",
     "loss": "the step computes no loss that can be seen from outside",
-    "sample_loss": "the step does not compute its loss by `compute_loss`, so its samples have none of their own",
+    "sample_loss": "the step does not compute its loss by `compute_loss`, so there is no loss per sample",
     "inputs": "the step has no inputs that fitscope could tell from its other arguments",
     "targets": "the step is given no targets that fitscope could tell from its other arguments",
     "predictions": "the step does not call the model itself",

@@ -147,9 +147,9 @@ def optimizers(anatomy: Anatomy) -> dict[str, Any]:
     A single optimizer has the name "".
     """
     model, found = anatomy.model, {id(o): (_loops(n), o) for n, o in enumerate(anatomy.optimizers, 1)}
-    # Whoever names the optimizer of a loop says that it is not the one the model was compiled with.
+    # A user who names the optimizer of a loop means another one than the model was compiled with.
     own = None if found else getattr(model, "optimizer", None)
-    # Keras keeps what a model has in lists of its own too, whose names begin with an underscore: those come last.
+    # Keras also keeps a model's parts in private lists, whose names begin with an underscore: those come last.
     held = sorted(vars(model).items(), key=lambda item: item[0].startswith("_"))
     for name, thing in [("optimizer", own), *held]:
         if not (found and thing is getattr(model, "optimizer", None)):

@@ -1,8 +1,8 @@
 """The door between the training and fitscope: no error of fitscope passes it.
 
-Keras, and a loop that somebody wrote, call fitscope in a few places: the hooks of the callback, the stand-in for a compiled step, the
+Keras and custom loops call fitscope in a few places: the hooks of the callback, the stand-in for a compiled step, the
 taps inside the step, the patched methods of a model, finalizers. Each of them goes through `shield` or `shielded`, so an `Exception`
-raised on our side is handed to `tell` and the training goes on. Three things do pass:
+raised in fitscope goes to `tell`, and the training continues. Three things do pass:
 
 - what is no `Exception`: KeyboardInterrupt, SystemExit;
 - `FitscopeWarning`: it is raised only where the user turned warnings into errors;

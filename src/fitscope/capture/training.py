@@ -89,7 +89,7 @@ class Recording:
         values = ChainMap(*(shown.values(self.adapter) for _, shown in newest))
         return Batch(newest[0][0], values, self.adapter)
 
-    # ---- told by the training ----------------------------------------------------------------------------
+    # ---- reported by the training ----------------------------------------------------------------------------
 
     @_kept
     def epoch(self, epoch: int, batches: int | None, epochs: int | None = None) -> None:
@@ -274,7 +274,7 @@ class Recording:
         """Notes an exception in a step or elsewhere in the training, which may or may not end it."""
         self.recorder.raised = Ending.by(error)
         if not isinstance(error, StopIteration) and type(error).__name__ != "OutOfRangeError":
-            self._undo.close()  # more than the end of the data: most likely the end, of which nobody will tell us
+            self._undo.close()  # more than the end of the data: most likely the end of the training, which nothing reports
 
     def _goes_on(self) -> None:
         """Continues the training: the error of the newest step was not its end."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fitscope.read.parts import Part
     from fitscope.read.tables import Table
 
-#: What is in a row beside its stats.
+#: The columns of a row in addition to its stats.
 ABOUT = ("step", "epoch", "batch", "time", "attempt", "rank", "site", "dtype", "shape", "batched", "value")
 #: What the samples table is called among the sites of an export.
 SAMPLES = schema.SAMPLES

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from fitscope.export import Progress
     from fitscope.read import Run
 
-#: What of a tensor is shown unless told otherwise.
+#: The stats that are written by default.
 SHOWN = ("mean", "std", "min", "max", "rms", "zeros", "nans", "infs", "cosine", "histogram")
 
 #: Of these, what is shown only where it is not 0: charts that never move would hide those that do.

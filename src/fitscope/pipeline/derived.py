@@ -161,7 +161,7 @@ class Derived:
 
     @contextmanager
     def _explained(self, *sites: Site) -> Iterator[None]:
-        """An error in the block becomes the reason why these are not recorded, unless they were before."""
+        """Turns an error in the block into the reason why these sites are missing, unless they were recorded before."""
         try:
             yield
         except Exception as error:
@@ -178,5 +178,5 @@ def _output(site: Site) -> str:
 
 
 def _whole(row: HostTensor | None) -> Array | None:
-    """The rows that were seen, in the shape that they have in the tensor."""
+    """The rows that were read, in the shape of the tensor."""
     return None if row is None else row.array.reshape(-1, *row.head.shape[1:])

@@ -38,7 +38,7 @@ class HostAdapter(Protocol):
     def nbytes(self, tensor: Any) -> int: ...
 
 
-#: Elements up to which a tensor is handed out joined with others: an output of its own would cost more than the copy.
+#: Elements up to which a tensor is handed out joined with others: a separate output would cost more than the copy.
 SMALL = 8_192
 
 
@@ -137,7 +137,7 @@ def _of_samples(site: Site, tensor: Any) -> bool:
     return site.place == SAMPLE_LOSS or (site.place == LOSS and len(tensor.shape) > 0)
 
 
-# A joined vector says of which sites it is by number: JAX traces a step anew for another batch size, and what is joined then may
+# A joined vector says of which sites it is by number: JAX traces a step again for another batch size, and what is joined then may
 # be something else. Names are few, and kept for good.
 _numbers: dict[str, int] = {}
 _names: list[str] = []
@@ -236,7 +236,7 @@ class Shown:
         return sum(nbytes(value, adapter) for value in self.tensors.values())
 
 
-OBJECT = 2_000  #: bytes that a tensor takes up beside its values, about
+OBJECT = 2_000  #: approximate bytes of a tensor in addition to its values
 
 
 def nbytes(value: Any, adapter: HostAdapter) -> int:

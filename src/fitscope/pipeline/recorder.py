@@ -1,9 +1,9 @@
-"""From captures to a run: the open run, the queue before it, and how both end.
+"""Takes captures to a run: opens the run, owns the queue, and ends both.
 
-A recorder knows nothing of models and steps. Whoever watches a training (a `Recording` for Keras, a session for TF1) hands it
-captures and tells it how the training ended; it opens the run when its first step is known, works on another thread, and is finished
-exactly once: by the end of the training, by an exception, by the next training, or when the process ends. Finished means that nothing
-more is taken: the writer then works off its queue, and the process does not end before it has (`unfinished`).
+A recorder knows nothing about models and steps. A `Recording` for Keras, or a session for TF1, passes captures to it and reports
+how the training ended. The recorder opens the run when its first step is known, works on another thread, and is finished exactly
+once: by the end of the training, an exception, the next training, or the end of the process. A finished recorder takes nothing
+more. The writer then empties its queue, and the process waits for that (`unfinished`).
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Recorder:
     # ---- on the training thread ----------------------------------------------------------------------------
 
     def ready(self, step: int) -> bool:
-        """Whether there is a run to record to; made when its first step is known."""
+        """Whether there is a run to record to; it is created when its first step is known."""
         if self.writer is None and not self.stopped:
             try:
                 self.output.writer = self._open_run(step)
@@ -128,12 +128,12 @@ class Recorder:
 
     @property
     def disturbed(self) -> bool:
-        """Whether there is something to tell, or the newest captured step raised."""
+        """Whether there is something to report, or the newest captured step raised."""
         return bool(self._troubles.new) or self.raised is not None
 
     @property
     def raised(self) -> Ending | None:
-        """How the training ends, if what was raised last goes all the way up: it passed a place that we see."""
+        """How the training ends, if the last exception reaches the top: it passed a place that fitscope sees."""
         return self._raised
 
     @raised.setter
@@ -143,7 +143,7 @@ class Recorder:
             self._transport.look()
 
     def put(self, at: Moment, shown: Shown) -> None:
-        """Hands over what a step showed."""
+        """Hands over the tensors of a step."""
         assert self._transport is not None
         if self.finished:  # the process is about to end
             return
@@ -175,12 +175,12 @@ class Recorder:
             self.hurry()
 
     def look(self) -> None:
-        """Has the writer look at what there is, now."""
+        """Makes the writer check for work now."""
         if self._transport is not None:
             self._transport.look()
 
     def epoch_logs(self, at: Moment, logs: Mapping[str, Any]) -> None:
-        """Hands over what Keras says of the epoch that just ended."""
+        """Hands over Keras's logs of the epoch that just ended."""
         said = EpochLogs(at, dict(logs))
         if self._transport is None or self.finished or not said.logs:
             return
@@ -188,7 +188,7 @@ class Recorder:
             self._troubles.dropped.update(said.names())
 
     def average(self, site: str) -> Average | None:
-        """The running average of a site over all that was captured so far, as a copy; None if it has none."""
+        """A copy of the running average of a site so far; None if it has none."""
         if self._transport is not None:
             self._transport.drain()
         with self._digest.lock:
@@ -201,20 +201,20 @@ class Recorder:
         return list(self._digest.averages)
 
     def checkpoint(self, path: str, step: int, epoch: int) -> None:
-        """A checkpoint was saved after so many steps."""
+        """Notes a checkpoint, saved after this many steps."""
         self._checkpoints.append({"path": path, "step": step, "epoch": epoch, "time": time.time()})
         if self.writer is not None:
             self.writer.note(checkpoints=list(self._checkpoints))
 
     def unseen(self, site: str, why: str | None) -> None:
-        """Something that was asked for is not recorded, and why; None if it is, after all."""
+        """Notes that a watched site is not recorded, with the reason; None withdraws it."""
         if why is None:
             self.seen([site])
         elif site not in self._seen:
             self._unseen.setdefault(site, why)
 
     def seen(self, sites: Iterable[str]) -> None:
-        """Sites that one step showed, although another could not."""
+        """Notes sites that one step recorded, although another could not."""
         for site in sites:
             self._seen.add(site)
             self._unseen.pop(site, None)
@@ -224,7 +224,7 @@ class Recorder:
         self.unseen(site, why)
 
     def failed(self, error: BaseException | str) -> None:
-        """Keeps what went wrong, in the run too; `tell` reports it."""
+        """Stores an error, in the run too; `tell` reports it."""
         text = self._troubles.add(error)
         if self.writer is not None:
             self.writer.note(error=text)
@@ -232,20 +232,19 @@ class Recorder:
             self._early.append(text)
 
     def tell(self, *, last: bool = False) -> None:
-        """Warns of new errors, of each kind once, and of all of them again at the end."""
+        """Warns of new errors, once per kind, and of all of them again at the end."""
         self._troubles.tell(last=last)
 
     # ---- the end -----------------------------------------------------------------------------------------
 
     def abandon(self, error: BaseException | None = None, *, wait: bool = True) -> None:
-        """The training ended and nobody told us; the exception says how, where it is known."""
+        """Ends the recording of a training that ended without a report; the exception says how, if it is known."""
         self.finish(self.raised or Ending.by(error), wait=wait)
 
     def finish(self, ending: Ending, *, wait: bool = True) -> None:
-        """Has the run closed when all that is queued is written. Only the first call says how the training ended.
+        """Closes the run when everything queued is written. Only the first call decides how the training ended.
 
-        With `wait`, returns when that is done, and says what went wrong. An exception that ends the wait, like Ctrl-C, costs nothing:
-        the writer goes on.
+        With `wait`, returns when that is done, and reports errors. If an exception such as Ctrl-C ends the wait, the writer continues.
         """
         first = self._finished(ending)
         if first:
@@ -262,7 +261,7 @@ class Recorder:
             self.tell(last=first)
 
     def _finished(self, ending: Ending) -> bool:
-        """Whether this is the first word about how the training ended."""
+        """Whether this is the first report about how the training ended."""
         with self._lock:
             first, self.finished = not self.finished, True
             if first:
@@ -270,10 +269,10 @@ class Recorder:
         return first
 
     def finish_with(self, owner: object, frame: Frame | None = None) -> None:
-        """Finishes when `owner` goes away: the training ended and nobody told us.
+        """Finishes when `owner` is garbage-collected: the training ended without a report.
 
-        The garbage collector may call this anywhere, so it only leaves word for the writer's thread. Whoever holds on to an exception
-        holds on to `owner` too; then it is the end when something was raised and the frame of the training was left.
+        The garbage collector may call this anywhere, so it only leaves a message for the writer thread. A reference to an
+        exception also keeps `owner` alive; in that case the training is over when something was raised and its frame has ended.
         """
         self._frame = frame
         weakref.finalize(owner, _owner_gone, weakref.ref(self)).atexit = False
@@ -281,18 +280,18 @@ class Recorder:
     # ---- the process ends before the training does: `transport.Owner` ------------------------------------------
 
     def more_may_come(self) -> bool:
-        """Whether the training goes on in a thread that Python waits for."""
+        """Whether the training continues in a thread that Python waits for."""
         main = self.trainer is threading.main_thread()
         return not self.finished and not main and not self.trainer.daemon and self.trainer.is_alive()
 
     def process_ends(self, signal: str | None) -> None:
-        """Nothing is undone: nobody will see the model again, and a signal may have come in the middle of anything."""
+        """Ends the recording with the process. Patches stay, because nothing uses the model any more and a signal may come at any point."""
         self.stopped = True
         by_process = Ending("interrupted", signal or "the process ended before the training was finished")
         self._finished(self.raised or (None if signal else self._uncaught()) or by_process)
 
     def _uncaught(self) -> Ending | None:
-        """By the exception that ends the process, if it is the one that ended this training."""
+        """The exception that ends the process, if it is the one that ended this training."""
         error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
         if error is None or (hasattr(sys, "ps1") if self._frame is None else not self._frame.passed(error)):
             return None
@@ -310,7 +309,7 @@ class Recorder:
         self.output.work(item)
 
     def _idle(self) -> float:
-        """Returns after how many seconds to look again."""
+        """Does regular work, and returns the seconds until the next."""
         looking = self.raised is not None and self._frame is not None
         if looking and self._frame is not None and self._frame.left():
             self.abandon(wait=False)
@@ -354,5 +353,5 @@ def _owner_gone(reference: weakref.ref[Recorder]) -> None:
     if recorder is not None and not recorder.finished:
         try:
             recorder.abandon(sys.exc_info()[1], wait=False)
-        except Exception as error:  # nothing of ours is raised out of a finalizer
+        except Exception as error:  # a finalizer must not raise
             recorder.failed(error)

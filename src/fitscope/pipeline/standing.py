@@ -19,7 +19,7 @@ class Standing:
     steps: tuple[int, ...] = ()  #: at which it was proven
 
 
-#: Of legacy Keras, whose steps nobody compares.
+#: For legacy Keras, whose steps are not compared.
 UNCOMPARED = Standing("not provable", "what legacy Keras runs is not compared with a second run")
 
 

@@ -13,7 +13,7 @@ import re
 
 from fitscope.errors import WatchError
 
-UNKNOWN = 60.0  #: seconds that a training is taken to last at least, where nobody knows
+UNKNOWN = 60.0  #: the assumed minimum duration of a training of unknown length, in seconds
 _UNITS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0}
 
 

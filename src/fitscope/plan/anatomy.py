@@ -43,7 +43,7 @@ class Anatomy:
     model: Any
     layers: tuple[LayerPart, ...]
     weights: tuple[WeightPart, ...]
-    optimizers: tuple[Any, ...] = ()  #: that train it, beside its own
+    optimizers: tuple[Any, ...] = ()  #: further optimizers that train it
 
     @classmethod
     def of(cls, model: Any, optimizers: tuple[Any, ...] = ()) -> Anatomy:

@@ -7,7 +7,7 @@ cache-sized pieces, converted to the smaller of float32 and float64 that holds t
 
 It keeps no state, so several threads may call it at once, and gives up the GIL while it reads a large array.
 
-`Tally` does the same for many arrays. What one small array costs beside reading it is then paid once for all.
+`Tally` does the same for many arrays. So the fixed cost of a small array is paid once for all.
 
 The kernel is compiled once per machine, which takes ten seconds, and is kept on disk. Call `warm_up` on the thread that
 will reduce, before there is something to reduce, so that no step waits for that.

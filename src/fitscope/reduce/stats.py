@@ -114,7 +114,7 @@ class Columns:
         )
 
     def rows(self) -> list[Stats]:
-        """Each row by itself."""
+        """Each row as a `Stats`."""
         hists = np.zeros((len(self), BUCKETS), np.int64)
         hists[np.repeat(np.arange(len(self)), self.lengths), self.buckets.astype(np.int64) + ZERO_BUCKET] = (
             self.tallies

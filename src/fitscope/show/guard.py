@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 HERE = ("127.0.0.1", "localhost", "::1", "[::1]")  #: names of this machine
 
-#: Nothing from elsewhere, nothing inline, nobody may frame us.
+#: No external resources, nothing inline, no framing.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"

@@ -69,9 +69,7 @@ def summary(
         if len(told) < len(chosen):
             more = f"… and {len(chosen) - len(told)} more layers: --rows 0 shows all, --layers 'conv*' some"
             parts.append(Text(more, "dim"))
-        parts.append(
-            Text(f"rms as of step {gathered.last_step:,}; each trend on a log scale of its own", "dim")
-        )
+        parts.append(Text(f"rms as of step {gathered.last_step:,}; each trend on its own log scale", "dim"))
     if not overview.layers:
         parts.append(Text("Nothing was recorded of any layer.", "dim"))
     troubles = problems(run)

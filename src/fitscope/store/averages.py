@@ -19,7 +19,7 @@ from fitscope.store.schema import AVERAGES, site_path
 from fitscope.store.tensors import free
 
 PUT_SECONDS = 10.0
-HEAD_BYTES = 3_000  #: of an archive beside its numbers, about
+HEAD_BYTES = 3_000  #: approximate bytes of an archive in addition to its numbers
 
 
 @dataclass(slots=True)

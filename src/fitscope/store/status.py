@@ -46,4 +46,4 @@ class Status:
                 "errors": self._errors,
                 "errors_total": self._errors_total,
             }
-            return schema.encode({**ours, **self._facts, **ours})  # ours are not to be overruled
+            return schema.encode({**ours, **self._facts, **ours})  # fitscope's keys win

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fitscope.record import Record, Samples, Stretch
 
 FLUSH_MEMORY = MOST_MEMORY // 8  #: bytes of rows waiting that call for a transaction before the flush is due
-LAST_TRIES = 20  #: at the end, when somebody else has the file
+LAST_TRIES = 20  #: at the end, if another process has the file
 PAUSE = 0.25  #: seconds between them
 
 
@@ -117,6 +117,6 @@ class LiveTables:
     def _locked(self) -> StoreError:
         return StoreError(
             "a database that can be written to now and then",
-            f"{str(self._out)!r}, which somebody else keeps open",
+            f"{str(self._out)!r}, which another process keeps open",
             "Close it there; `fitscope export` adds all of the run afterwards",
         )

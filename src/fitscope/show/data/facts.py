@@ -1,8 +1,7 @@
-"""What the statistics show without being asked, in words: the verdict above the picture.
+"""The standouts of the page, in words, from the statistics alone.
 
-Four plain facts, no judgement: the first value that is not finite, batches whose loss stands out, layers whose
-output stays zero, and layers that jump for a batch. Each names a row of the picture and a step. Everything here
-is kept up to date by what is new, never computed from the start again.
+There are four: the first NaN or Inf, batches with an unusual loss, layers whose output stays zero, and layers that jump for a
+batch. Each names a row of the picture and a step. New rows update them; nothing is computed from the start again.
 """
 
 from __future__ import annotations
@@ -76,12 +75,12 @@ class Facts:
         self._jumps = Jumps()
 
     def settle(self, rows: Sequence[Row]) -> None:
-        """The rows of the picture, from now on. What is known by row is forgotten."""
+        """Sets the rows of the picture, and forgets everything known by row."""
         self.rows = rows
         self._zeros, self._jumps = Streaks(), Jumps()
 
     def take(self, site: str, step: Array, nans: Array, infs: Array, count: Array) -> None:
-        """Rows of the table about one site."""
+        """Takes rows of the table for one site."""
         for name, counts in (("nans", nans), ("infs", infs)):
             at = np.flatnonzero(counts > 0)
             if len(at):
@@ -93,7 +92,7 @@ class Facts:
                     self._amount[f"{name} {site}"] = (int(counts[where]), int(count[where]))
 
     def take_loss(self, loss: GrowingSeries) -> None:
-        """New losses. A spike is judged by what came before it."""
+        """Takes new losses. A spike is judged by the losses before it."""
         if loss.count <= self._looked:
             return
         values = np.where(np.isfinite(loss.values), loss.values, np.nan)
@@ -119,13 +118,13 @@ class Facts:
         self._jumps.take(size)
 
     def findings(self) -> list[Standout]:
-        """The worst first; within that, the earliest first."""
+        """The standouts, the worst first, then the earliest."""
         found = [*self._not_finite(), *self._stayed_zero(), *self._jumped(), *self._spiked()]
         rank = {"error": 0, "warning": 1, "note": 2}
         return sorted(found, key=lambda finding: (rank[finding.severity], finding.step))
 
     def lanes(self) -> list[dict[str, Any]]:
-        """When each thing was so: stretches of steps."""
+        """The stretches of steps of each standout."""
         zero = [(streak.begin, streak.end) for streak in self._zeros.long() if self._a_layer(streak.row)]
         return [
             {"name": "NaN / Inf", "severity": "error", "spans": _stretches(sorted(self.broken))},
@@ -143,7 +142,7 @@ class Facts:
         ]
 
     def _a_layer(self, row: int) -> bool:
-        """What goes in and what was wanted may be zero, or jump, as it likes."""
+        """Whether a row is a layer: inputs and targets may be zero or jump."""
         return row < len(self.rows) and self.rows[row].type not in ("inputs", "targets")
 
     def _not_finite(self) -> list[Standout]:
@@ -177,7 +176,7 @@ class Facts:
         return Standout("error", title, text, "NaN / Inf", step, last, row, site, measure)
 
     def _moment(self, site: str) -> tuple[int, int]:
-        """Where in the step a site lies: earlier ones may be the cause, later ones the effect."""
+        """The order of a site within the step: earlier sites may be the cause, later ones the effect."""
         facts = Site.parse(site)
         walk, kind = ("" if facts.in_pass == TRAIN else facts.in_pass), facts.kind
         place = next(
@@ -266,7 +265,7 @@ class Streaks:
                 self._ended.append(over)
 
     def long(self) -> list[Streak]:
-        """Those that are long enough, of rows that still are so first."""
+        """The long streaks, those that still last first."""
         now = [streak for streak in self._since.values() if streak.count >= STAYED]
         return sorted(now, key=lambda streak: streak.row) + self._ended[-20:]
 
@@ -296,7 +295,7 @@ class Jumps:
         return [step for step, rows in sorted(self._at.items()) if any(counts(row) for row, _ in rows)]
 
     def first_rows(self, counts: Any) -> dict[int, list[tuple[int, float]]]:
-        """For each row that was the first of its step to jump: when, and by how many doublings."""
+        """The steps and sizes (in doublings) of jumps, for each row that was the first of its step to jump."""
         found: dict[int, list[tuple[int, float]]] = {}
         for step, rows in sorted(self._at.items()):
             real = [(row, size) for row, size in rows if counts(row)]
@@ -307,7 +306,7 @@ class Jumps:
 
 
 def _median(windows: Array) -> Array:
-    """The median of each row, NaN left out; rows with nothing but NaN give NaN."""
+    """The median of each row without NaN; NaN for a row of only NaN."""
     ordered = np.sort(windows, axis=1)  # NaN come last
     count = (~np.isnan(windows)).sum(axis=1)
     rows = np.arange(len(windows))
@@ -318,7 +317,7 @@ def _median(windows: Array) -> Array:
 
 
 def _stretches(steps: Sequence[int]) -> list[tuple[int, int]]:
-    """Steps as stretches; a gap no longer than twice the usual one does not end one."""
+    """Steps as stretches; a gap of at most twice the usual one does not end a stretch."""
     if not steps:
         return []
     gaps = np.diff(np.asarray(steps))

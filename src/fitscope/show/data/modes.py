@@ -1,9 +1,8 @@
-"""The same matrix, related to something else: the row's own past, the batch before, the start, another run.
+"""A matrix relative to a reference: the row's own past, the previous batch, the start, or another run.
 
-A relative number is a difference in the measure's own domain: of log2, so doublings, where the scale is
-logarithmic. `past` is in units of the row's own usual wobble. A mode follows its matrix: only new columns are
-computed, so a mode costs nothing more the longer a run is. Where the other run goes on, so do the columns that it had
-not reached.
+A relative number is a difference in the measure's domain; on a log scale that is a log2 ratio. `past` is in standard deviations
+of the row's own history. A mode follows its matrix: it computes only new columns, so its cost does not grow with the run. If the
+other run grows, so do the columns that it had not reached.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _serial = itertools.count(1)
 
 
 class Against(NamedTuple):
-    """Another run: its matrix, and its row for each row of ours, -1 for none."""
+    """Another run: its matrix, and its row for each row of this run, -1 for none."""
 
     matrix: Matrix
     match: Array
@@ -53,7 +52,7 @@ class NewColumns(NamedTuple):
 
 
 class Mode:
-    """A matrix seen relative to something."""
+    """A matrix relative to a reference."""
 
     def __init__(self, key: str, of: Matrix) -> None:
         self.key = key
@@ -78,7 +77,7 @@ class Mode:
         self._variance = np.zeros(self.of.rows)
 
     def follow(self, against: Against | None = None) -> Matrix:
-        """The relative matrix, up to date; `against` is for the mode `run`."""
+        """The updated relative matrix; `against` is for the mode `run`."""
         if self._rewritten != self.of.rewritten or self._is_another(against):
             self._begin(against)
         elif against is not None:
@@ -99,13 +98,13 @@ class Mode:
         return self.matrix
 
     def _is_another(self, against: Against | None) -> bool:
-        """Whether what it was compared with so far is no longer what it is to be compared with."""
+        """Whether the reference has changed."""
         if against is None or self._other is None:
             return (against is None) != (self._other is None)
         return self._other() is not against.matrix or self._other_rewritten != against.matrix.rewritten
 
     def _go_back(self, other: Matrix) -> None:
-        """Forgets the columns that the other run had not reached, if it has gone on."""
+        """Drops the columns that the other run had not reached, if it has grown."""
         if other.count and other.steps[-1] > self._reached:
             first = int(np.searchsorted(self.matrix.steps, self._reached, side="right"))
             if first < self._seen:
@@ -130,7 +129,7 @@ class Mode:
         )
 
     def _base(self, new: NewColumns, against: Against | None) -> tuple[Array, Any]:
-        """What the numbers are compared with, and the unit."""
+        """The reference values, and the unit."""
         if self.key == "run":
             return self._run(new, against)
         return {"past": self._past, "change": self._change, "start": self._start}[self.key](new)
