@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
-from fitscope.capture.callback import Hooks, caller
+from fitscope.capture.callback import BEGIN, Hooks, caller
 from fitscope.capture.life import Life
 from fitscope.capture.loop import recorded_step
 from fitscope.capture.recordings import Recordings
@@ -199,14 +199,7 @@ class Scope(Hooks):
 
     def epoch_end(self) -> None:
         """Ends an epoch of a custom loop or a TF1 session. A session that never calls it ends an epoch with each validation."""
-        loop = self._life.loop or getattr(self._recordings.newest, "loop", None)
-        if loop is None:
-            raise WatchError(
-                "a custom loop",
-                "none",
-                "fit() ends its epochs itself; start a loop with scope.attach(model)",
-            )
-        loop.epoch_end()
+        self._life.loop_epoch_end()
 
     def checkpoint(self, path: str | PathLike[str]) -> None:
         """Notes a checkpoint. fitscope notes those of `model.save` and `model.save_weights` itself."""
@@ -292,11 +285,7 @@ class Scope(Hooks):
 
     def _lets_pass(self, hook: str, error: Exception) -> bool:
         """Lets a watch that does not fit the model raise before the first step, because an error is clearer than a warning."""
-        return isinstance(error, WatchError) and hook in (
-            "on_train_begin",
-            "on_test_begin",
-            "on_predict_begin",
-        )
+        return isinstance(error, WatchError) and hook in BEGIN
 
     def _hook_failed(self, error: Exception) -> None:
         self._recordings.failed(error)

@@ -52,6 +52,8 @@ class Hooks:
     def on_predict_batch_end(self, batch: int, logs: Any = None) -> None: ...
 
 
+#: The hooks that begin something, of which nothing has run yet.
+BEGIN = frozenset(("on_train_begin", "on_test_begin", "on_predict_begin"))
 NAMES = frozenset(name for name in vars(Hooks) if name.startswith(("on_", "set_")))
 
 

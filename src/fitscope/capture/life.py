@@ -134,6 +134,17 @@ class Life:
             model, adapter, lambda: self._begin(adapter, None, before, optimizers), self._recordings.failed
         )
 
+    def loop_epoch_end(self) -> None:
+        """An epoch of a custom loop, or of a session, is over."""
+        loop = self.loop or getattr(self._recordings.newest, "loop", None)
+        if loop is None:
+            raise WatchError(
+                "a custom loop",
+                "none",
+                "fit() ends its epochs itself; start a loop with scope.attach(model)",
+            )
+        loop.epoch_end()
+
     def leave(self, error: BaseException | None) -> None:
         """Ends the recording. A loop that ended without an error is complete, because nothing else reports its end."""
         loop, self.loop = self.loop, None
