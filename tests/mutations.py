@@ -100,11 +100,11 @@ MUTATIONS = (
         "tests/pipeline/test_queue.py",
     ),
     Mutation(
-        "queue: closes without the end of what is queued",
+        "queue: nothing is said to wait",
         "pipeline/queue.py",
         "        return max(self._handed - self._worked, 0)\n",
         "        return 0\n",
-        "tests/pipeline/test_unfinished.py",
+        "tests/pipeline/test_queue.py",
     ),
     Mutation(
         "tail: rows and checksum are not compared",
