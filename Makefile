@@ -77,6 +77,7 @@ bench: $(ENV)/.ready ## Measure what watching costs, in about an hour (BACKEND=j
 	$(PY) bench/growth.py $(findstring --quick,$(BENCH))
 	$(PY) bench/run.py $(if $(BACKEND),--backend $(BACKEND)) $(BENCH)
 	$(PY) bench/memory.py $(if $(BACKEND),--backend $(BACKEND)) $(findstring --quick,$(BENCH))
+	$(PY) bench/default.py $(if $(BACKEND),--backend $(BACKEND)) $(findstring --quick,$(BENCH))
 
 programs: $(ENV)/.ready ## Train programs written after the Keras examples, with and without a scope (BACKEND=jax: there; PROGRAMS="gan vae": those)
 	@cd tests && $(abspath $(PY)) -m programs $(if $(BACKEND),--backend $(BACKEND)) $(PROGRAMS)

@@ -77,10 +77,13 @@ def copied(tree: Any) -> Any:
 
 
 def _copy(array: jax.Array) -> jax.Array:
-    """A separate copy in memory. `Array.copy` compiles a program for each shape; `device_put` does not."""
+    """A separate copy in memory. `Array.copy` compiles a program for each shape; `device_put` does not.
+
+    No device is named: that would commit the array to it, and JAX compiles a program again for committed arguments.
+    """
     if len(array.sharding.device_set) > 1:
         return array.copy()
-    return jax.device_put(array, array.sharding, may_alias=False)
+    return jax.device_put(array, may_alias=False)
 
 
 def signature(tree: Any) -> Hashable:
