@@ -128,7 +128,7 @@ def test_a_page_opened_before_the_first_rows_shows_them_when_they_come(tmp_path:
         expect(page.locator("#verdict")).to_contain_text("Waiting for the first steps")
         run.add(range(20))
         page.wait_for_selector('body[data-shown="activations.rms absolute 0"]')
-        expect(page.locator("#verdict")).to_contain_text("Nothing stands out")
+        expect(page.locator("#verdict")).to_contain_text("No findings")
         assert pixel(page, 0, 10, rows=2) != (0, 0, 0), "drawn"
         run.add(range(20, 40))
         page.wait_for_selector('#facts[data-step="39"]')
@@ -205,7 +205,7 @@ def test_a_deleted_run_is_said_to_be_gone_and_stays_on_show(
         expect(page.locator("#problems")).to_be_hidden()
         page = look(server.url, "#run=old&layer=b&step=5")
         expect(page.locator("#problems")).to_contain_text(
-            "There is no run old to read here: this is the newest"
+            "There is no run old here. The page shows the newest run"
         )
         assert state(page)["run"] == "new"
 

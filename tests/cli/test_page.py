@@ -96,7 +96,7 @@ def test_report_says_where_it_cannot_write(write: Write, call: Callable[..., Any
     (tmp_path / "file").write_text("")
     result = call("report", "runs", "-o", "file/run.html")
     assert result.exit_code == 2
-    assert "Expected a file that can be written" in result.output
+    assert "Expected a writable file" in result.output
 
 
 def test_watch_goes_on_until_the_run_ends(write: Write, call: Callable[..., Any]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -222,6 +223,7 @@ def test_a_plain_python_step_runs_once(gradients, tmp_path):
 
 SPREAD = """
 import sys, keras, numpy as np, fitscope as fs
+from complete import captured
 from keras import layers
 
 def train(kind, scope):
@@ -257,7 +259,8 @@ for kind in ("data", "model"):
 
 @only["jax"]
 def test_training_on_several_devices_is_the_same(tmp_path):
-    env = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
+    path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    env = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=4", "PYTHONPATH": path}
     done = subprocess.run(
         [sys.executable, "-c", SPREAD, str(tmp_path / "on-")],
         env=env,

@@ -124,3 +124,37 @@ def test_losses_may_come_in_any_order() -> None:
     np.testing.assert_array_equal(mine.data, other.data)
     assert whole.broken == shuffled.broken
     assert whole.broken[SITES[2]].step == 7777
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 7, 40])
+def test_a_run_read_in_parts_is_the_same(pieces: int) -> None:
+    taken = blocks(3 * POINTS + 5, odd=100)
+    online, offline = Evidence(), Evidence()
+    for block in taken:
+        online.take(block)
+    whole = at_once(taken).history(SITES[1])
+    assert whole is not None
+    for part in np.array_split(np.arange(len(taken)), pieces):
+        rows = [
+            taken[i].stats.rows()[taken[i].heads.index(next(h for h in taken[i].heads if h.site == SITES[1]))]
+            for i in part
+        ]
+        columns = np.array(
+            [
+                [
+                    0.0
+                    if n == "small"
+                    else np.nan
+                    if n == "value"
+                    else getattr(r, "rms" if n == "peak" else n)
+                    for r in rows
+                ]
+                for n in COLUMNS
+            ]
+        )
+        offline.fill(SITES[1], "float32", (4, 4), np.array([taken[i].at.step for i in part]), columns)
+    mine, other = online.history(SITES[1]), offline.history(SITES[1])
+    assert mine is not None
+    assert other is not None
+    np.testing.assert_array_equal(mine.steps, other.steps)
+    np.testing.assert_array_equal(mine.data, other.data)

@@ -1,10 +1,12 @@
-"""The public API: what is in it, that it is typed, and that one thing has one name in all of it."""
+"""The public API has precise types and consistent arguments, and docs/api.md describes all of it."""
 
 from __future__ import annotations
 
 import inspect
 import re
+import runpy
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -100,3 +102,37 @@ def test_watches_take_the_same_arguments() -> None:
         shared = types_of(watch).keys() & model.keys()
         assert {"every", "on"} <= shared
         assert all(types_of(watch)[name] == model[name] for name in shared), watch
+
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def test_the_api_page_is_up_to_date() -> None:
+    made = runpy.run_path(str(DOCS / "make_api.py"))
+    assert (DOCS / "api.md").read_text(encoding="utf-8") == made["page"](), "Run `make docs`."
+    assert made["listed"]() == set(fs.__all__)
+
+
+def entries() -> dict[str, str]:
+    """The text of the API page below each heading."""
+    parts = re.split(r"^#{2,4} (.+)$", (DOCS / "api.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def test_the_api_page_has_every_public_name_method_and_argument() -> None:
+    described = entries()
+    for name, function in callables():
+        if inspect.isclass(function) and name not in ("fs.Scope", "fs.layers.Tap", "fs.layers.BatchChange"):
+            assert name in described, name  # people do not call these, or they take no arguments
+            continue
+        for argument in inspect.signature(function).parameters:
+            assert argument == "self" or f"{argument}: " in described[name], f"{argument} of {name}"
+
+
+def test_the_api_page_has_every_property_and_error() -> None:
+    page = (DOCS / "api.md").read_text(encoding="utf-8")
+    for owner, of in CLASSES.items():
+        for name, value in members(of):
+            assert not isinstance(value, property) or f"| `{owner}.{name}` |" in page, f"{owner}.{name}"
+    for name in fs.__all__:
+        assert f"fs.{name}" in page, name

@@ -66,7 +66,7 @@ def test_somebody_else_never_lets_go(tmp_path: Path, steps: Any, monkeypatch: py
     with duckdb.connect(str(tmp_path / "all.db"), read_only=True):
         steps(training, 0, 20)
         assert f"database is given up after {PATIENCE} errors in a row" in training.told[-1]
-        assert "which somebody else keeps open" in training.told[0]
+        assert "which another process keeps open" in training.told[0]
         assert "fitscope export" in training.told[0]
         training.told.clear()
         training.close()

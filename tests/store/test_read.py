@@ -96,7 +96,9 @@ class TestNames:
         assert run.series("activations/dense1", "max").name == "activations/encoder/dense1.max"
 
     def test_ambiguous(self, run: read.Run) -> None:
-        with pytest.raises(RunError, match=r"fits 2.*activations/encoder/dense1.*gradients/encoder/dense1"):
+        with pytest.raises(
+            RunError, match=r"matches 2.*activations/encoder/dense1.*gradients/encoder/dense1"
+        ):
             run.series("dense1", "mean")
 
     def test_unknown_site(self, run: read.Run) -> None:
@@ -118,7 +120,7 @@ class TestNames:
             run.series("activations/dense1")
 
     def test_only_the_one_or_the_other_was_kept(self, run: read.Run) -> None:
-        with pytest.raises(RunError, match=r"only statistics were kept.*keep='tensor'"):
+        with pytest.raises(RunError, match=r"only statistics were recorded.*keep='tensor'"):
             run.tensor("loss")
         with pytest.raises(RunError, match=r"only tensors so far.*run\.tensor"):
             run.series("inputs", "mean")

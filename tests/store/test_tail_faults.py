@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -14,6 +15,7 @@ from fitscope import read
 from fitscope.errors import FitscopeWarning
 from fitscope.record import Moment, Record, Samples
 from fitscope.store import Memory, RunWriter
+from fitscope.store.tail import CHECKSUM
 
 from .waiting import RANK, TAIL, Make, expected, parts_of, records, seen, tail_of
 
@@ -119,7 +121,7 @@ class TestFailures:
 
 class TestDamage:
     @pytest.mark.usefixtures("_short")
-    @pytest.mark.parametrize("how", ["cut", "empty", "flipped", "text"])
+    @pytest.mark.parametrize("how", ["cut", "empty", "flipped", "text", "other rows"])
     def test_a_damaged_tail_is_named_and_the_parts_are_read(self, make: Make, how: str) -> None:
         store = Memory()
         writer = RunWriter.create(store, "r")
@@ -131,7 +133,12 @@ class TestDamage:
         whole = store.get(TAIL)
         middle = len(whole) - 200
         flipped = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
-        damaged = {"cut": whole[:-100], "empty": b"", "flipped": flipped, "text": b"hello"}[how]
+        # Rows that Arrow can read, but that are not those of the checksum.
+        checksum = pa.ipc.read_schema(pa.ipc.read_message(pa.BufferReader(whole))).metadata[CHECKSUM]
+        other = whole.replace(checksum, b"%08x" % (int(checksum, 16) ^ 1))
+        damaged = {
+            "cut": whole[:-100], "empty": b"", "flipped": flipped, "text": b"hello", "other rows": other,
+        }[how]  # fmt: skip
         store.put(TAIL, damaged)
         run = read.open(store)
         with pytest.warns(FitscopeWarning, match=r"tail/stats\.arrow of run 'r' cannot be read"):

@@ -70,7 +70,7 @@ class Evidence:
             with np.errstate(over="ignore", invalid="ignore"):
                 self.histories.add(shelf, rows, step, columns[:, chosen].astype(np.float32))
         for i in losses:
-            self.histories.extend(LOSS, block.heads[i].dtype, np.array([step]), columns[:, [i]])
+            self.histories.scatter(LOSS, block.heads[i].dtype, np.array([step]), columns[:, [i]])
         odd = np.flatnonzero((columns[_NANS] > 0) | (columns[_INFS] > 0))
         for i in odd.tolist():
             self.note_broken(block.heads[i].site, np.array([step]), columns[:, [i]])
@@ -88,14 +88,14 @@ class Evidence:
         self.fill(site, dtype, (), steps, columns)
 
     def fill(self, site: Site, dtype: str, shape: tuple[int, ...], steps: Array, columns: Array) -> None:
-        """All that was recorded of one site, sorted by step. `columns` as in `history.COLUMNS`."""
+        """What else was recorded of one site, sorted by step. `columns` as in `history.COLUMNS`."""
         if site.in_pass != TRAIN or not len(steps):
             return
         with np.errstate(over="ignore", invalid="ignore"):
             if site == LOSS:
-                self.histories.extend(site, dtype, steps, columns)
+                self.histories.scatter(site, dtype, steps, columns)
             else:
-                self.histories.fill(site, dtype, shape, steps, columns)
+                self.histories.extend(site, dtype, shape, steps, columns)
         self.note_broken(site, steps, columns)
         self.last_step = max(int(steps.max()), -1 if self.last_step is None else self.last_step)
 

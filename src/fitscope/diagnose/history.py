@@ -118,14 +118,27 @@ class _Shelf:
         self.steps[row, : len(steps)], self.data[:, row, : len(steps)] = steps, data
         self.count[row], self.stride[row] = len(steps), self.stride[row] * 2
 
-    def fill(self, row: int, steps: Array, columns: Array) -> None:
-        """All recorded steps of a site, in their order: the same as `add` for each of them."""
-        self.seen[row] = len(steps)
+    def extend(self, row: int, steps: Array, columns: Array) -> None:
+        """Further recorded steps of a site, in their order: the same as `add` for each of them."""
+        have, stride = int(self.count[row]), int(self.stride[row])
+        lead = min(-int(self.seen[row]) % stride, len(steps))  # these belong to the last point there is
+        for column, extreme in _extremes() if lead else ():
+            last = self.data[column, row, have - 1]
+            self.data[column, row, have - 1] = extreme(last, extreme.reduce(columns[column, :lead]))
+        self.seen[row] += len(steps)
+        starts = np.arange(lead, len(steps), stride)
+        if not len(starts):
+            return
+        new = columns[:, starts]
+        for column, extreme in _extremes():
+            new[column] = extreme.reduceat(columns[column], starts)
+        steps = np.concatenate([self.steps[row, :have], steps[starts]])
+        data = np.concatenate([self.data[:, row, :have], new], axis=1)
         while len(steps) > self.bound:
-            steps, columns = _halved(steps, columns)
+            steps, data = _halved(steps, data)
             self.stride[row] *= 2
         self.grow(0, len(steps))
-        self.steps[row, : len(steps)], self.data[:, row, : len(steps)] = steps, columns
+        self.steps[row, : len(steps)], self.data[:, row, : len(steps)] = steps, data
         self.count[row] = len(steps)
 
 
@@ -189,16 +202,16 @@ class Histories:
     def add(self, shelf: int, rows: Array, step: int, columns: Array) -> None:
         self._shelves[shelf].add(rows, step, columns)
 
-    def extend(self, site: Site, dtype: str, steps: Array, columns: Array) -> None:
+    def scatter(self, site: Site, dtype: str, steps: Array, columns: Array) -> None:
         """Steps of a scalar that is recorded at every step, in any order."""
         if len(steps):
             self._about.setdefault(site, (site, dtype, ()))
             self._lines.setdefault(site, _Line(SCALAR_POINTS)).add(steps, columns.astype(np.float32))
 
-    def fill(self, site: Site, dtype: str, shape: tuple[int, ...], steps: Array, columns: Array) -> None:
-        """All that was recorded of a site, sorted by step."""
+    def extend(self, site: Site, dtype: str, shape: tuple[int, ...], steps: Array, columns: Array) -> None:
+        """Further steps that were recorded of a site, sorted."""
         shelf, row = self.place(site, dtype, shape)
-        self._shelves[shelf].fill(row, steps, columns.astype(np.float32))
+        self._shelves[shelf].extend(row, steps, columns.astype(np.float32))
 
     def __iter__(self) -> Iterator[Site]:
         return (site for site, _, _ in self._about.values())

@@ -1,4 +1,4 @@
-"""From a path to a run: the run itself, the newest of a directory of runs, or a list of what is there."""
+"""Finds runs: the run at a path, the newest run in a directory, or a list of all runs there."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ Path = str | os.PathLike[str] | Objects
 
 @dataclass(frozen=True, slots=True)
 class Brief:
-    """A run in one line."""
+    """A summary of one run, as listed by `fs.runs`."""
 
     id: str
     path: str
     created: datetime | None
     status: str  #: running, complete, interrupted, failed, or unreadable
-    last_step: int | None  #: recorded
+    last_step: int | None  #: the last recorded step
     bytes: int
     model: str | None
-    problem: str | None = None  #: why it cannot be read
+    problem: str | None = None  #: why the run cannot be read
     run: Run | None = field(default=None, repr=False, compare=False)  #: the run itself, opened
 
 
@@ -57,7 +57,12 @@ class Runs(list[Brief]):
 
 
 def open(path: Path = "runs", run: str | None = None) -> Run:  # noqa: A001 - fs.open(…) is the name people expect
-    """Opens a run: the one at `path`, or of the runs in there the one called `run`, or the newest."""
+    """Opens a run.
+
+    Args:
+        path: A run, or a directory with runs: a path or URL.
+        run: The id of a run in that directory. The newest run by default.
+    """
     with _readable(path):
         return _find(_place(path), run)
 
@@ -75,7 +80,7 @@ def _find(objects: Objects, run: str | None) -> Run:
         raise RunError(
             "a run, or a directory with runs in it",
             f"{objects.describe()!r}, {_contents(objects)}",
-            "Check the path; a training with fs.Scope(path) makes a run there",
+            "Check the path. A training with fs.Scope(path) creates a run there",
         )
     return _open(objects.folder(max(found)[1]))
 
@@ -97,7 +102,7 @@ def _readable(path: Path) -> Iterator[None]:
         yield
     except OSError as problem:
         raise RunError(
-            "a place that can be read", f"{path!r} ({problem})", "Check the address and your rights"
+            "a readable path or URL", f"{path!r} ({problem})", "Check the path and your permissions"
         ) from problem
 
 

@@ -1,7 +1,7 @@
-"""How a scope, a run and a list of runs look in a notebook and at a prompt: a small table, as HTML or as characters.
+"""How a scope, a run and a list of runs look in a notebook and at a prompt: a small table, as HTML or as text.
 
-`COLUMNS` is the one place that says what a run's line holds. A fact that cannot be read is a dash: showing an object never
-raises. Names of runs, models and layers come from people and files, so they are escaped.
+`COLUMNS` defines the facts of a run's line. A fact that cannot be read becomes a dash: displaying an object never raises. Names
+of runs, models and layers come from people and files, so they are escaped.
 """
 
 from __future__ import annotations
@@ -17,20 +17,13 @@ from rich.text import Text
 from fitscope.errors import FitscopeError
 from fitscope.read import Brief, Run
 from fitscope.show.data.cost import percent
-from fitscope.show.data.facts import Finding
 from fitscope.show.summary import STATUS
 from fitscope.show.text import clean, number
-from fitscope.show.views import gathered
 from fitscope.sites import Site
 
 NOTHING = "–"
 MOST = 20  #: runs of a list; each costs a look into its statistics
 SIGNS = {"error": "✖", "warning": "▲", "note": "●"}
-
-
-def findings_of(run: Run) -> Sequence[Finding]:
-    """The findings of a run, the worst first."""
-    return gathered(run).findings
 
 
 def _model(run: Run) -> str:
@@ -50,7 +43,7 @@ def _loss(run: Run) -> str:
 
 
 def _findings(run: Run) -> str:
-    found = findings_of(run)
+    found = run.findings()
     if not found:
         return "none"
     more = f" (+{len(found) - 1})" if len(found) > 1 else ""
@@ -76,7 +69,7 @@ _NUMBERS = ("last step", "loss", "cost")  # aligned to the right
 
 
 def facts(run: Run) -> dict[str, str]:
-    """What a line of the list says about a run, by column."""
+    """The facts of a run in a line of the list, by column."""
     return {title: _read(fact, run) for title, fact in COLUMNS.items()}
 
 
@@ -88,7 +81,7 @@ def _read(fact: Callable[[Run], str], run: Run) -> str:
 
 
 def _lines(runs: Sequence[Brief]) -> list[dict[str, str]]:
-    """The newest runs, oldest first. Of one that cannot be opened only the name is known."""
+    """The newest runs, oldest first. For a run that cannot be opened only the name is known."""
     nothing = dict.fromkeys(COLUMNS, NOTHING)
     return [
         nothing | {"name": brief.id, "status": f"✖ {brief.status}"} if brief.run is None else facts(brief.run)
@@ -101,7 +94,7 @@ def _older(runs: Sequence[Brief]) -> str:
 
 
 def runs_text(runs: Sequence[Brief]) -> str:
-    """A list of runs, in characters."""
+    """A list of runs as text."""
     if not runs:
         return "no runs"
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
@@ -117,7 +110,7 @@ def runs_text(runs: Sequence[Brief]) -> str:
 
 
 def runs_html(runs: Sequence[Brief]) -> str:
-    """A list of runs, for a notebook."""
+    """A list of runs for a notebook."""
     if not runs:
         return "<i>no runs</i>"
     head = "".join(f"<th style='{_cell(title)}'>{title}</th>" for title in COLUMNS)
@@ -130,7 +123,7 @@ def runs_html(runs: Sequence[Brief]) -> str:
 
 
 def run_html(run: Run) -> str:
-    """One run, for a notebook: the line of the list from top to bottom, all findings, and what was recorded."""
+    """One run for a notebook: the facts of its line, all findings, and the recorded sites."""
     told = facts(run)
     told["findings"] = NOTHING if told["findings"] == NOTHING else _all_findings(run) or "none"
     told["recorded"] = _read(_kinds, run)
@@ -139,7 +132,7 @@ def run_html(run: Run) -> str:
 
 
 def card(title: str, rows: Mapping[str, str]) -> str:
-    """A title and facts below it, for a notebook. A line break in a fact is one in the card."""
+    """A title with facts below it, for a notebook. A line break in a fact is kept."""
     body = "".join(
         f"<tr><th style='{_cell('name')};vertical-align:top'>{_safe(name)}</th>"
         f"<td style='{_cell('name')}'>{'<br>'.join(map(_safe, said.split(chr(10))))}</td></tr>"
@@ -149,21 +142,20 @@ def card(title: str, rows: Mapping[str, str]) -> str:
 
 
 def _all_findings(run: Run) -> str:
-    found = findings_of(run)
+    found = run.findings()
     more = [f"… and {len(found) - 8} more"] if len(found) > 8 else []
-    lines = [f"{SIGNS[f.severity]} {f.title}, step {f.step:,}: {f.text}" for f in found[:8]]
+    lines = [f"{SIGNS[f.severity]} {f.title}, {f.steps}: {f.message}" for f in found[:8]]
     return "\n".join(_one_line(line) for line in [*lines, *more])
 
 
 def _kinds(run: Run) -> str:
     """How many sites of each kind there are: `activations 3, loss 1, validation/loss 1`."""
-    return counted(
-        str(site.but(layer="", weight="", label="", suffix="")) for site in map(Site.parse, run.sites)
-    )
+    sites = map(Site.parse, run.sites)
+    return counted(str(Site(site.base, in_pass=site.in_pass, moved=site.moved)) for site in sites)
 
 
 def counted(kinds: Iterable[str]) -> str:
-    """Names with how often each occurs."""
+    """Names with their counts."""
     counts: dict[str, int] = {}
     for kind in kinds:
         counts[kind] = counts.get(kind, 0) + 1

@@ -20,7 +20,7 @@ from fitscope.capture.patch import leaves
 from fitscope.plan.plan import Plan, Wants
 from fitscope.sites import Site
 
-KEY = "fitscope"  #: under which a step hands out, beside its logs
+KEY = "fitscope"  #: the key of the tapped tensors in the logs of a step
 
 
 class LegacyTaps:
@@ -163,7 +163,7 @@ class LegacyTaps:
         def guarded(value: Any) -> None:
             try:
                 see(value)
-            except Exception as error:  # an error of ours never becomes one of the step
+            except Exception as error:  # an error in fitscope never becomes one of the step
                 assert self._collector is not None
                 self._collector.failed[Site(getattr(see, "__name__", "tap"))] = (
                     f"{type(error).__name__}: {error}"

@@ -20,7 +20,7 @@ from fitscope.diagnose.evidence import Evidence
 from fitscope.diagnose.finding import Finding, NotJudged, Series
 from fitscope.diagnose.history import History
 from fitscope.diagnose.rule import rule
-from fitscope.diagnose.setup import BINARY, CATEGORICAL, Head, only_head
+from fitscope.diagnose.setup import BINARY, CATEGORICAL, OutputHead, only_head
 
 
 @rule("label_problem", sees="targets that are constant, outside of what the loss takes, or far from balanced")
@@ -48,7 +48,7 @@ def label_problem(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Findin
             )  # fmt: skip
 
 
-def _outside(targets: History, head: Head | None) -> Finding | None:
+def _outside(targets: History, head: OutputHead | None) -> Finding | None:
     """Targets that the loss does not take."""
     if head is None:
         return None
@@ -96,7 +96,7 @@ def _constant(targets: History, evidence: Evidence) -> Finding | None:
     )
 
 
-def _mislabelled(evidence: Evidence, head: Head | None, limit: SimpleNamespace) -> Finding | None:
+def _mislabelled(evidence: Evidence, head: OutputHead | None, limit: SimpleNamespace) -> Finding | None:
     """A few samples with a high loss among many that are learned, in the last third of the training.
 
     If a share q of a batch has the loss H and the rest none, the mean is qH and the variance q(1 - q)H²; so both are known from

@@ -16,7 +16,7 @@ from fitscope.show.data.cost import cadence
 from fitscope.show.data.gather import Gathered
 from fitscope.show.data.matrix import INF, NAN, VALUE, Array, Matrix
 from fitscope.show.data.modes import MODES
-from fitscope.show.data.series import Series
+from fitscope.show.data.series import GrowingSeries
 
 Payload = tuple[dict[str, Any], dict[str, Array]]
 
@@ -247,7 +247,7 @@ def series(g: Gathered, site: str = "loss", level: int | None = None, first: int
     return columns_of(held, site, level, first)
 
 
-def columns_of(held: Series, title: str, level: int | None = None, first: int = 0) -> Payload:
+def columns_of(held: GrowingSeries, title: str, level: int | None = None, first: int = 0) -> Payload:
     """The columns of any scalar over the steps."""
     level = held.level_for(COLUMNS) if level is None else level
     bins = held.bins(level, first)
