@@ -214,7 +214,7 @@ def test_what_a_validation_has_not():
         assert make(on="validation").on == ("validation",)
     with pytest.raises(fs.WatchError, match="'train', 'validation' or both"):
         fs.loss(on="sideways")
-    with pytest.raises(fs.WatchError, match="a validation has none"):
+    with pytest.raises(fs.WatchError, match="a validation has no backward pass"):
         fs.changes(of="weights", on="validation")
     with pytest.raises(fs.WatchError, match=r"evaluate\(\) and predict\(\) need no `on`"):
         fs.Scope(on="predict")
