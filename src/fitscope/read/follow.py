@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from fitscope.read.evidence import StoredEvidence
 from fitscope.read.parts import Part, TailRows
 from fitscope.read.run import Run
 
@@ -37,6 +38,10 @@ class Follow:
         """The parts there are by now and that can be read, in the order they were written."""
         self._run._now.look()
         return self._run._now.stats.parts
+
+    def evidence(self) -> StoredEvidence:
+        """What the rules of a diagnosis know of the run; nothing is read before its `update`."""
+        return StoredEvidence(self._run, self._run._now.stats)
 
     def exchanged(self, taken: Iterable[Part]) -> list[Exchange] | None:
         """What has become of parts that were all taken and are no longer listed. None if one must begin anew."""

@@ -1,7 +1,7 @@
 // What stands out, one after the other: which of it is selected, and the way to the next.
 
 /** What stays the same of a finding while a run grows. @param {any} finding */
-const nameOf = ({ lane, title, step, row, site }) => [lane, title, step, row, site].join("\n");
+const nameOf = ({ rule, title, step, row, site }) => [rule, title, step, row, site].join("\n");
 
 export class Findings {
   /** @param {import("./main.js").Page} page */
