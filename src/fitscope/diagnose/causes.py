@@ -51,7 +51,8 @@ LEADS_TO: dict[str, tuple[str, ...]] = {
     "unshuffled": (*_COURSE, "loss_spike", "overfitting"),
     "dropout_too_high": _COURSE,
     "batchnorm": ("overfitting",),
-    "loss_diverging": ("loss_spike", *_COURSE),
+    "loss_diverging": ("loss_spike", "nonfinite", *_COURSE),
+    "loss_spike": ("exploding_gradient", "exploding_weights", "updates_too_large", "loss_diverging"),
     "loss_not_decreasing": ("class_collapse",),
     "bad_initial_loss": (),
 }  # fmt: skip
@@ -89,6 +90,11 @@ def folded(findings: Iterable[Finding], evidence: Evidence) -> list[Finding]:
 
 def _priority(finding: Finding) -> tuple[int, int]:
     names = list(LEADS_TO)
+    if "initializer" in finding.evidence or finding.evidence.get("odd"):
+        return (
+            -1,
+            finding.first_step,
+        )  # what was configured, or what the data has, comes before what it does
     return (names.index(finding.rule) if finding.rule in names else len(names), finding.first_step)
 
 
@@ -111,6 +117,10 @@ def _leads(cause: Finding, other: Finding, evidence: Evidence) -> bool:
     if cause.severity == "note" and other.severity != "note":
         return False  # a maybe does not explain a fact
     if cause.first_step > other.first_step:
+        return False
+    if cause.rule == "loss_spike" and not cause.evidence.get("odd"):
+        return False
+    if cause.rule == "loss_diverging" and other.rule == "nonfinite" and not cause.evidence.get("overflows"):
         return False
     if (
         cause.rule in _LOCAL
