@@ -198,9 +198,14 @@ def test_keys_move_the_selection(server: Server, look: Look) -> None:
         inspected(page, f"s1b1_conv1 {step} gradients.rms")
     page.keyboard.press("n")
     expect(page.locator("#inspector h2")).to_have_text(CULPRIT)
-    page.keyboard.press("n")
-    expect(page.locator("#inspector h2")).to_have_text("s3b1_bn1")
-    page.keyboard.press("p")
+    for key, card in (
+        ("n", "Loss spike"),
+        ("n", "Dead ReLU units"),
+        ("p", "Loss spike"),
+        ("p", "NaN born here"),
+    ):
+        page.keyboard.press(key)
+        expect(page.locator('.finding[aria-current="true"]')).to_contain_text(card)
     expect(page.locator("#inspector h2")).to_have_text(CULPRIT)
     page.keyboard.press("z")
     page.wait_for_timeout(100)
@@ -518,9 +523,10 @@ def test_a_page_opened_before_the_first_rows_shows_them_when_they_come(tmp_path:
         page = look(server.url)
         expect(page.locator("#status")).to_contain_text("live")
         expect(page.locator("#verdict")).to_contain_text("Waiting for the first steps")
-        run.add(range(20))
+        run.add(range(20), loss=lambda step: 2.0 - step / 40)
         page.wait_for_selector('body[data-shown="activations.rms absolute 0"]')
-        expect(page.locator("#verdict")).to_contain_text("Nothing stands out")
+        expect(page.locator("#verdict")).to_contain_text("Nothing found")
+        expect(page.locator("#verdict")).to_contain_text("26 rules checked")
         assert pixel(page, 0, 10, rows=2) != (0, 0, 0), "drawn"
         run.add(range(20, 40))
         page.wait_for_selector('#facts[data-step="39"]')
