@@ -29,7 +29,7 @@ TRAINSCOPE := 1.8.1
 PIP := -m pip --disable-pip-version-check install $(if $(MAKE_TERMOUT),,--quiet)
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: help demo test endings check format bench bench-ui docs clean chromium programs fuzz diagnose
+.PHONY: help demo test mutations endings check format bench bench-ui docs clean chromium programs fuzz diagnose
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -64,6 +64,9 @@ format: $(ENV)/.ready ## Format the code as `check` wants it
 	$(PY) -m ruff format
 	$(PY) -m ruff check --fix
 
+mutations: $(ENV)/.ready chromium ## Break central lines one after another and see that a test fails for each (ONLY=queue: those)
+	@$(PY) tests/mutations.py $(ONLY)
+
 endings: $(ENV)/.ready ## End small trainings in every way, TRIES times each, and see what is left of them (BACKEND=jax: that one; TRIES=12)
 	@failed=; for backend in $(or $(BACKEND),$(BACKENDS)); do \
 	  $(PY) tests/faults/endings.py --backend $$backend --tries $(or $(TRIES),12) || failed=1; \
@@ -74,6 +77,7 @@ bench: $(ENV)/.ready ## Measure what watching costs, in about an hour (BACKEND=j
 	$(PY) bench/growth.py $(findstring --quick,$(BENCH))
 	$(PY) bench/run.py $(if $(BACKEND),--backend $(BACKEND)) $(BENCH)
 	$(PY) bench/memory.py $(if $(BACKEND),--backend $(BACKEND)) $(findstring --quick,$(BENCH))
+	$(PY) bench/default.py $(if $(BACKEND),--backend $(BACKEND)) $(findstring --quick,$(BENCH))
 
 programs: $(ENV)/.ready ## Train programs written after the Keras examples, with and without a scope (BACKEND=jax: there; PROGRAMS="gan vae": those)
 	@cd tests && $(abspath $(PY)) -m programs $(if $(BACKEND),--backend $(BACKEND)) $(PROGRAMS)
@@ -87,7 +91,8 @@ diagnose: $(ENV)/.ready ## Train faulty and healthy programs and score the findi
 	@PYTHONPATH=tests $(PY) -m diagnosis --backend $(or $(BACKEND),jax) --part $(or $(PART),all) \
 	  $(foreach one,$(or $(SETTING),default),--setting $(one)) $(DIAGNOSE) $(PROGRAMS)
 
-docs: $(ENV)/.ready chromium ## Draw the pictures in docs/ anew and run every example and block of code in the docs
+docs: $(ENV)/.ready chromium ## Write docs/api.md, draw the pictures in docs/ and run every example and code block in the docs
+	KERAS_BACKEND=jax $(PY) docs/make_api.py
 	KERAS_BACKEND=jax $(PY) docs/make_pictures.py
 	KERAS_BACKEND=jax $(PY) -m pytest -n $(JOBS) --dist worksteal tests/docs
 

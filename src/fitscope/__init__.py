@@ -1,12 +1,14 @@
-"""See inside `model.fit()`: the real tensors of the training step that really happened.
+"""See inside `model.fit()`: records the tensors of the training step itself.
 
-Record with `fs.Scope(to, watch, every)` among the callbacks of `fit`. Say what to watch with `fs.activations`, `fs.gradients`,
+Record with `fs.Scope(to, watch, every)` as a callback of `fit`. Choose what to watch with `fs.activations`, `fs.gradients`,
 `fs.weights`, `fs.weight_gradients`, `fs.updates`, `fs.loss`, `fs.metrics`, `fs.inputs`, `fs.targets`, `fs.predictions`,
-`fs.changes` and `fs.taps`, and when with `fs.steps` and `fs.epochs`. Show a value inside a layer with `fs.tap`, `fs.layers.Tap` or
-`fs.with_taps`. Read with `fs.open` and `fs.runs`, look with `run.plot`, `fs.serve` and `fs.compare`, export with `fs.export_run`.
+`fs.activity`, `fs.data`, `fs.changes` and `fs.taps`, and when with `fs.steps` and `fs.epochs`. Show a value inside a layer with
+`fs.tap`, `fs.layers.Tap` or `fs.with_taps`. Read with `fs.open` and `fs.runs`, look with `run.plot`, `fs.serve` and `fs.compare`,
+export with `fs.export_run`. Check a model with `fs.lint` and a run with `run.findings()`; `fs.RULES` are the rules, `fs.rule` makes
+another, and `fs.expect` says what is meant to be so.
 
-These names, and the errors, are the public API; `dir(fitscope)` lists them. Of the package contents below only `layers` is public. The
-others are the stages that a tensor passes, and may change at any time: ARCHITECTURE.md walks through them.
+These names and the errors are the public API; `dir(fitscope)` lists them. Of the package contents below only `layers` is public. The
+others are the stages that a tensor passes through, and may change at any time: see ARCHITECTURE.md.
 
 Importing fitscope imports no framework.
 """

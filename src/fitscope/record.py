@@ -1,8 +1,8 @@
-"""The one thing that crosses every border: what was seen at one site at one step.
+"""The record of one site at one step: the data that passes from capture to store to reader.
 
-The capturing side makes records, the store keeps them, the reading side gets them back. Kinds of sites are
-data (the site's name), never methods: a store has one `write`. A `Block` holds the stats of all sites of one step, as the
-records of them would, but as columns: with hundreds of small layers, making an object for each is what costs.
+The capturing side creates records, the store keeps them, the reading side returns them. Kinds of sites are data (the site's name), not
+methods: a store has one `write`. A `Block` holds the stats of all sites of one step as columns, because creating an object for each of
+hundreds of small layers is expensive.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fitscope.sites import Site
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Where in the training something was seen.
+    """The moment of a record: step, epoch, batch and time.
 
     All batches of one pass (`sites.PASSES`) share one step: that of the weights they were computed with.
     """
@@ -35,11 +35,10 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What was seen at one site at one step.
+    """The values of one site at one step.
 
-    `shape` and `dtype` are those of the whole tensor in the step. `tensor` holds the values that are kept,
-    in that dtype; where only the first samples are kept its first axis is shorter than `shape[0]`. Nobody
-    writes into `tensor` after the record was made.
+    `shape` and `dtype` describe the whole tensor in the step. `tensor` holds the kept values in that dtype; if only the first
+    samples are kept, its first axis is shorter than `shape[0]`. `tensor` does not change after the record is created.
     """
 
     site: Site
@@ -55,7 +54,7 @@ class Record:
 
 
 class Head(NamedTuple):
-    """What a record says of a tensor beside its values."""
+    """The facts of a record about a tensor, without its values."""
 
     site: Site
     shape: tuple[int, ...]
@@ -65,7 +64,7 @@ class Head(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """The stats of many sites at one step, a row for each. Nobody writes into its arrays."""
+    """The stats of many sites at one step, one row each. Its arrays do not change."""
 
     at: Moment
     heads: tuple[Head, ...]  #: best the very same object at every step
@@ -105,7 +104,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stretch:
-    """One scalar site over many steps: a row for each. Nobody writes into its arrays."""
+    """One scalar site over many steps, one row each. Its arrays do not change."""
 
     head: Head
     steps: np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -146,7 +145,7 @@ class Stretch:
 
 
 def scalar(record: Record) -> float | None:
-    """The tensor itself where it is a scalar. Where only its stats are kept they have it, but for the sign of an infinity."""
+    """The value of a scalar tensor. If only stats are kept, they determine it, except the sign of an infinity."""
     if record.shape != () or record.stats is None:
         return None
     if record.tensor is not None:
@@ -158,9 +157,9 @@ def scalar(record: Record) -> float | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Samples:
-    """What was seen of each sample of one batch, at one output. Whatever is None was not asked for.
+    """The samples of one batch, for one output. A field that was not requested is None.
 
-    Nobody writes into the arrays after this was made.
+    The arrays do not change after the object is created.
     """
 
     at: Moment

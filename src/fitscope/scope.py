@@ -1,7 +1,8 @@
-"""Scope: what the user makes, hands to `fit`, and reads from.
+"""Scope: the callback that users create, pass to `fit`, and read from.
 
-A scope is a Keras callback by shape, not by inheritance: importing Keras would import a framework. It holds the settings and passes
-on what Keras reports: `capture/life.py` makes recordings of it, and `capture/sessions` does for TF1 sessions and legacy Keras.
+A scope has the methods of a Keras callback but does not inherit from it, because importing Keras would import a framework. It holds
+the settings and forwards the calls of Keras to `capture/life.py`, which makes recordings. `capture/sessions` makes them for TF1
+sessions and legacy Keras.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from contextlib import AbstractContextManager
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
-from fitscope.capture.callback import Hooks, caller
+from fitscope.capture.callback import BEGIN, Hooks, caller
 from fitscope.capture.life import Life
 from fitscope.capture.loop import recorded_step
 from fitscope.capture.recordings import Recordings
@@ -30,52 +31,50 @@ from fitscope.watch import On, Watch
 if TYPE_CHECKING:
     import keras
     import tensorflow as tf
+    import tf_keras
 
 Step = TypeVar("Step", bound=Callable[..., Any])
 
 
 class Scope(Hooks):
-    """Records what happens inside `model.fit(..., callbacks=[scope])`.
+    """A callback that records a training: `model.fit(..., callbacks=[scope])`.
 
     Args:
-        to: A directory or URL. Each training makes a new run in it; given the place of a run that exists, training goes on
-            in that run.
-        watch: What to record; by default the statistics of everything in every layer.
-        every: When: a number of steps, `fs.steps(...)`, `fs.epochs(...)` or a function `step -> bool`. A watch
-            may have its own. All other steps run the user's own compiled function.
-        budget: Without `every`: the share of the training's time that capturing may cost. What a captured step costs is measured,
-            and every n-th step is captured, with the smallest n that the share allows; at least every 1000th. What was decided is in
-            `run.overhead["budget"]`.
-        allowance: Seconds, or like "3 s", that every training may spend on capturing before the share counts; 0 for none. They are
-            spread over all of its steps: a training of a minute is recorded closely, one of hours within `budget`.
-        exact: Read all of every tensor. Otherwise the statistics of a large one (more than 16,384 numbers) are those of some
-            of its rows, the same at every layer; a record says how many numbers it has seen.
-        identity: How to make sure that watching changes nothing. "proven": before the program with taps takes a captured
-            step, it and your own program run from the same state and must agree bit for bit; if they do not, "twin" is used.
-            "twin": your own program takes every step, and the one with taps runs beside it, which costs one more step for
-            each captured one. "trust": no proof. `run.identity` says what came of it.
-        on: Which parts of `fit`: "train", "validation" or both. A validation is recorded whole, under `validation/…`; so are
-            `evaluate` and `predict` when they are given the scope, under `evaluate/…` and `predict/…`.
-        limit: Of disk, in bytes or like "10 GB". When it is reached, recording ends and training goes on.
-        memory: Of the queue between training and disk.
-        when_full: What happens when the queue is full: "block" (training waits, nothing is lost) or "drop" (counted
-            and named in the run).
-        reduce: Where statistics are computed: "host" (best on a CPU), "step" (on the accelerator), or "auto".
-        notes: Anything that can be written as JSON, kept in the run.
-        tensorboard: A directory of logs. While the training goes on the statistics are written there too, for TensorBoard, as
-            `fitscope export tensorboard` would.
-        database: "duckdb:///stats.duckdb" or "sqlite:///stats.sqlite": the same in a database.
-        npy: A directory for what is kept of each epoch: `epoch_0003_predictions.npy`.
-        on_finding: What to do, once, about a finding of severity warning or error: "stop" ends the training at an error; a function is
-            called with the finding, on the writer thread, and ends the training by returning True; an address ("https://…") is
-            sent the finding as JSON. Findings are logged and kept in the run in any case.
+        to: A directory or URL. Each training creates a new run in it. If you pass the path of a run, training continues that run.
+        watch: What to record. By default the statistics of everything in every layer.
+        every: When to capture: every n-th step, `fs.steps(...)`, `fs.epochs(...)` or a function `step -> bool`. A watch may have its
+            own. All other steps run your own compiled function. By default the budget decides.
+        budget: Without `every`: the share of the training time that capturing may cost. fitscope measures the cost of a captured step
+            and captures every n-th step, with the smallest n that the share allows, but at least every 1000th.
+            `run.overhead["budget"]` has the decisions.
+        allowance: Seconds, or a string like "3 s", that every training may spend on capturing before the share counts; 0 for none.
+            fitscope spreads them over all steps, so it records a training of a minute closely, and one of hours within `budget`.
+        exact: Read every value of every tensor. By default fitscope reads some rows of a tensor with more than 16,384 values, the same
+            at every layer, and records how many values it read.
+        identity: How to make sure that recording changes nothing. "proven": your own program and the tapped program run from the same
+            state and must agree bit for bit before the tapped program takes a step; if they differ, fitscope uses "twin". "twin": your
+            own program takes every step, and the tapped program runs alongside, which costs one more step for each captured one.
+            "trust": no proof. `run.identity` has the result.
+        on: Which parts of `fit` to record: "train", "validation" or both. A validation is recorded completely, under `validation/…`.
+            Pass the scope to `evaluate` and `predict` to record them under `evaluate/…` and `predict/…`.
+        limit: The disk space of a run, in bytes or like "10 GB". At the limit recording stops and training continues. None: no limit.
+        memory: The memory of the queue between training and disk.
+        when_full: What to do if the queue is full: "block" (training waits, nothing is lost) or "drop" (the run counts the drops).
+        reduce: Where to compute statistics: on the "host" (best on a CPU), in the "step" (on an accelerator), or "auto".
+        notes: Any JSON data, stored in the run.
+        tensorboard: A log directory. fitscope also writes the statistics there during training, as `fitscope export tensorboard` does.
+        database: "duckdb:///stats.duckdb" or "sqlite:///stats.sqlite". fitscope also writes the statistics there during training.
+        npy: A directory for the kept tensors of each epoch, as `epoch_0003_predictions.npy`.
+        on_finding: What to do, once, about a finding of severity warning or error. "stop" ends the training at an error. A function is
+            called with the finding on the writer thread, and ends the training if it returns True. A URL ("https://…") receives the
+            finding as JSON. fitscope logs and stores findings in any case.
         thresholds: Changes to the thresholds of the rules, as a dict or the path of a TOML file.
 
-    One scope may watch several trainings, one after the other. `fit` called again on the same model continues its
-    run, also after a new `compile`; another model begins a new one.
+    One scope can record several trainings, one after the other. `fit` on the same model continues its run, also after a new
+    `compile`. Another model starts a new run.
     """
 
-    #: Keras dispatches batch ends asynchronously only if every callback says that it does not mind.
+    #: Keras dispatches batch ends asynchronously only if every callback sets this.
     async_safe = True
 
     def __init__(
@@ -100,32 +99,25 @@ class Scope(Hooks):
         on_finding: OnFinding | None = None,
         thresholds: Given = None,
     ) -> None:
-        self._recordings = Recordings(
-            Settings.checked(
-                to=to,
-                watch=watch,
-                every=every,
-                budget=budget,
-                allowance=allowance,
-                exact=exact,
-                identity=identity,
-                on=on,
-                limit=limit,
-                memory=memory,
-                when_full=when_full,
-                reduce=reduce,
-                notes=notes,
-                on_finding=on_finding,
-                thresholds=thresholds,
-                tensorboard=tensorboard,
-                database=database,
-                npy=npy,
-            )
-        )
+        settings = Settings.checked(
+            to=to, watch=watch, every=every, budget=budget, allowance=allowance, exact=exact, identity=identity, on=on, limit=limit,
+            memory=memory, when_full=when_full, reduce=reduce, notes=notes, tensorboard=tensorboard, database=database, npy=npy,
+            on_finding=on_finding, thresholds=thresholds,
+        )  # fmt: skip
+        self._recordings = Recordings(settings)
         self._life = Life(self._recordings)
-        self._server: Any = None  # of the page, once its address was asked for
+        self._server: Any = None  # the page server, created by `url`
 
-    # ---- what the user reads -------------------------------------------------------------------------------
+    def __repr__(self) -> str:
+        facts = self._recordings.facts()
+        return f"<Scope: {facts['watches']}; {facts['captures']}; newest run: {facts['newest run']}>"
+
+    def _repr_html_(self) -> str:
+        from fitscope.show.cards import card
+
+        return card("Scope", self._recordings.facts())
+
+    # ---- read by the user -------------------------------------------------------------------------------
 
     @property
     def batch(self) -> Batch:
@@ -133,17 +125,17 @@ class Scope(Hooks):
         return self._recordings.batch
 
     def average(self, site: str) -> Average:
-        """The mean and std of a site that is watched with keep="average", over everything captured so far."""
+        """The mean and std of a site with keep="average", over all batches captured so far."""
         return self._recordings.average(site)
 
     @property
     def path(self) -> str | None:
-        """Where the newest run is, for `fs.open`; None before its first captured step."""
+        """The path of the newest run, for `fs.open`; None before its first captured step."""
         return self._recordings.path
 
     @property
     def url(self) -> str:
-        """The address of the live page of these runs. Asking for it begins to serve it, on this machine only."""
+        """The address of the live page of these runs. The first access starts the server, on this machine only."""
         if self._server is None:
             from fitscope.show.serve import serve
 
@@ -151,7 +143,7 @@ class Scope(Hooks):
         return str(self._server.url)
 
     def close(self) -> None:
-        """Finishes what is being recorded: a hand-written loop, or a training left by an exception that is still held."""
+        """Ends the recording: of a custom loop, or of a training that an exception ended while your code still holds it."""
         self._life.leave(sys.exc_info()[1])
 
     def __enter__(self) -> Scope:
@@ -163,11 +155,14 @@ class Scope(Hooks):
     # ---- custom loops --------------------------------------------------------------------------------------
 
     def attach(self, model: keras.Model, *, optimizer: keras.optimizers.Optimizer | None = None) -> Scope:
-        """Records a training loop of your own: `with scope.attach(model):` around it.
+        """Records a custom training loop: `with scope.attach(model):` around it.
 
-        In there `train_on_batch`, `test_on_batch` and `predict_on_batch` of the model are recorded, and every call of a function
-        under `@scope.step`. `optimizer` is the one that trains the model, where that is not the one it was compiled with.
-        Without `with`, `scope.close()` ends it.
+        The scope records `train_on_batch`, `test_on_batch` and `predict_on_batch` of the model, and every call of a function under
+        `@scope.step`. Without `with`, end the recording with `scope.close()`.
+
+        Args:
+            model: The model that the loop trains.
+            optimizer: The optimizer that trains it, unless the model was compiled with it.
         """
         self._life.attach(model, optimizer)
         return self
@@ -191,29 +186,25 @@ class Scope(Hooks):
         model: keras.Model | None = None,
         optimizer: keras.optimizers.Optimizer | None = None,
     ) -> Any:
-        """Makes a function a training step that is recorded: `@scope.step` on a plain function, a `tf.function` or a jitted one.
+        """Records a function as a training step: `@scope.step` above a plain function, a `tf.function` or a jitted function.
 
-        The model is the one of `scope.attach`, or `@scope.step(model=model)` says it.
+        Args:
+            function: The function that does one step.
+            model: The model that it trains, unless `scope.attach` names it.
+            optimizer: The optimizer that trains it, unless the model was compiled with it.
         """
         if function is None:
             return lambda function: self.step(function, model=model, optimizer=optimizer)
         return recorded_step(self._life, function, model, optimizer)
 
     def epoch_end(self) -> None:
-        """Says that an epoch of a hand-written loop is over, or one of a session, where else a validation tells."""
-        loop = self._life.loop or getattr(self._recordings.newest, "loop", None)
-        if loop is None:
-            raise WatchError(
-                "a hand-written loop",
-                "none",
-                "fit() tells of its epochs by itself; a loop is begun by scope.attach(model)",
-            )
-        loop.epoch_end()
+        """Ends an epoch of a custom loop or a TF1 session. A session that never calls it ends an epoch with each validation."""
+        self._life.loop_epoch_end()
 
     def checkpoint(self, path: str | PathLike[str]) -> None:
-        """Notes a checkpoint that was saved in a way of your own. What `model.save` and `model.save_weights` save is noted by itself."""
+        """Notes a checkpoint. fitscope notes those of `model.save` and `model.save_weights` itself."""
         if self._recordings.newest is None:
-            raise WatchError("a training that is recorded", "none so far", "Call it during the training")
+            raise WatchError("a recorded training", "none so far", "Call it during the training")
         self._recordings.newest.saved(path)
 
     # ---- TF1 sessions and legacy Keras ---------------------------------------------------------------------
@@ -221,30 +212,32 @@ class Scope(Hooks):
     def session(
         self, sess: tf.compat.v1.Session, **named: Unpack[Named]
     ) -> AbstractContextManager[tf.compat.v1.Session]:
-        """Records what a `tf.compat.v1.Session` runs, for the length of a `with` block.
+        """Records the runs of a `tf.compat.v1.Session` inside a `with` block.
 
         Args:
             sess: The session whose `run()` you call.
-            **named: Parts of the graph, by tensor or name, where the graph alone does not tell: `loss=`, `predictions=`, `targets=`,
-                `inputs=`; `train_op=`, the operation that runs a training step; `grads_and_vars=`, the gradients that it applies.
+            **named: Tensors of the graph, by tensor or name, if fitscope cannot find them: `loss=`, `predictions=`, `targets=`,
+                `inputs=`, `train_op=` (the operation of a training step), `grads_and_vars=` (the gradients that it applies).
         """
+        known = checked(named)  # before TensorFlow is imported
         from fitscope.capture.sessions.session import session
 
-        return session(self._recordings, sess, checked(named))
+        return session(self._recordings, sess, known)
 
     def hook(self, **named: Unpack[Named]) -> tf.compat.v1.train.SessionRunHook:
-        """The same as a `SessionRunHook`, for `MonitoredTrainingSession(hooks=[scope.hook()])` and its like."""
+        """Returns a `SessionRunHook`, for `MonitoredTrainingSession(hooks=[scope.hook()])`. Its arguments are those of `session`."""
+        known = checked(named)
         from fitscope.capture.sessions.hook import CaptureHook
 
-        return CaptureHook(self._recordings, checked(named))
+        return CaptureHook(self._recordings, known)
 
-    def legacy(self) -> Any:
-        """The callback for models of legacy Keras: `model.fit(callbacks=[scope.legacy()])`, with `tf_keras`."""
+    def legacy(self) -> tf_keras.callbacks.Callback:
+        """Returns the callback for models of legacy Keras (`tf_keras`): `model.fit(callbacks=[scope.legacy()])`."""
         from fitscope.capture.sessions.legacy import LegacyCallback
 
         return LegacyCallback(self._recordings)
 
-    # ---- what Keras calls ----------------------------------------------------------------------------------
+    # ---- called by Keras ----------------------------------------------------------------------------------
 
     def set_params(self, params: dict[str, Any]) -> None:
         self._life.params = params or {}
@@ -291,12 +284,8 @@ class Scope(Hooks):
         self._life.end("predict")
 
     def _lets_pass(self, hook: str, error: Exception) -> bool:
-        """A watch that does not fit the model: an error before the first step is worth more than a warning."""
-        return isinstance(error, WatchError) and hook in (
-            "on_train_begin",
-            "on_test_begin",
-            "on_predict_begin",
-        )
+        """Lets a watch that does not fit the model raise before the first step, because an error is clearer than a warning."""
+        return isinstance(error, WatchError) and hook in BEGIN
 
     def _hook_failed(self, error: Exception) -> None:
         self._recordings.failed(error)

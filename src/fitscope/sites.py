@@ -66,7 +66,7 @@ class Site(str):
 
     @classmethod
     def parse(cls, name: str) -> Site:
-        """The site of this name, with the facts that the name shows."""
+        """Parses a name into a site with the facts that the name contains."""
         if isinstance(name, Site):
             return name
         in_pass, rest = _cut(name, PASSES)
@@ -87,7 +87,7 @@ class Site(str):
 
     @classmethod
     def at(cls, place: Place, label: str = "", suffix: str = "") -> Site:
-        """The site of a layer, of a weight by its path, or of what a kind has only one of."""
+        """The site of a layer, of a weight by its path, or of a kind without layers."""
         kind, path = place
         layer, _, weight = path.rpartition("/") if kind in OF_WEIGHTS else (path, "", "")
         return cls(kind, layer, weight, label, suffix)
@@ -104,26 +104,26 @@ class Site(str):
 
     @property
     def place(self) -> Place:
-        """What a watch or a tap looks it up by: all its calls and outputs are one place."""
+        """The key for watches and taps: all calls and outputs of a layer are one place."""
         path = self.label if self.base == "taps" else "/".join(filter(None, (self.layer, self.weight)))
         return self.base, path
 
     def within(self, in_pass: str) -> Site:
-        """The same site, seen in a pass."""
+        """The same site in a pass."""
         return self if in_pass == self.in_pass else self.but(in_pass=in_pass)
 
     def activity(self) -> Site:
-        """The site of how active the units were here."""
+        """The site for the activity of the units here."""
         return self.but(base="activity", batched=False)
 
     def beside(self, kind: str, label: str) -> Site:
-        """A site of another kind that is derived from this input, target or prediction."""
+        """A site of another kind, derived from this input, target or prediction."""
         return Site(
             kind, label="/".join(filter(None, (label, self.label))), suffix=self.suffix, in_pass=self.in_pass
         )
 
     def change(self) -> Site:
-        """The site of what moved here since the batch before."""
+        """The site for the change since the previous batch."""
         return self.but(moved=True)
 
     def but(self, **facts: Any) -> Site:
@@ -137,19 +137,19 @@ class Site(str):
 
 
 def _cut(name: str, heads: tuple[str, ...]) -> tuple[str, str]:
-    """The first part of a name if it is one of these, and the rest."""
+    """Splits a name into its first part, if it is one of these, and the rest."""
     head, slash, rest = name.partition("/")
     return (head, rest) if slash and head in heads else ("", name)
 
 
 def _without_suffix(path: str) -> tuple[str, str]:
-    """A path, and where it ends in `#2` or `[0]`, that end."""
+    """Splits a path into its stem and its suffix `#2` or `[0]`, if any."""
     at = min((i for i in (path.find("#"), path.find("[")) if i > 0), default=len(path))
     return path[:at], path[at:]
 
 
 def pass_of(name: str) -> str | None:
-    """The pass that a site of this name belongs to; None for one of the training."""
+    """The pass of a site name; None for a training site."""
     return _cut(name, PASSES)[0] or None
 
 

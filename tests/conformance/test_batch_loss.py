@@ -5,11 +5,15 @@ The reference is the same training in NumPy, in float64.
 
 from __future__ import annotations
 
+import time
+
 import keras
 import numpy as np
 import pytest
 
 import fitscope as fs
+from complete import captured
+from fitscope.plan.budget import Budget
 
 BACKEND = keras.backend.backend()
 RATE, BATCH = 0.01, 8
@@ -200,3 +204,29 @@ def test_nan_is_seen_at_its_step(tmp_path):
     assert frame["value"][71:].isna().all()
     assert np.isinf(frame["error"][71:]).all(), "of what comes after it nothing is known"
     assert (frame["count"][71:] == 0).all()
+
+
+def test_the_next_steps_are_captured_after_a_spike(tmp_path, monkeypatch):
+    monkeypatch.setattr(Budget, "_decide", lambda self, step: None)  # so that only what happens is decided
+    scope = fs.Scope(tmp_path)
+
+    class Waits(keras.callbacks.Callback):
+        """Lets the writer see the spike before the training goes on."""
+
+        def on_train_batch_end(self, batch, logs=None):
+            budget = scope._recordings.newest.recorder.costs.budget
+            if batch == 50:
+                budget.cost = 0.0
+                budget._set(150, 50)
+            for _ in range(500 if batch == 234 else 0):
+                time.sleep(0.02)
+                if budget._odd is not None:
+                    break
+
+    x, y = data(400, odd=234)
+    model().fit(x, y, callbacks=[scope, Waits()], **FIT)
+    run = fs.open(scope.path)
+    closer = run.overhead["budget"]["closer"][0]
+    assert closer == {"step": 234, "from": 235, "to": 255}
+    assert [step for step in captured(run) if 150 < step < 255] == list(range(235, 255))
+    assert run.frame("loss").index.tolist() == list(range(400))

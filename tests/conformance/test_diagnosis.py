@@ -112,7 +112,7 @@ def test_a_finding_can_stop_the_training(tmp_path: Path) -> None:
     class Slow(keras.callbacks.Callback):
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             if self.model.optimizer.iterations == 3:
-                scope._recordings.newest.recorder._diagnosis.stop()
+                scope._recordings.newest.recorder.output.diagnosis.stop()
 
     x, y = data()
     scope = fs.Scope(tmp_path / "runs", every=1, on_finding="stop")

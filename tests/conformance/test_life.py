@@ -28,7 +28,8 @@ def test_fit_again_goes_on_in_the_same_run_and_compiles_nothing_again(small, xy,
     for n in range(3):
         model.fit(x, y, callbacks=[scope], **FIT)
         assert len(fs.runs(tmp_path)) == 1
-        assert fs.open(tmp_path).overhead["first_call_seconds"] == [] or n == 0
+        compiled = fs.open(tmp_path).overhead["first_call_seconds"]
+        assert (compiled == []) == (n > 0)
     tools.same(twin, model)
     run = fs.open(tmp_path)
     assert [attempt["start_step"] for attempt in run.attempts] == [0, 3, 6]
@@ -99,6 +100,8 @@ def test_the_newest_batch(small, xy, tmp_path):
     ]  # fmt: skip
     assert float(batch["loss"]) == run.series("loss").loc[2]
     assert "activations/first" in repr(batch)
+    assert batch._ipython_key_completions_() == list(batch)
+    assert f"{scope.path}, captured up to step 2" in repr(scope)
     with pytest.raises(fs.WatchError, match="Did you mean 'activations/first'"):
         batch["activations/frist"]
 

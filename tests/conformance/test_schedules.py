@@ -39,14 +39,14 @@ def test_schedules(small, xy, tmp_path, tools, known):
     watch = [fs.loss(), fs.inputs(keep="both")]
     # Without a known length only what is due by epoch: Keras's own count of steps is off then on TensorFlow.
     expected = {name: value for name, value in EXPECTED.items() if known or "epoch" in str(value[0])}
-    assert len(expected) == 8 if known else 5
+    assert len(expected) == (8 if known else 5)
     scopes = {name: fs.Scope(tmp_path / name, watch, every) for name, (every, _) in expected.items()}
     model.fit(*data, callbacks=list(scopes.values()), **settings)
     tools.same(twin, model)
     for name, (_, steps) in expected.items():
         run = fs.open(tmp_path / name)
         assert run.status == "complete"
-        frame = run.frame("loss")
+        frame = run.frame("loss").loc[captured(run)]
         assert [3 * epoch + batch for epoch, batch in zip(frame.epoch, frame.batch, strict=True)] == steps, (
             name
         )

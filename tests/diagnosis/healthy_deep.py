@@ -187,10 +187,10 @@ def small_transformer() -> Training:
 
 @healthy("attention")
 def transformer_norm_last_with_warmup() -> Training:
-    rate = schedules.PolynomialDecay(1e-4, decay_steps=40, end_learning_rate=3e-3)
+    rate = schedules.PolynomialDecay(1e-4, decay_steps=40, end_learning_rate=1e-3)
     model = transformer(blocks=2, norm_first=False)
     model.compile(optimizers.AdamW(rate, weight_decay=0.01), SPARSE, metrics=["accuracy"])
-    return Training(model, **tokens(480, seed=261).parts(), epochs=4)
+    return Training(model, **tokens(480, seed=261).parts(), epochs=3)
 
 
 @healthy("attention")

@@ -50,7 +50,7 @@ def rmsprop_regression() -> Training:
 def adagrad_classifier() -> Training:
     model = mlp(8, 3)
     model.compile(optimizers.Adagrad(0.05), SPARSE, metrics=["accuracy"])
-    return Training(model, **blobs(seed=205).parts(), epochs=6)
+    return Training(model, **blobs(seed=205).parts(), epochs=4)
 
 
 @healthy("dense")

@@ -69,10 +69,12 @@ def test_the_glossary_points_to_what_exists(word: str, where: str) -> None:
             assert name in known, f"{word}: {name} is not defined in the file before it"
 
 
-def test_every_link_in_the_architecture_is_named_after_its_file() -> None:
+@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
+def test_every_link_to_code_is_named_after_its_file(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
     wrong = {
         text: target
-        for text, target in re.findall(r"\[([^\]]+)\]\(((?:src|tests)/[^)]+)\)", ARCHITECTURE)
+        for text, target in re.findall(r"\[([^\]]+)\]\(((?:src|tests)/[^)]+)\)", text)
         if not target.rstrip("/").endswith(text.rstrip("/")) or not (ROOT / target).exists()
     }
     assert wrong == {}

@@ -146,7 +146,7 @@ def test_short_epochs_are_measured_too(epoch, extra):
 def test_what_is_compared_with_the_batch_before_costs_two_steps(extra):
     training = Training(Budget(0.02), extra=extra, compares=True).run(40_000)
     assert training.share <= 0.025
-    assert training.budget.cost == pytest.approx(2 * extra / 0.01, rel=0.1) or training.budget.every == 1
+    assert training.budget.cost == pytest.approx(2 * extra / 0.01, rel=0.1)
 
 
 @pytest.mark.parametrize("together", [4, 16, 50])
@@ -253,3 +253,36 @@ def test_an_allowance_is_a_length_of_time(given, means):
 def test_what_is_no_length_of_time_is_refused(given):
     with pytest.raises(fs.WatchError, match="allowance"):
         fs.Scope("runs", allowance=given)
+
+
+def test_the_next_steps_are_captured_where_something_happened():
+    budget = Budget(0.02, 3.0)
+    budget.expect(0, 100_000)
+    training = Training(budget, extra=0.019).run(5_003)
+    assert budget.every >= 100
+    assert budget.schedule.rest(5_003) > 0
+    budget.look_closer(4_990)
+    assert budget.schedule.rest(5_003) == 0
+    training.run(1_000)
+    assert [step for step in training.captured if 5_003 <= step < 5_023] == list(range(5_003, 5_023))
+    assert len([step for step in training.captured if step >= 5_023]) <= 11
+    assert budget.describe()["closer"] == [{"step": 4_990, "from": 5_003, "to": 5_023}]
+
+
+def test_what_happens_all_the_time_keeps_to_the_allowance():
+    budget = Budget(0.02, 3.0)
+    budget.expect(0, 100_000)
+    training = Training(budget, extra=0.019)
+    for _ in range(200):
+        training.run(100)
+        budget.look_closer(training.step)
+    assert training.cost <= 3.0 + 0.025 * training.step * training.plain
+
+
+def test_nothing_is_looked_at_closer_in_a_training_without_room():
+    budget = Budget(0.02)
+    training = Training(budget, extra=1.0).run(2_000)
+    budget.look_closer(1_990)
+    before = len(training.captured)
+    training.run(100)
+    assert len(training.captured) <= before + 1

@@ -14,26 +14,11 @@ from fitscope.errors import RunError
 from fitscope.read.parts import Part
 from fitscope.read.tables import Table
 from fitscope.show.data import payload
-from fitscope.show.data.gather import Gathered
-from fitscope.show.data.matrix import INF, NAN, VALUE
 from fitscope.show.data.pack import pack, plain_json
 from fitscope.show.data.rows import rows_of
 
 from .conftest import Written, described, steady
-
-NAMES = ("a", "b", "c")
-
-
-def gathered(run: Written) -> Gathered:
-    found = Gathered(fs.open(run.path))
-    found.update()
-    return found
-
-
-def numbers(g: Gathered, measure: str, mode: str = "absolute", **more: Any) -> np.ndarray:
-    matrix = g.matrix(measure, mode, **more)
-    cells = matrix.cells()
-    return np.where(cells.flags & VALUE, matrix.code.decode(cells.high), np.nan)
+from .gathering import NAMES, gathered, numbers
 
 
 def test_rows_follow_the_model_with_what_is_no_layer_around_them() -> None:
@@ -128,181 +113,6 @@ def test_a_layer_that_turns_up_later_gets_its_row(written: Callable[..., Written
     assert g.generation == 1
     assert np.isnan(numbers(g, "activations.rms")[2, :5]).all()
     assert np.isfinite(numbers(g, "activations.rms")[2, 5:]).all()
-
-
-def test_modes_say_by_how_many_doublings(written: Callable[..., Written]) -> None:
-    run = written().add(range(60), steady(NAMES, lambda s, n, v: v * (8 if (s, n) == (40, "b") else 1)))
-    g = gathered(run)
-    change, start, past = (numbers(g, "activations.rms", mode) for mode in ("change", "start", "past"))
-    assert change[1, 40] == pytest.approx(3, abs=0.01)
-    assert change[1, 41] == pytest.approx(-3, abs=0.01)
-    assert start[1, 40] == pytest.approx(3, abs=0.01)
-    assert past[1, 40] > 10
-    assert np.nanmax(np.abs(past[[0, 2]])) < 0.1
-    assert np.isnan(change[:, 0]).all()
-
-
-def test_a_run_is_compared_by_name_and_step(written: Callable[..., Written]) -> None:
-    one = gathered(written(name="one").add(range(0, 40, 2), steady(NAMES, lambda s, n, v: 4 * v)))
-    other = gathered(written(("b", "c", "d"), name="other").add(range(30), steady("bcd")))
-    ratio = numbers(one, "activations.rms", "run", other=other)
-    assert np.isnan(ratio[0]).all(), "the other run has no layer a"
-    assert ratio[1, :15] == pytest.approx(np.full(15, 1.0), abs=0.01), "b is 4 × 1/2 here and 1 there"
-    assert np.isnan(ratio[1, 16:]).all(), "beyond the end of the other run there is nothing to compare with"
-
-
-def compared(one: Gathered, other: Gathered, level: int = 0) -> list[np.ndarray]:
-    matrix = one.matrix("activations.rms", "run", other)
-    cells = matrix.window(level, 0, matrix.columns(level))
-    return [cells.low, cells.high, cells.flags]
-
-
-def test_a_comparison_goes_on_with_the_run_it_is_with(written: Callable[..., Written]) -> None:
-    tensors = steady(NAMES, lambda s, n, v: v * (1 + s % 5))
-    ours, growing = written(name="one").add(range(2000), tensors), written(name="other")
-    one, other = gathered(ours), gathered(growing)
-    told = set()
-    for first, stop in ((0, 0), (0, 90), (90, 91), (91, 100), (100, 1400), (1400, 2000), (2000, 2100)):
-        growing.add(range(first, stop), steady(NAMES, lambda s, n, v: v * (1 + s % 3)))
-        other.update()
-        for level in range(8):
-            now = compared(one, other, level)
-            fresh = compared(gathered(ours), gathered(growing), level)
-            assert all(map(np.array_equal, now, fresh)), (stop, level)
-        assert np.isfinite(numbers(one, "activations.rms", "run", other=other)[1, : min(stop, 2000)]).all()
-        told.add(one.matrix("activations.rms", "run", other).rewritten)
-    assert len(told) == 6, "what the other had not reached is told to have changed, the rest is not touched"
-
-
-def test_a_comparison_sees_that_the_other_run_got_a_row_or_was_rewritten(
-    written: Callable[..., Written],
-) -> None:
-    one = gathered(written(name="one").add(range(20), steady(NAMES)))
-    growing = written(name="other").add(range(20), steady("ab"))
-    other = gathered(growing)
-    assert np.isnan(numbers(one, "activations.rms", "run", other=other)[2]).all()
-    growing.add(range(10, 20), lambda step: {"activations/c": np.full((2, 3), 0.25)})
-    other.update()
-    assert np.isfinite(numbers(one, "activations.rms", "run", other=other)[2, 10:]).all()
-    growing.add([15], lambda step: {"activations/c": np.full((2, 3), 4.0)})
-    other.update()
-    assert numbers(one, "activations.rms", "run", other=other)[2, 15] == pytest.approx(-2, abs=0.01)
-
-
-@pytest.mark.parametrize("mode", ["past", "change", "start", "run"])
-def test_a_mode_says_that_it_was_rewritten(written: Callable[..., Written], mode: str) -> None:
-    run = written(name="one").add(range(20), steady(NAMES))
-    g, other = gathered(run), gathered(written(name="other").add(range(30), steady(NAMES)))
-    before = g.matrix("activations.rms", mode, other).rewritten
-    run.add(range(20, 22), steady(NAMES))
-    g.update()
-    assert g.matrix("activations.rms", mode, other).rewritten == before
-    for times in (1, 2):
-        run.add([7], lambda step: {"activations/b": np.full((2, 3), np.nan)})
-        g.update()
-        matrix = g.matrix("activations.rms", mode, other)
-        assert matrix.rewritten > before, times
-        assert matrix.cells().flags[1, 7] & NAN
-        before = matrix.rewritten
-
-
-def test_the_first_nan_is_named_with_its_layer_and_exact_step(written: Callable[..., Written]) -> None:
-    def broken(step: int) -> dict[str, Any]:
-        found = steady(NAMES)(step)
-        if step >= 33:
-            found["gradients/c"] = np.full((2, 3), np.inf)
-            for name in "bc":
-                found[f"activations/{name}"][0, 0] = np.nan
-        return found
-
-    g = gathered(written().add(range(60), broken))
-    worst = g.findings[0]
-    assert (worst.severity, worst.row, worst.step, worst.site) == ("error", "b", 33, "activations/b")
-    assert "NaN born here · b" in worst.title
-    assert "1 of 6 values" in worst.text
-    flags = g.matrix("activations.rms").cells().flags
-    assert np.flatnonzero(flags[1] & NAN)[0] == 33
-    assert np.flatnonzero(g.matrix("gradients.rms").cells().flags[2] & INF)[0] == 33
-    assert payload.births(g) == {"b": {"activations": 33}, "c": {"activations": 33, "gradients": 33}}
-    lane = next(lane for lane in payload.now(g)["lanes"] if lane["name"] == "NaN / Inf")
-    assert lane["spans"] == [(33, 59)]
-
-
-def test_a_gradient_that_breaks_first_is_the_origin_not_a_layer_above(
-    written: Callable[..., Written],
-) -> None:
-    def broken(step: int) -> dict[str, Any]:
-        found = steady(NAMES)(step)
-        if step >= 5:
-            found["gradients/a"] = found["gradients/b"] = np.full((2, 3), np.nan)
-        return found
-
-    assert gathered(written().add(range(9), broken)).findings[0].row == "c", (
-        "the layer that consumes b made its gradient"
-    )
-
-
-def test_findings_get_a_row_a_step_a_measure_a_curve_and_a_lane(written: Callable[..., Written]) -> None:
-    def at(step: int) -> dict[str, Any]:
-        found = steady(NAMES, lambda s, n, v: 0.0 if n == "c" and s >= 20 else v)(step)
-        found["loss"] = 5.0 if step == 50 else 2.0 - step / 70 + 0.01 * (step % 3)
-        return found
-
-    g = gathered(written().add(range(70), at))
-    by_rule = {finding.rule: finding for finding in g.findings}
-    dead = by_rule["dead_relu"]
-    assert (dead.row, dead.step, dead.measure) == ("c", 20, "activations.zeros")
-    assert "100 % of the output of c is zero for every sample since step 20" in dead.text
-    assert dead.cure
-    assert 1 < len(dead.curve) <= 32
-    assert by_rule["loss_spike"].step == 50
-    assert (50, 5.0) in by_rule["loss_spike"].curve, "what stands out is in the small picture"
-    lanes = {lane["name"]: lane["spans"] for lane in payload.now(g)["lanes"]}
-    assert lanes["dead relu"] == [(20, 69)]
-    assert lanes["loss spike"] == [(50, 50)]
-
-
-def test_findings_follow_a_run_that_grows(written: Callable[..., Written]) -> None:
-    def at(step: int) -> dict[str, Any]:
-        found = steady(NAMES)(step)
-        if step >= 30:
-            found["activations/b"][0, 0] = np.nan
-        return found
-
-    run = written().add(range(20), at)
-    g = gathered(run)
-    assert g.findings == []
-    run.add(range(20, 40), at)
-    g.update()
-    assert [(finding.rule, finding.row, finding.step) for finding in g.findings] == [("nonfinite", "b", 30)]
-
-
-def test_findings_that_the_recording_process_noted_are_shown_as_they_are(
-    written: Callable[..., Written],
-) -> None:
-    from fitscope.diagnose import Finding, Findings
-    from fitscope.pipeline.diagnosis import stored
-
-    run = written().add(range(20), steady(NAMES))
-    noted = Findings(
-        [Finding("dead_relu", "warning", "activations/b", "b", 3, 9, "It is dead.")], ("dead_relu",)
-    )
-    run.writer.note(findings=stored(noted, 19))
-    run.writer.flush()
-    g = gathered(run)
-    assert [(finding.rule, finding.row, finding.step, finding.end) for finding in g.findings] == [
-        ("dead_relu", "b", 3, 9)
-    ]
-    assert payload.now(g)["checked"] == "1 rules checked, 1 warning"
-
-
-def test_a_run_in_which_nothing_happens_has_no_findings(written: Callable[..., Written]) -> None:
-    def at(step: int) -> dict[str, Any]:
-        return {**steady(NAMES)(step), "loss": 2.0 - step / 80}
-
-    g = gathered(written().add(range(80), at))
-    assert g.findings == []
-    assert "26 rules checked, nothing found" in payload.now(g)["checked"]
 
 
 def test_a_moment_has_the_exact_numbers_now_and_before(written: Callable[..., Written]) -> None:
@@ -407,7 +217,7 @@ def test_what_is_kept_is_bounded_and_comes_back_when_asked_for(
     asked = [(m.key, mode) for m in g.measures for mode in ("absolute", "past", "change")]
     first = {question: numbers(g, *question) for question in asked}
     assert len(g._modes) <= 1
-    assert len(g._filled) <= 3, "what is always kept, and the one asked for last"
+    assert len(g._filled) <= 3, "what the facts need, and the one asked for last"
     for question in asked:
         assert np.array_equal(numbers(g, *question), first[question], equal_nan=True), question
 

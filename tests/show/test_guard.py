@@ -206,7 +206,10 @@ def test_a_link_inside_a_run_is_not_followed(known: TestClient, tmp_path: Path, 
     inside.rename(tmp_path / "elsewhere")
     inside.symlink_to(tmp_path / "elsewhere")
     answer = known.get("/api/head", params={"run": "first"})
-    assert answer.status_code == 404 or answer.json()["rows"] == []
+    if part == "run.json":
+        assert answer.status_code == 404  # then it is no run
+    else:
+        assert answer.json()["rows"] == []
 
 
 def test_the_place_itself_may_be_a_link(known: TestClient, tmp_path: Path) -> None:
@@ -216,13 +219,17 @@ def test_the_place_itself_may_be_a_link(known: TestClient, tmp_path: Path) -> No
         assert other.get("/api/head", params={"run": "first"}).json()["rows"]
 
 
-@pytest.mark.parametrize(
-    "query",
-    ["step=x", "step=1e9", "columns=nan", "from=x&to=1", "level=-", f"step={'9' * 400}", "from=1e400&to=2"],
-)
+@pytest.mark.parametrize("query", ["step=x", "step=1e9", "columns=nan", "from=x&to=1", "level=-"])
 def test_a_bad_question_is_no_server_error(known: TestClient, query: str) -> None:
     answer = known.get(f"/api/matrix?measure=activations.rms&{query}")
-    assert answer.status_code in (200, 400, 404)
+    assert answer.status_code == 400
+    safe(answer)
+
+
+@pytest.mark.parametrize("query", [f"step={'9' * 400}", "from=1e400&to=2", "level=99&first=7"])
+def test_a_question_beyond_all_bounds_gets_what_there_is(known: TestClient, query: str) -> None:
+    answer = known.get(f"/api/matrix?measure=activations.rms&{query}")
+    assert answer.status_code == 200
     safe(answer)
 
 
@@ -233,13 +240,12 @@ def test_a_bad_question_is_no_server_error(known: TestClient, query: str) -> Non
         "measure=activations.rms&mode=odd",
         "measure=activations.rms&mode=run",
         "",
-        "measure=activations.rms&level=99&first=7",
     ],
 )
 def test_an_unknown_question_is_answered_in_words(known: TestClient, query: str) -> None:
     answer = known.get(f"/api/matrix?{query}")
-    assert answer.status_code in (200, 404)
-    assert answer.status_code == 200 or "Expected" in answer.json()["problem"]
+    assert answer.status_code == 404
+    assert "Expected" in answer.json()["problem"]
 
 
 def test_every_answer_is_guarded_and_typed(known: TestClient) -> None:

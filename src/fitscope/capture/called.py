@@ -1,4 +1,4 @@
-"""How `fit` was called, read from its frame when it tells the callbacks that it begins."""
+"""Reads the arguments of `fit` from its frame when the training begins."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 
 def fit_facts(frame: FrameType | None, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """What is known of the data and the length of this training; a fact that is not known is absent. Never raises.
+    """The known facts about the data and the length of this training; unknown facts are absent. Never raises.
 
-    "batch_size", "steps_per_epoch", "epochs", "shuffle" (True, False or "batch"; absent where the data decide for
-    themselves), "samples", "class_weight", "sample_weight", "validation".
+    "batch_size", "steps_per_epoch", "epochs", "shuffle" (True, False or "batch"; absent if the data decides),
+    "samples", "class_weight", "sample_weight", "validation".
     """
     found: dict[str, Any] = {
         "steps_per_epoch": (params or {}).get("steps"),

@@ -36,7 +36,7 @@ FUNCTIONS = {"train": "train", "evaluate": "test", "predict": "predict"}
 
 
 class Life:
-    """What one scope watches under Keras, from its beginning to its end."""
+    """The trainings and passes of one scope under Keras, from beginning to end."""
 
     def __init__(self, recordings: Recordings) -> None:
         self.model: Any = None
@@ -59,7 +59,7 @@ class Life:
 
     @property
     def _batches(self) -> int | None:
-        """Of an epoch, where Keras knows."""
+        """The number of batches in an epoch, if Keras knows it."""
         return self.params.get("steps")
 
     # ---- reported by the hooks -----------------------------------------------------------------------------
@@ -89,7 +89,7 @@ class Life:
             self._recording.epoch_end(logs)
 
     def test_begin(self, hook: FrameType | None) -> None:
-        """`evaluate` begins, or the validation of `fit`: the callback list that began the training reports that one."""
+        """Begins `evaluate`, or the validation of `fit`: that one is reported by the callback list that began the training."""
         if self.loop is not None:
             self._begin_pass("validation", self._batches)
         elif self._doing == "train" and _owner_in(hook) is self._owner():
@@ -115,7 +115,7 @@ class Life:
             self._recording.end_pass()
 
     def end(self, doing: str) -> None:
-        """`fit`, `evaluate` or `predict` is over; a validation is none of them."""
+        """Ends `fit`, `evaluate` or `predict`; a validation is none of these."""
         if self._doing == doing:
             self._doing = ""
             if self._recording is not None:
@@ -124,7 +124,7 @@ class Life:
     # ---- custom loops --------------------------------------------------------------------------------------
 
     def attach(self, model: Any, optimizer: Any) -> None:
-        """A custom loop that trains this model is about to begin."""
+        """Begins a custom loop that trains this model."""
         adapter = _adapter()
         self.leave(None)
         self.model, self.params, self._fit, self._sizes = model, {}, {}, None
@@ -134,8 +134,19 @@ class Life:
             model, adapter, lambda: self._begin(adapter, None, before, optimizers), self._recordings.failed
         )
 
+    def loop_epoch_end(self) -> None:
+        """An epoch of a custom loop, or of a session, is over."""
+        loop = self.loop or getattr(self._recordings.newest, "loop", None)
+        if loop is None:
+            raise WatchError(
+                "a custom loop",
+                "none",
+                "fit() ends its epochs itself; start a loop with scope.attach(model)",
+            )
+        loop.epoch_end()
+
     def leave(self, error: BaseException | None) -> None:
-        """Ends what is being recorded. A loop that was left without an error is complete: nobody else could report it."""
+        """Ends the recording. A loop that ended without an error is complete, because nothing else reports its end."""
         loop, self.loop = self.loop, None
         if loop is not None:
             loop.close()
@@ -150,7 +161,7 @@ class Life:
     # ---- how it begins -------------------------------------------------------------------------------------
 
     def _start(self, doing: str, hook: FrameType | None) -> None:
-        """A training, an evaluation or a prediction begins."""
+        """Begins a training, an evaluation or a prediction."""
         if self.loop is not None:
             raise WatchError(
                 "a scope that does one thing at a time",
@@ -178,7 +189,7 @@ class Life:
             self._begin(adapter, owner, before)
 
     def _notice(self, hook: FrameType | None, callbacks: Any) -> None:
-        """Has us told what is raised where Keras called this hook of the callback list: in `fit`, `evaluate` or `predict`."""
+        """Notes exceptions where Keras called this hook: in `fit`, `evaluate` or `predict`."""
         frame = outside(hook)
         if frame is None:
             return
@@ -197,7 +208,7 @@ class Life:
             self._recording.begin_pass(name, batches)
 
     def _wait(self, adapter: Adapter, doing: str, owner: Any, before: Recording | None) -> None:
-        """Begins in the first step, which is what builds this model."""
+        """Begins in the first step, which builds this model."""
         owner_alive = self._owner
 
         def begin(failure: BaseException | None) -> None:
@@ -226,7 +237,7 @@ class Life:
     def _begin(
         self, adapter: Adapter, owner: Any, before: Recording | None, optimizers: tuple[Any, ...] = ()
     ) -> Recording | None:
-        """The recording of what begins now. What does not fit the model is an error, before the first step."""
+        """Creates the recording. A watch that does not fit the model is an error before the first step."""
         recordings, settings = self._recordings, self._recordings.settings
         anatomy = Anatomy.of(self.model, optimizers)
         after = before if before is not None and before.model is anatomy.model else None
@@ -252,7 +263,9 @@ class Life:
             _stopping(anatomy.model),
         )
         if self._sizes is not None:
-            recorder.batch_ends = BatchEnds(logged_loss(anatomy.model, self._sizes))
+            recorder.output.batch_ends = BatchEnds(
+                logged_loss(anatomy.model, self._sizes), recorder.look_closer
+            )
         in_step = settings.reduce == "step" or (settings.reduce == "auto" and adapter.on_accelerator())
         recording = recordings.newest = Recording(
             plan, adapter, recorder, in_step=in_step, identity=settings.identity, after=after

@@ -1,7 +1,7 @@
-"""What is known, when `fit` begins, about the loss that Keras will log at the end of each batch (see `pipeline/batch_loss`).
+"""The facts, known when `fit` begins, about the loss that Keras will log at the end of each batch (see `pipeline/batch_loss`).
 
-Looks only at what lies there: the data adapter in `fit`'s frame says how many samples a batch has, the class of the model whether
-its training step is the one of Keras. Where something is not known, less is promised.
+It only reads existing objects: the data adapter in the frame of `fit` knows the batch size, and the class of the model shows
+whether its training step is Keras's. If a fact is unknown, the error bounds are wider.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _DECIDES = (
 
 
 def logged_loss(model: Any, sizes: Sizes) -> BatchLoss:
-    """What derives the loss of every batch of a training of this model."""
+    """The object that derives the loss of every batch of a training of this model."""
     return BatchLoss(custom=_custom(model), unit=_unit(model), sizes=sizes)
 
 
 def sizes_in(frame: FrameType | None) -> Sizes:
-    """The sizes of the batches that `fit` is about to walk over, by its frame."""
+    """The sizes of the batches of the coming `fit`, from its frame."""
     iterator = iterator_in(frame) if frame is not None else None
     data = getattr(iterator, "data_adapter", None)
     try:

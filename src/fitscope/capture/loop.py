@@ -1,8 +1,8 @@
-"""Hand-written training loops: the same recording, told of its steps by the loop itself.
+"""Custom training loops: the same recording, with steps reported by the loop itself.
 
-Inside `with scope.attach(model):` the model's `train_on_batch`, `test_on_batch` and `predict_on_batch` are steps of the recording, and
-so is every call of a function under `@scope.step`. Nobody tells where an epoch ends but the loop: `scope.epoch_end()`. An
-`evaluate` that is given the scope is the loop's validation.
+Inside `with scope.attach(model):`, the model's `train_on_batch`, `test_on_batch` and `predict_on_batch` are steps of the
+recording, and so is every call of a function under `@scope.step`. Only the loop knows where an epoch ends: it calls
+`scope.epoch_end()`. An `evaluate` with the scope is the loop's validation.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ON_BATCH = {
 
 
 class Loop:
-    """A training loop that somebody wrote, and where it is."""
+    """A custom training loop and its position."""
 
     def __init__(
         self, model: Any, adapter: Adapter, begin: Callable[[], Recording | None], tell: Tell
@@ -49,11 +49,11 @@ class Loop:
             self._undo.enter_context(patched(model, name, self._on_batch(*how)))
 
     def close(self) -> None:
-        """Takes off the model what was put on it."""
+        """Removes the patches from the model."""
         self._undo.close()
 
     def epoch_end(self) -> None:
-        """The epoch of the loop is over."""
+        """Ends an epoch of the loop."""
         self._leave_pass()
         self.epoch += 1
         self._batch = 0
@@ -62,7 +62,7 @@ class Loop:
             self.recording.epoch(self.epoch, None)
 
     def step(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Runs one step of the user's own."""
+        """Runs one custom step."""
         with shield(self._tell):
             self._leave_pass()
         batch, self._batch = self._batch, self._batch + 1
@@ -81,11 +81,11 @@ class Loop:
 
     @property
     def _built(self) -> bool:
-        """Whether the model has all its weights now; on JAX a layer that is never called may stay without."""
+        """Whether the model has all its weights; on JAX a layer that is never called may have none."""
         return (self.model.built or not unbuilt(self.model)) and not self._adapter.unbuilt(self.model)
 
     def _build(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> str | None:
-        """Why the model cannot be built before the first step, if it is not."""
+        """The reason why the model cannot be built before the first step, if any."""
         try:
             if self._built:
                 return None
@@ -127,7 +127,7 @@ class Loop:
         return patch
 
     def _before(self, phase: str, name: str) -> None:
-        """A step of one of the model's own methods is about to run."""
+        """Prepares a step of one of the model's own methods."""
         if name != self._pass:
             self._leave_pass()
         if name:
@@ -168,7 +168,7 @@ class Loop:
 
 
 class Attached(Protocol):
-    """Whoever knows which loop runs now: a `Life`."""
+    """The object that knows the current loop: a `Life`."""
 
     loop: Loop | None
 
@@ -176,7 +176,7 @@ class Attached(Protocol):
 
 
 def recorded_step(life: Attached, function: Any, model: Any, optimizer: Any) -> Callable[..., Any]:
-    """The user's function as a step of the loop that runs when it is called; of one on this model, if there is one."""
+    """The user's function as a step of the current loop, or of a loop on this model."""
     if not callable(function):
         raise WatchError(
             "a function", repr(function), "Put @scope.step above the function that does one step"

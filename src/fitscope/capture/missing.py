@@ -1,8 +1,8 @@
-"""Names what was wanted of a step and did not come, each site once, with its pass and its reason.
+"""Lists the wanted sites of a step that have no value, each once, with its pass and its reason.
 
-A site that a tap met and could not hand out has the reason that the adapter gives. A place that no tap met has one by its kind. What could
-not be looked at, because the step could not be run with taps, has the error as its reason. So `run.unseen` and what was
-recorded together are all that the watches asked for.
+A site that a tap met but could not return has the adapter's reason. A place that no tap met has a reason by its kind. If the step
+could not run with taps, the error is the reason. So `run.unseen` and the recorded sites together are everything that the watches
+asked for.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WHY = {
     "weight_gradients": "no optimizer of the model is given a gradient of it in this step",
     "updates": "no optimizer of the model moves it where fitscope could see it",
     "loss": "the step computes no loss that can be seen from outside",
-    "sample_loss": "the step does not compute its loss by `compute_loss`, so its samples have none of their own",
+    "sample_loss": "the step does not compute its loss by `compute_loss`, so there is no loss per sample",
     "inputs": "the step has no inputs that fitscope could tell from its other arguments",
     "targets": "the step is given no targets that fitscope could tell from its other arguments",
     "predictions": "the step does not call the model itself",
@@ -32,7 +32,7 @@ WHY = {
 
 
 class Missing:
-    """What is missing in one recording."""
+    """The missing sites of one recording."""
 
     def __init__(self, plan: Plan, recorder: Recorder) -> None:
         self._plan = plan
@@ -41,7 +41,7 @@ class Missing:
         self._heard: set[str] = set()
 
     def of(self, harvest: Harvest, watches: Watches, in_pass: str) -> None:
-        """Hears what a step could not show, and looks for what it has not even met, once for each set of watches."""
+        """Takes the failures of a step, and finds the places that it did not reach, once for each set of watches."""
         for site, why in harvest.failed.items():
             self._name(site, watches, in_pass, why)
         for text in harvest.noted:
@@ -63,7 +63,7 @@ class Missing:
                         self._recorder.failed(f"loss: {WHY['loss']}")
 
     def all(self, watches: Watches, in_pass: str, why: str) -> None:
-        """Nothing of what these watches want could be seen."""
+        """Marks everything that these watches want as missing."""
         for place in self._wanted(watches, in_pass):
             self._name(Site.at(place), watches, in_pass, why)
 
@@ -73,7 +73,7 @@ class Missing:
         return [p for p in self._plan.wants(watches, in_pass) if p not in BESIDE and p[0] not in by_name]
 
     def _name(self, site: Site, watches: Watches, in_pass: str, why: str) -> None:
-        """Names a site as the watches would: by itself, for what moved there, or both."""
+        """Lists a site under the names that the watches use: itself, its change, or both."""
         want = self._plan.wants(watches, in_pass).at(site.place)
         if site.place == SAMPLE_LOSS:
             site = Site.at(SAMPLE_LOSS)  # and not one of the parts it is made of

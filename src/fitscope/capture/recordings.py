@@ -29,7 +29,7 @@ from fitscope.watch import Watch
 
 
 class AnyRecording(Protocol):
-    """What is common to the recordings of Keras, sessions and legacy Keras."""
+    """The common interface of the recordings of Keras, sessions and legacy Keras."""
 
     model: Any  #: or the graph
     recorder: Recorder
@@ -79,26 +79,33 @@ class Recordings:
 
     @property
     def path(self) -> str | None:
-        """Where the newest run is; None before its first captured step."""
+        """The path of the newest run; None before its first captured step."""
         writer = self.newest.recorder.writer if self.newest is not None else None
         return writer.path if writer is not None else None
+
+    def facts(self) -> dict[str, str]:
+        """What the scope is set to do, and what it has done, in words."""
+        step = getattr(self.newest, "last_step", None)
+        so_far = "" if step is None else f", captured up to step {step:,}"
+        newest = "none yet" if self.path is None else f"{self.path}{so_far}"
+        return {**self.settings.words(), "newest run": newest}
 
     # ---- how a recording begins ----------------------------------------------------------------------------
 
     def of(self, model: Any) -> AnyRecording | None:
-        """The newest recording, if it is of this model or graph: a new one continues it."""
+        """The newest recording, if it belongs to this model or graph, so that a new one continues it."""
         newest: AnyRecording | None = self.newest
         return newest if newest is not None and newest.model is model else None
 
     def plan(
         self, anatomy: Anatomy, watches: tuple[Watch, ...], before: AnyRecording | None
     ) -> tuple[Plan, Budget | None]:
-        """What to capture, and the budget that decides how often, if one does. A watch that does not fit the model is an error."""
+        """The plan, and the budget that decides how often to capture, if any. A watch that does not fit the model is an error."""
         every, budget = self._pace(before)
         return resolve(watches, anatomy, every, self.settings.on), budget
 
     def _pace(self, before: AnyRecording | None) -> tuple[Schedule, Budget | None]:
-        """When to capture. A budget keeps what it measured in the recording before."""
+        """The schedule. A budget keeps its measurements from the previous recording."""
         settings = self.settings
         if settings.every is not None:
             return settings.every, None
@@ -118,10 +125,7 @@ class Recordings:
         samples: Callable[[Callable[[str, str], None]], SampleLosses] | None = None,
         stop: Callable[[], None] = lambda: None,
     ) -> Recorder:
-        """The way from captures to a run: the newest one where it goes on from this step, the one that was named, or a new one.
-
-        `stop` ends the training, if a finding is to.
-        """
+        """The recorder that writes to a run: the newest run if it continues from this step, the named run, or a new one."""
         settings = self.settings
 
         def open_run(step: int) -> RunWriter:
@@ -157,7 +161,7 @@ class Recordings:
         return recorder
 
     def failed(self, error: Exception) -> None:
-        """Keeps an error of fitscope in the run, if there is one, and reports it."""
+        """Stores an error of fitscope in the run, if there is one, and reports it."""
         if self.newest is None:
             warn(f"fitscope records nothing of this training. {described(error)}")
             return
@@ -166,6 +170,6 @@ class Recordings:
 
 
 def _new_name() -> str:
-    """A name that nobody else takes, and that sorts after those given before."""
+    """A unique name that sorts after earlier ones."""
     now = datetime.now()
     return f"{now:%Y%m%d-%H%M%S}-{now.microsecond // 1000:03}-{secrets.token_hex(1)}"

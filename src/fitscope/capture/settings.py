@@ -1,6 +1,6 @@
-"""The settings of a scope, checked and frozen when the scope is made.
+"""The settings of a scope, checked and frozen when the scope is created.
 
-A wrong setting is an error in the line that made the scope, not in the first step of a training. Everything after that only reads them.
+A wrong setting raises an error where the scope is created, not in the first step of a training. All later code only reads them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a scope was told."""
+    """The settings of a scope."""
 
     to: str | PathLike[str] | Objects
     watches: tuple[Watch, ...]
@@ -68,7 +68,7 @@ class Settings:
         thresholds: Given,
         **sinks: Any,
     ) -> Settings:
-        """The arguments of `Scope`, or the error that says which one cannot be used."""
+        """Checks the arguments of `Scope`; raises an error that names the wrong one."""
         place(to)
         watches = tuple(replace(each, exact=True) if exact else each for each in several(watch))
         if every is None:
@@ -94,6 +94,17 @@ class Settings:
             on_finding=_action(on_finding),
             thresholds=_limits(thresholds),
         )
+
+    def words(self) -> dict[str, str]:
+        """The settings that people ask about, by name."""
+        budget = f"as often as {100 * (self.budget or 0):.3g} % of the time allows"
+        return {
+            "runs in": place(self.to).describe(),
+            "watches": ", ".join(map(str, self.watches)),
+            "captures": budget if self.every is None else str(self.every),
+            "on": ", ".join(self.on),
+            "identity": self.identity,
+        }
 
 
 def _action(given: Any) -> OnFinding | None:

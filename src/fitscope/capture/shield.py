@@ -1,8 +1,8 @@
 """The door between the training and fitscope: no error of fitscope passes it.
 
-Keras, and a loop that somebody wrote, call fitscope in a few places: the hooks of the callback, the stand-in for a compiled step, the
+Keras and custom loops call fitscope in a few places: the hooks of the callback, the stand-in for a compiled step, the
 taps inside the step, the patched methods of a model, finalizers. Each of them goes through `shield` or `shielded`, so an `Exception`
-raised on our side is handed to `tell` and the training goes on. Three things do pass:
+raised in fitscope goes to `tell`, and the training continues. Three things do pass:
 
 - what is no `Exception`: KeyboardInterrupt, SystemExit;
 - `FitscopeWarning`: it is raised only where the user turned warnings into errors;
@@ -24,7 +24,7 @@ Tell = Callable[[Exception], None]
 
 @contextmanager
 def shield(tell: Tell, *, let: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-    """An error inside the block is told, not raised."""
+    """Reports an error inside the block instead of raising it."""
     try:
         yield
     except FitscopeWarning:
@@ -36,7 +36,7 @@ def shield(tell: Tell, *, let: tuple[type[Exception], ...] = ()) -> Iterator[Non
 
 
 def shielded(tell: Callable[[Any], Tell]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Makes a method of which errors are told, not raised. `tell` finds, for the instance, whom to tell."""
+    """Decorates a method so that its errors are reported instead of raised. `tell` finds the reporter of the instance."""
 
     def decorate(method: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(method)
@@ -54,7 +54,7 @@ def shielded(tell: Callable[[Any], Tell]) -> Callable[[Callable[..., None]], Cal
 
 
 def told(tell: Tell, error: Exception) -> None:
-    """Tells of an error; if telling fails as well, the user still hears of the first one."""
+    """Reports an error; if reporting fails as well, the user still gets the first error."""
     try:
         tell(error)
     except FitscopeWarning:

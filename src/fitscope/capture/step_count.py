@@ -1,8 +1,9 @@
-"""Which step a batch is: counted by the optimizer where it counts, and else by the steps that were announced.
+"""The step number of a batch: from the optimizer if it counts, else from the announced steps.
 
-The optimizer's count is preferred, so that a resumed training goes on where it was. It does not move in a custom step that has no use for
-it; then the announced steps count. They alone would be too many: Keras also announces the step at which a generator ends, and every one
-of several steps in one execution. Loss scaling does not count a batch that overflowed, so a step number is never given twice.
+The optimizer's count comes first, so that a resumed training continues its numbers. It does not change in a custom step that does
+not use it; then the announced steps count. These alone would be too many: Keras also announces the step at which a generator
+ends, and every step of a joint execution. Loss scaling does not count a batch that overflowed, so a step number is never used
+twice.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class StepCount:
 
     @classmethod
     def of(cls, anatomy: Anatomy, adapter: Adapter, before: StepCount | None) -> StepCount:
-        """The count for a model, which goes on from the one of the recording before."""
+        """The count for a model, continued from the previous recording."""
         own = getattr(anatomy.model, "optimizer", None)
         count = cls(adapter, own if own is not None else next(iter(anatomy.optimizers), None))
         if before is None:
@@ -38,14 +39,14 @@ class StepCount:
         return count
 
     def epoch_start(self, batch: int) -> int:
-        """The step at which this epoch's batch 0 stands (or stood, when told in the middle of an epoch)."""
+        """The step of batch 0 of this epoch (also if called in the middle of an epoch)."""
         known = self._iterations()
         moved, self._counted = known != self._counted, known
         announced = 0 if moved or self.next is None else self.next
         return max(known - batch, announced, self._after_captured)
 
     def done(self) -> int:
-        """How many steps were done so far: the step whose weights are the ones there are now."""
+        """The number of steps so far: the step that starts from the current weights."""
         known = self._iterations()
         if known == self._counted and self.next is not None:  # the optimizer does not count
             return self.next
@@ -56,7 +57,7 @@ class StepCount:
         return 0 if self.captured is None else self.captured + 1
 
     def _iterations(self) -> int:
-        """The steps done by the optimizer's count; the count before where a stateless loop carries its state elsewhere."""
+        """The steps by the optimizer's count; the previous count if a stateless loop carries its state elsewhere."""
         try:
             counted = self._adapter.iterations(self._optimizer) if self._optimizer is not None else 0
             return self._offset + counted

@@ -1,7 +1,7 @@
-"""One training being recorded, from its first step until it ends.
+"""One recorded training, from its first step to its end.
 
-A recording owns what belongs to one `fit`: the plan, the tapped steps, and where in the training it is. It is made by `Scope`, told of
-every step before it runs, and hands what the steps show to its `Recorder`.
+A recording owns everything of one `fit`: the plan, the tapped steps, and the position in the training. `Life` creates it and
+announces every step before it runs. The recording passes the tensors of the steps to its `Recorder`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _kept = shielded(lambda recording: recording.recorder.failed)
 
 
 class Recording:
-    """One training being recorded."""
+    """One recorded training."""
 
     def __init__(
         self,
@@ -65,8 +65,8 @@ class Recording:
         recorder.costs.first_calls = lambda: self._steps.first_calls[known:]
         proven = len(self._steps.proofs)
         recorder.costs.proofs = lambda: self._steps.proofs[proven:]
-        recorder.leaving = self._leave
-        self._ends = recorder.batch_ends.waiting if recorder.batch_ends is not None else None
+        recorder.leaving, recorder.hurry = self._leave, self._hurry
+        self._ends = recorder.output.batch_ends.waiting if recorder.output.batch_ends is not None else None
         self._identity = identity
         self._undo, self._noticing = ExitStack(), ExitStack()
         self._stand_in: StandIn | None = None
@@ -82,24 +82,24 @@ class Recording:
 
     @property
     def batch(self) -> Batch | None:
-        """The newest captured batch, and below it the newest of every other pass."""
+        """The newest captured batch, with the newest batch of every other pass."""
         newest = list(reversed(self.batches.values()))
         if not newest:
             return None
         values = ChainMap(*(shown.values(self.adapter) for _, shown in newest))
         return Batch(newest[0][0], values, self.adapter)
 
-    # ---- told by the training ----------------------------------------------------------------------------
+    # ---- reported by the training ----------------------------------------------------------------------------
 
     @_kept
     def epoch(self, epoch: int, batches: int | None, epochs: int | None = None) -> None:
-        """An epoch begins, the last of which is number `epochs - 1`."""
+        """Begins an epoch; the last one has the number `epochs - 1`."""
         self._epoch, self._batches, self._quiet = epoch, batches, range(0)
         self._ahead = None if epochs is None or batches is None else (epochs - epoch) * batches
 
     @_kept
     def before_step(self, batch: int, together: int | None = None) -> None:
-        """A step (or several together in one execution) is about to run, beginning with this batch of the epoch."""
+        """Announces a step (or several in one execution), which starts with this batch of the epoch."""
         together = self.model.steps_per_execution if together is None else together
         if batch in self._quiet and batch + together <= self._quiet.stop and not self.recorder.disturbed:
             self._count.next = self._epoch_start + batch + together
@@ -110,7 +110,7 @@ class Recording:
             self._ask("train", turns)
 
     def run_step(self, batch: int, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Runs a step of the user's own, with taps if something of it is due."""
+        """Runs a custom step, with taps if a watch is due."""
         request = None
         with shield(self.recorder.failed):
             turns = self._turns(batch, 1)
@@ -124,7 +124,7 @@ class Recording:
             raise
 
     def _turns(self, batch: int, together: int) -> list[Turn]:
-        """The turns that are about to come; none if nothing more is recorded."""
+        """The coming turns; none if nothing more is recorded."""
         recorder = self.recorder
         self._goes_on()
         recorder.tell()
@@ -135,15 +135,15 @@ class Recording:
         step = self._epoch_start + batch
         self._count.next = step + together
         recorder.costs.steps += together
-        if recorder.batch_ends is not None and recorder.writer is None:
-            recorder.batch_ends.together = together
+        if recorder.output.batch_ends is not None and recorder.writer is None:
+            recorder.output.batch_ends.together = together
             recorder.ready(step)  # a run begins with its first step, captured or not
         if recorder.stopped:
             return []
         return [Turn(step + k, self._epoch, batch + k, self._batches) for k in range(together)]
 
     def batch_end(self, batch: int, logs: Mapping[str, Any] | None) -> None:
-        """A batch is over, and Keras said this of it. Called on any thread, in any order within the epoch."""
+        """Ends a batch, with the logs of Keras. Called on any thread, in any order within the epoch."""
         # Nothing is looked at: it may be a value that is not computed yet. A plain tuple takes a third of the time of an `End`.
         if logs and self._ends is not None and (loss := logs.get("loss")) is not None:
             self._ends.append((self._epoch_start, self._epoch, batch, _now(), loss))
@@ -152,7 +152,7 @@ class Recording:
 
     @_kept
     def epoch_end(self, logs: Mapping[str, Any] | None = None) -> None:
-        """An epoch is over, so the step that might have been its last one was. `logs` is what Keras says of it."""
+        """Ends an epoch, so a step that might have been its last one was. `logs` are those of Keras."""
         self._goes_on()
         self._put_pending()
         if logs and not self.recorder.stopped and self.recorder.ready(self._epoch_start):
@@ -164,7 +164,7 @@ class Recording:
 
     @_kept
     def begin_pass(self, name: str, batches: int | None = None) -> None:
-        """A walk over data begins that does not train."""
+        """Begins a pass that does not train."""
         self._goes_on()
         self._put_pending()  # a validation begins when the last step of its epoch was run
         self._pass, self._pass_step, self._pass_batches = name, self._count.done(), batches
@@ -172,7 +172,7 @@ class Recording:
 
     @_kept
     def before_pass_step(self, batch: int, together: int | None = None) -> None:
-        """A step of the pass is about to run, beginning with this batch of it."""
+        """Announces a step of the pass, which starts with this batch of it."""
         self._goes_on()
         self.recorder.tell()
         if self.recorder.stopped:
@@ -186,12 +186,12 @@ class Recording:
 
     @_kept
     def end_pass(self) -> None:
-        """The pass is over."""
+        """Ends the pass."""
         self._goes_on()
         self._put_pending()
 
     def _ask(self, function: str, turns: list[Turn]) -> None:
-        """Has the next call of the model's compiled function show what is due at these turns."""
+        """Makes the next call of the model's compiled function record what is due at these turns."""
         request = self._request(turns)
         if request is not None:
             self._stand_in = install(self._steps, function, request)
@@ -200,7 +200,7 @@ class Recording:
             self._quiet = range(last.batch + 1, last.batch + 1 + max(self.plan.rest(last.step), 0))
 
     def _request(self, turns: list[Turn], function: object = None) -> Request | None:
-        """What is wanted of these turns, and whether they are to be timed; None if it is neither."""
+        """The request for these turns, and whether to time them; None if neither is needed."""
         recorder = self.recorder
         due = [self.plan.due(turn) for turn in turns]
         timing = None
@@ -224,20 +224,24 @@ class Recording:
             timing=timing,
         )
 
+    def _hurry(self) -> None:
+        """Something may be due sooner than was known. Called on any thread."""
+        self._quiet = range(0)
+
     def _put_pending(self) -> None:
         if self._pending is not None:
             self.recorder.put(*self._pending)
             self._pending = None
 
     def note_saves(self) -> None:
-        """Has the run know of every checkpoint that is saved through the model from now on."""
+        """Notes every checkpoint that is saved through the model from now on."""
         self._undo.close()
         for name in ("save", "save_weights"):
             if hasattr(self.model, name):
                 self._undo.enter_context(patched(self.model, name, self._noting))
 
     def notice_steps(self) -> None:
-        """Has us told what the model's own steps raise, where only they can tell."""
+        """Notes exceptions of the model's own steps, if only the steps see them."""
         self._noticing.close()
         if self.adapter.name in OUTSIDE:
             for name, _ in PHASES.values():
@@ -254,7 +258,7 @@ class Recording:
 
     @_kept
     def saved(self, path: Any) -> None:
-        """A checkpoint of the model was saved."""
+        """Notes a saved checkpoint of the model."""
         self.recorder.checkpoint(str(path), self._count.done(), self._epoch)
 
     def _leave(self) -> None:
@@ -267,13 +271,13 @@ class Recording:
     # ---- what the steps showed -----------------------------------------------------------------------------
 
     def raised(self, error: BaseException) -> None:
-        """A step raised, or something else inside of the training. Whether that ends it remains to be seen."""
+        """Notes an exception in a step or elsewhere in the training, which may or may not end it."""
         self.recorder.raised = Ending.by(error)
         if not isinstance(error, StopIteration) and type(error).__name__ != "OutOfRangeError":
-            self._undo.close()  # more than the end of the data: most likely the end, of which nobody will tell us
+            self._undo.close()  # more than the end of the data: most likely the end of the training, which nothing reports
 
     def _goes_on(self) -> None:
-        """What the newest step raised was not the end."""
+        """Continues the training: the error of the newest step was not its end."""
         if self.recorder.raised is not None:
             self.recorder.raised = None
             self.note_saves()
@@ -308,6 +312,6 @@ class Recording:
                 self._pending = (at, self._shown(wanted, later, turn.in_pass, harvest)) if later else None
 
     def _shown(self, due: Due, watches: Watches, in_pass: str, harvest: Harvest) -> Shown:
-        """What a step showed of what these watches want, and of what the next step is compared with."""
+        """Takes the tensors of a step for these watches, and for the comparison with the next step."""
         wants = self.plan.items(due, watches, in_pass)
         return Shown(harvest.tensors, harvest.sites, wants, in_pass, harvest.failed)

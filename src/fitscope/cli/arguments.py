@@ -9,7 +9,5 @@ import typer
 RunArgument = Annotated[
     str, typer.Argument(metavar="RUN", help="A run, or a directory: the newest run in it.")
 ]
-LayersOption = Annotated[str | None, typer.Option(metavar="GLOB", help="Only the layers whose names match.")]
-WidthOption = Annotated[
-    int | None, typer.Option(min=40, help="Columns to draw in, if not those of the window.")
-]
+LayersOption = Annotated[str | None, typer.Option(metavar="GLOB", help="Only layers whose names match.")]
+WidthOption = Annotated[int | None, typer.Option(min=40, help="Width in characters. Default: the window.")]

@@ -18,7 +18,9 @@ def check(
     run: RunArgument = "runs",
     fail_on: Annotated[
         str,
-        typer.Option(help="The severity from which on the exit code is 1: error, warning, note or never."),
+        typer.Option(
+            help="Exit with 1 for findings of this severity or worse: error, warning, note or never."
+        ),
     ] = "error",
     rules: Annotated[str | None, typer.Option(help="Apply only these rules, separated by commas.")] = None,
     ignore: Annotated[str | None, typer.Option(help="Leave out these rules, separated by commas.")] = None,

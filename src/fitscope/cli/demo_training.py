@@ -1,13 +1,12 @@
 """A small training with two things wrong in it, to have something to look at: `python -m fitscope.cli.demo_training`.
 
-A convolutional network learns to read the digits of a seven-segment display; the pictures are drawn here,
-so nothing is downloaded. Two faults are built in, of the kind that a loss curve does not explain:
+A convolutional network learns to read the digits of a seven-segment display. This module draws the images, so nothing
+is downloaded. It contains two bugs that a loss curve does not explain:
 
-* the layer `side` begins with a large negative bias: its ReLU gives almost nothing but zeros, and so learns
-  almost nothing;
-* one batch of the data was never scaled to 0…1. It comes by once in every epoch.
+* the layer `side` starts with a large negative bias, so its ReLU outputs almost only zeros and learns almost nothing;
+* one batch of the data was never scaled to 0…1. It appears once per epoch.
 
-`fitscope demo` runs this module in a process of its own, because a Keras backend is chosen once per process.
+`fitscope demo` runs this module in a separate process, because Keras chooses its backend once per process.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ from fitscope.scope import Scope
 
 SIZE = 16  #: pixels a side
 BATCH, BATCHES, EPOCHS = 32, 60, 4
-EVERY = 3  #: steps from one look to the next
-UNSCALED = 39  #: the batch that was never scaled; a multiple of EVERY, as BATCHES is
+EVERY = 3  #: steps between two captures
+UNSCALED = 39  #: the unscaled batch; a multiple of EVERY, like BATCHES
 
-#: The segments that are lit, by digit: top, top left, top right, middle, bottom left, bottom right, bottom.
+#: The lit segments of each digit: top, top left, top right, middle, bottom left, bottom right, bottom.
 LIT = (
     "1110111",
     "0010010",
@@ -42,14 +41,14 @@ LIT = (
     "1111111",
     "1111011",
 )
-#: Where a segment is, in a box 6 wide and 11 high: row, column, height, width.
+#: The place of each segment in a box 6 wide and 11 high: row, column, height, width.
 SEGMENTS = ((0, 1, 1, 4), (1, 0, 4, 1), (1, 5, 4, 1), (5, 1, 1, 4), (6, 0, 4, 1), (6, 5, 4, 1), (10, 1, 1, 4))
 
 Array = np.ndarray[Any, Any]
 
 
 def digits(n: int, seed: int = 0) -> tuple[Array, Array]:
-    """Pictures (n, 16, 16, 1) between 0 and 1, each a digit somewhere under noise, and the digits."""
+    """Images (n, 16, 16, 1) between 0 and 1, each with a digit and noise, and their labels."""
     rng = np.random.default_rng(seed)
     shapes = np.zeros((10, 11, 6), np.float32)
     for digit, lit in enumerate(LIT):
@@ -123,13 +122,13 @@ class Bar(Hooks):
 
 
 def train(to: str, console: Console) -> str:
-    """Trains with a scope, and says where the run is."""
+    """Trains with a scope and returns the path of the run."""
     images, labels = digits(BATCH * BATCHES)
     images[UNSCALED * BATCH : (UNSCALED + 1) * BATCH] *= 255.0
     model = network()
     console.print(
-        f"A network of {model.count_params():,} parameters learns {len(images):,} pictures of digits, "
-        f"and fitscope watches every layer.",
+        f"A network with {model.count_params():,} parameters learns {len(images):,} images of digits. "
+        f"fitscope records every layer.",
         highlight=False,
     )
     scope = Scope(to, every=EVERY)
@@ -149,7 +148,7 @@ def train(to: str, console: Console) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m fitscope.cli.demo_training", description="Trains a small network under a scope."
+        prog="python -m fitscope.cli.demo_training", description="Trains a small network with a scope."
     )
     parser.add_argument("--to", default="runs", help="directory for the run")
     parser.add_argument("--path-to", help="file to write the run's path to")

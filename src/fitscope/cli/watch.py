@@ -1,4 +1,4 @@
-"""`fitscope watch RUN`: a run in the terminal, live while it trains."""
+"""`fitscope watch RUN`: shows a run in the terminal, live during training."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from fitscope.cli.arguments import LayersOption, RunArgument, WidthOption
 def watch(
     run: RunArgument = "runs",
     layers: LayersOption = None,
-    rows: Annotated[int, typer.Option(min=1, help="The most lines of the table.")] = 12,
-    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 2.0,
+    rows: Annotated[int, typer.Option(min=1, help="Maximum number of table rows.")] = 12,
+    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between updates.")] = 2.0,
     width: WidthOption = None,
 ) -> None:
     """Watch a run in the terminal until it ends."""
@@ -30,12 +30,12 @@ def watch(
     console = Console(highlight=False, width=width)
     pen = Pen.of(console)
     found = Gathered(open_run(run))
-    # Into a file or another program goes only the end: what a screen would show over and over is of no use there.
+    # A file or a pipe gets only the final state, because repeated screens are of no use there.
     with (
         warnings.catch_warnings(),
         Live(console=console, auto_refresh=False, vertical_overflow="crop", transient=True) as live,
     ):
-        warnings.simplefilter("ignore", FitscopeWarning)  # what is damaged is part of the picture
+        warnings.simplefilter("ignore", FitscopeWarning)  # the summary lists damaged files
         while True:
             going = found.run.status == "running"
             if found.update() or not going:

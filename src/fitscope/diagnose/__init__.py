@@ -1,10 +1,10 @@
-"""What is wrong with a training, and where: rules over what was recorded.
+"""Finds problems of a training and their layers, with rules over the recorded data.
 
-`Evidence` takes in what a run records, online or afterwards. `RULES` are functions from evidence to findings.
-`diagnose` applies them, lists symptoms under their causes, and says which rules could not be judged and why.
+`Evidence` takes the records of a run, during training or afterwards. `RULES` are functions from evidence to findings. `diagnose`
+applies them, lists symptoms under their causes, and reports the rules that could not be judged, with the reason.
 
-This package knows records, sites and the definition of the stats, nothing else: the writer thread uses it while a model trains,
-and `Run.findings()` years later.
+This package depends only on records, sites and the definition of the stats: the writer thread uses it during training, and
+`Run.findings()` at any time later.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def diagnose(
         rules: Which ones; by default `RULES`. Names choose among those.
         ignore: Names of rules to leave out.
         thresholds: Changes to the table, or the path of a TOML file.
-        expect: What is meant to be so, from `fs.expect`, beside what the notes of the run say.
+        expect: Expected findings from `fs.expect`, in addition to those in the notes of the run.
     """
     chosen = _chosen(rules, ignore)
     limits = _thresholds(thresholds, tuple(each.name for each in chosen))

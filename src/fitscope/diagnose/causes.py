@@ -1,7 +1,7 @@
-"""One cause, one finding: symptoms are listed under what brought them about.
+"""Lists symptoms under the finding that caused them, so that one cause is one finding.
 
-A finding takes in another as its consequence only if the table says that the one can lead to the other, if it did not begin later,
-and, where both name a layer, if the data (or the gradient) flows from the one to the other. Occurring together is not enough.
+A finding becomes a consequence of another under three conditions: the table allows it, it did not begin earlier, and, if both
+name a layer, data or gradients flow from one to the other. Occurring together is not enough.
 """
 
 from __future__ import annotations

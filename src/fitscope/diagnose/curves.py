@@ -1,6 +1,6 @@
-"""What rules ask of a curve: its usual value, its noise, its level at the start and at the end.
+"""Robust properties of a curve for the rules: its usual value, its noise, its level at the start and at the end.
 
-All robust: medians, not means. Values that are not finite are left out.
+All use medians, not means, and ignore NaN and Inf.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def spread(values: Array) -> float:
 
 
 def ratio(above: Array, below: Array) -> Array:
-    """One by the other; NaN where there is nothing to divide by."""
+    """A quotient; NaN if the divisor is zero."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         found: Array = np.where(below > 0, above.astype(np.float64) / below, np.nan)
     return found
@@ -37,7 +37,7 @@ def shared(one: History, other: History) -> tuple[History, History]:
 
 
 def recent(values: Array, window: int) -> tuple[Array, Array]:
-    """By value: the median and the spread of the `window` values before it. NaN at the first."""
+    """The median and the spread of the `window` values before each value. NaN at the first."""
     past = np.concatenate([np.full(window, np.nan), values])[:-1]
     windows = np.lib.stride_tricks.sliding_window_view(past, window)
     middle = _medians(windows)
@@ -45,7 +45,7 @@ def recent(values: Array, window: int) -> tuple[Array, Array]:
 
 
 def _medians(windows: Array) -> Array:
-    """The median of each row, NaN left out; rows with nothing but NaN give NaN."""
+    """The median of each row without NaN; NaN for a row of only NaN."""
     ordered = np.sort(windows, axis=1)  # NaN come last
     count = (~np.isnan(windows)).sum(axis=1)
     rows = np.arange(len(windows))
@@ -56,7 +56,7 @@ def _medians(windows: Array) -> Array:
 
 
 class Course(NamedTuple):
-    """How a loss went."""
+    """The course of a loss: its levels and its noise."""
 
     steps: Array
     values: Array  #: finite ones

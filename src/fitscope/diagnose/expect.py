@@ -1,4 +1,4 @@
-"""What is meant to be so: findings that somebody expects are not reported.
+"""Expected findings, which are not reported.
 
 scope = fs.Scope("runs", notes=fs.expect("frozen base", layers="base*"))
 run.findings(expect=[fs.expect("sorted on purpose", rules="unshuffled")])
@@ -13,10 +13,10 @@ from typing import Any
 
 from fitscope.diagnose.finding import Finding
 
-#: What `expect` gives.
+#: The result of `expect`.
 Expectation = Mapping[str, list[dict[str, Any]]]
 
-KEY = "fitscope.expect"  #: of the notes of a run
+KEY = "fitscope.expect"  #: the key in the notes of a run
 
 #: Words in the reason that name a rule, so that `fs.expect("frozen base")` needs no `rules`.
 _WORDS = {
@@ -27,12 +27,12 @@ _WORDS = {
 
 
 def expect(reason: str, *, rules: str | Iterable[str] = (), layers: str | Iterable[str] = "*") -> Expectation:
-    """Says that something is meant to be so. Give it to `Scope(notes=…)` or `run.findings(expect=…)`.
+    """Declares findings as expected, so that they are not reported. Pass the result to `Scope(notes=…)` or `run.findings(expect=…)`.
 
     Args:
-        reason: In your words; a rule it names ("frozen base") counts as if in `rules`.
+        reason: The reason in your words. If it names a rule ("frozen base"), you need no `rules`.
         rules: The rules not to report, by name or glob.
-        layers: The layers this is true of, by path or glob.
+        layers: The layers not to report, by path or glob.
     """
     named = [rules] if isinstance(rules, str) else list(rules)
     named = named or [rule for word, rule in _WORDS.items() if word in reason.lower()]
@@ -49,7 +49,7 @@ def expect(reason: str, *, rules: str | Iterable[str] = (), layers: str | Iterab
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """One thing that is meant to be so."""
+    """One kind of expected finding."""
 
     reason: str
     rules: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Finding: one thing that is wrong, where, since when, how that is known, and what to do about it."""
+"""Finding: one problem of a training, with its layer, steps, evidence and cure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fitscope.diagnose import picture
 from fitscope.diagnose.history import History
 
 Severity = Literal["error", "warning", "note"]
-SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")  #: the worst first
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")  #: from worst to mildest
 
 #: What a rule's findings are called where its name alone would read oddly.
 TITLES = {
@@ -32,7 +32,7 @@ MOST_POINTS = 64  #: of a series kept as evidence
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Numbers by step: the evidence as a small picture."""
+    """A series of numbers by step, as evidence."""
 
     name: str
     steps: tuple[int, ...]
@@ -40,7 +40,7 @@ class Series:
 
     @classmethod
     def of(cls, name: str, steps: Sequence[int] | Any, values: Sequence[float] | Any) -> Series:
-        """At most `MOST_POINTS` of them: of each stretch the one furthest from the middle, so that no spike is lost."""
+        """Keeps at most `MOST_POINTS` points: from each stretch the one farthest from the median, so that no spike is lost."""
         pairs = [(int(s), float(v)) for s, v in zip(steps, values, strict=True)]
         if len(pairs) > MOST_POINTS:
             finite = sorted(v for _, v in pairs if math.isfinite(v))
@@ -60,18 +60,18 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong."""
+    """One problem of a training: where it is, since when, the evidence, and the cure."""
 
-    rule: str
-    severity: Severity
-    site: str | None = None  #: where it is seen best
-    layer: str | None = None  #: the layer to look at; None where no layer is to blame
-    first_step: int = 0
-    last_step: int = 0
+    rule: str  #: the name of the rule that found it
+    severity: Severity  #: "error", "warning" or "note"
+    site: str | None = None  #: the site that shows it best
+    layer: str | None = None  #: the layer at fault; None if no layer is
+    first_step: int = 0  #: the first step with the problem
+    last_step: int = 0  #: the last step with the problem
     message: str = ""  #: one sentence with layer, step and number
     evidence: Mapping[str, Any] = field(default_factory=dict)  #: the numbers behind it
-    cure: str = ""
-    consequences: tuple[Finding, ...] = ()  #: what follows from it
+    cure: str = ""  #: what to do
+    consequences: tuple[Finding, ...] = ()  #: findings caused by this one
     confidence: float = 0.8  #: 0 to 1
     series: Series | None = None  #: the evidence as a curve
 
@@ -128,7 +128,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class NotJudged:
-    """A rule that could not be applied, and why."""
+    """A rule that could not be applied, with the reason."""
 
     reason: str
     rule: str = ""

@@ -1,4 +1,4 @@
-"""Findings: what a diagnosis came to. A list, with what was checked and what could not be judged."""
+"""Findings: the result of a diagnosis. A list of findings, with the rules that were checked or could not be judged."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ class Findings(list[Finding]):
         expected: int = 0,
     ) -> None:
         super().__init__(found)
-        self.checked = checked  #: names of the rules that were applied
-        self.not_judged = not_judged  #: those that could not be judged, with the reason
-        self.expected = expected  #: findings left out because somebody expects them
+        self.checked = checked  #: the names of the applied rules
+        self.not_judged = not_judged  #: the rules that could not be judged, with the reason
+        self.expected = expected  #: the number of expected findings, which are left out
 
     @property
     def worst(self) -> str | None:
-        """The worst severity, None if nothing was found."""
+        """The worst severity; None without findings."""
         return next((s for s in SEVERITIES if any(f.severity == s for f in self)), None)
 
     @property
     def summary(self) -> str:
-        """One line: what was checked, what was found, what could not be judged and why."""
+        """One line: the number of checked rules, the findings, and the rules that could not be judged with the reason."""
         counts = Counter(finding.severity for finding in self)
         found = ", ".join(f"{counts[s]} {s}{'s' if counts[s] != 1 else ''}" for s in SEVERITIES if counts[s])
         parts = [f"{len(self.checked)} rules checked", found or "nothing found"]
@@ -58,7 +58,7 @@ class Findings(list[Finding]):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Findings:
-        """The findings that `as_dict` wrote down."""
+        """Restores findings from the result of `as_dict`."""
         silent = (data.get("not_judged") or {}).items()
         return cls(
             (Finding.from_dict(one) for one in data.get("findings") or ()),

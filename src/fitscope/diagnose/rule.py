@@ -1,9 +1,9 @@
-"""A rule: a name, what it sees, and a function from evidence to findings.
+"""A rule: a name, a description, and a function from evidence to findings.
 
 @fs.rule("loss_too_high", sees="a loss above 5", limits={"most": 5.0})
 def too_high(evidence, limit):
     if evidence.loss is not None and evidence.loss.value[-1] > limit.most:
-        yield fs.Finding("loss_too_high", "warning", "The loss is above 5.")
+        yield fs.Finding("loss_too_high", "warning", message="The loss is above 5.")
 
 run.findings(rules=[*fs.RULES, too_high])
 """
@@ -24,15 +24,15 @@ Judge = Callable[[Evidence, SimpleNamespace], Iterable[Finding | NotJudged]]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule."""
+    """A rule of the diagnosis. `fs.rule` creates one."""
 
     name: str
     judge: Judge
-    sees: str  #: in one line
-    limits: Mapping[str, Any]  #: its own thresholds, beside those in the table
+    sees: str  #: a description of one line
+    limits: Mapping[str, Any]  #: its own thresholds, in addition to the shared ones
 
     def __call__(self, evidence: Evidence, limits: Mapping[str, Any]) -> list[Finding | NotJudged]:
-        """What the rule says. An error in a rule is no reason to lose the others: it is reported as not judged."""
+        """Applies the rule. If it raises, it counts as not judged, so that the other rules still apply."""
         try:
             return list(self.judge(evidence, SimpleNamespace(**{**self.limits, **limits})))
         except Exception as error:
@@ -40,7 +40,13 @@ class Rule:
 
 
 def rule(name: str, *, sees: str = "", limits: Mapping[str, Any] | None = None) -> Callable[[Judge], Rule]:
-    """Makes a function a rule."""
+    """Makes a function a rule: it takes the evidence and the thresholds, and yields findings.
+
+    Args:
+        name: The name of the rule.
+        sees: A description of one line.
+        limits: Its own thresholds, which the function gets as attributes.
+    """
 
     def made(judge: Judge) -> Rule:
         return Rule(name, judge, sees, limits or {})

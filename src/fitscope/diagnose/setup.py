@@ -1,4 +1,4 @@
-"""What the configuration of a run says about its outputs and losses, for the rules that read it."""
+"""The outputs and losses of a run, from its configuration, for the rules that need them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REGRESSION = SQUARED | {
 ADAPTIVE = frozenset(("Adam", "AdamW", "Adamax", "Nadam", "RMSprop", "Lion", "Lamb", "Ftrl", "Muon"))
 
 
-class Head(NamedTuple):
+class OutputHead(NamedTuple):
     """One output of the model and its loss."""
 
     layer: str | None
@@ -35,8 +35,8 @@ class Head(NamedTuple):
     known: bool  #: whether activation and loss are both known
 
 
-def heads(evidence: Evidence) -> list[Head]:
-    """The outputs of the model with their losses, as far as they are known."""
+def heads(evidence: Evidence) -> list[OutputHead]:
+    """The outputs of the model with their losses, as far as known."""
     outputs = list(evidence.configuration.get("outputs") or ())
     losses = list(evidence.configuration.get("losses") or ())
     if _custom(evidence) or len(outputs) != len(losses):
@@ -46,7 +46,7 @@ def heads(evidence: Evidence) -> list[Head]:
         shape = output.get("shape") or ()
         activation = output.get("activation")
         found.append(
-            Head(
+            OutputHead(
                 output.get("layer"),
                 "" if activation in (None, "linear") else str(activation),
                 activation == "linear",
@@ -60,30 +60,30 @@ def heads(evidence: Evidence) -> list[Head]:
     return found
 
 
-def only_head(evidence: Evidence) -> Head | None:
-    """The one output of a model that has one."""
+def only_head(evidence: Evidence) -> OutputHead | None:
+    """The output of a model with exactly one."""
     found = heads(evidence)
     return found[0] if len(found) == 1 else None
 
 
 def one_output(evidence: Evidence) -> str | None:
-    """The layer of the one output of a model that has one."""
+    """The layer of that output."""
     outputs = evidence.network.outputs
     return outputs[0] if len(outputs) == 1 else None
 
 
 def optimizer(evidence: Evidence) -> Mapping[str, Any]:
-    """The settings of the optimizer; empty if they are not known."""
+    """The settings of the optimizer; empty if unknown."""
     found = evidence.configuration.get("optimizer")
     return found if isinstance(found, Mapping) else {}
 
 
 def number(value: Any) -> float | None:
-    """A setting as a number; None if it is none."""
+    """A setting as a number; None if it is not one."""
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
 def _custom(evidence: Evidence) -> bool:
-    """Whether the model computes its loss in a way of its own."""
+    """Whether the model computes its loss in a custom way."""
     custom = evidence.configuration.get("custom") or {}
     return bool(custom.get("compute_loss") or custom.get("train_step"))

@@ -1,4 +1,4 @@
-"""The statistics in a DuckDB file, tables as in `database`. Further runs can be added to it."""
+"""Writes the statistics to a DuckDB file, with the tables of `database`. You can add more runs to the file."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""The statistics in an SQLite file, tables as in `database`. Further runs can be added to it.
+"""Writes the statistics to an SQLite file, with the tables of `database`. You can add more runs to the file.
 
-Shapes are JSON. SQLite has no NaN and makes NULL of it: of a scalar that is not a number `value` is NULL and
-`nans` is 1.
+Shapes are JSON. SQLite has no NaN and stores NULL: for a NaN scalar, `value` is NULL and `nans` is 1.
 """
 
 from __future__ import annotations

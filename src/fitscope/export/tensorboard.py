@@ -1,13 +1,11 @@
-"""Scalars and histograms as a TensorBoard event file, in a directory of the run's name.
+"""Writes scalars and histograms to a TensorBoard event file, in a directory named after the run.
 
-Tags are `activations/conv1/mean` and `activations/conv1/histogram`; of a scalar the site is the tag: `loss`,
-`metrics/accuracy`. Wall times are those of the training. TensorBoard keeps one value per tag and step, so what
-was seen several times at one step (by several ranks, or in the batches of a validation) is merged into one, a
-scalar to the mean. Values are float32 there.
+Tags are `activations/conv1/mean` and `activations/conv1/histogram`; for a scalar the tag is the site: `loss`, `metrics/accuracy`. Wall
+times are those of the training. TensorBoard keeps one value per tag and step. So several values at one step (from several ranks, or the
+batches of a validation) are merged, and scalars are averaged. Values are float32.
 
-Written with the `tensorboard` package alone. Its own `EventFileWriter` is not used: it imports TensorFlow where
-that is installed (tensorboard 2.21), and its queue and thread serve nobody here; its checksum (`checksum`) takes longer than
-all the rest.
+This module needs only the `tensorboard` package. It does not use its `EventFileWriter`, which imports TensorFlow if installed
+(tensorboard 2.21) and adds a queue and a thread. Its checksum would take longer than everything else; see `checksum`.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ if TYPE_CHECKING:
     from fitscope.export import Progress
     from fitscope.read import Run
 
-#: What of a tensor is shown unless told otherwise.
+#: The stats that are written by default.
 SHOWN = ("mean", "std", "min", "max", "rms", "zeros", "nans", "infs", "cosine", "histogram")
 
 #: Of these, what is shown only where it is not 0: charts that never move would hide those that do.
@@ -61,7 +59,7 @@ def export(
 
 
 def directory(out: Path, run: Run) -> Path:
-    """Where a run's event files are, in a directory of logs."""
+    """The directory of a run's event files in a log directory."""
     return out / flat(run.id)
 
 
@@ -72,10 +70,10 @@ def file_name(run: Run, attempt: int = 0) -> str:
 
 
 class Events:
-    """An event file that is being written. TensorBoard can read it at any time after a `flush`."""
+    """An event file that is being written. TensorBoard can read it after every `flush`."""
 
     def __init__(self, path: Path, began: float, shown: Sequence[str] = SHOWN) -> None:
-        """`began`: seconds since 1970; TensorBoard shows times relative to it."""
+        """`began` is in seconds since 1970; TensorBoard shows times relative to it."""
         self._tb = package()
         self._shown = tuple(shown)
         self._seldom = SELDOM if self._shown == SHOWN else ()  # who asks for them gets them
@@ -84,7 +82,7 @@ class Events:
         self._write(wall_time=began, file_version="brain.Event:2")
 
     def add(self, seen: Point) -> None:
-        """What is known about one site at one step. Steps of a site must grow."""
+        """Adds the values of one site at one step. The steps of a site must increase."""
         summary = self._tb.Summary()
         if seen.value is not None:
             self._scalar(summary, seen.site, seen.value)
@@ -102,7 +100,7 @@ class Events:
         self._write(wall_time=seen.time, step=seen.step, summary=summary)
 
     def restart(self, step: int, time: float) -> None:
-        """The training goes on from a step that was passed before: TensorBoard forgets what it has from there on."""
+        """Makes TensorBoard forget everything from a step on, because the training repeats it."""
         for _ in range(2):  # the first one that it meets in a directory is a start to it, and no restart
             self._write(wall_time=time, step=step, session_log=self._tb.started)
 
@@ -144,10 +142,10 @@ class Events:
 
 
 def triples(stats: Stats) -> np.ndarray[Any, Any]:
-    """The histogram as TensorBoard has it: rows of left edge, right edge, count.
+    """The histogram in TensorBoard's form: rows of left edge, right edge, count.
 
-    Ordered and without gaps, as the distributions view expects; empty stretches are one row. The ends are the
-    smallest and largest value, not the edges of their buckets, because the views take their range from there.
+    The rows are ordered and without gaps, as the distributions view expects; an empty stretch is one row. The ends are the
+    smallest and largest value, not bucket edges, because the views take their range from them.
     """
     lower, upper = bounds()
     used = np.flatnonzero(stats.hist)
@@ -163,7 +161,7 @@ def triples(stats: Stats) -> np.ndarray[Any, Any]:
 
 @dataclass(slots=True)
 class Point:
-    """What was seen at one site at one step, by whoever and in however many batches."""
+    """The merged values of one site at one step."""
 
     site: str
     step: int
@@ -194,32 +192,32 @@ class Point:
 
 
 class Steps:
-    """Merges what comes into one for each site and step. Holds one step at a time."""
+    """Merges values into one per site and step. It holds one step at a time."""
 
     def __init__(self) -> None:
         self._step: int | None = None
         self._seen: dict[str, Point] = {}
 
     def at(self, step: int) -> list[Point]:
-        """What follows is of this step. Returns all of the step before, unless it is the same."""
+        """Starts a step. Returns everything of the previous step, unless it is the same."""
         if step == self._step:
             return []
         done, self._step, self._seen = self.rest(), step, {}
         return done
 
     def of(self, site: str, time: float, rank: int = 0) -> Point:
-        """What was seen at a site in this step, to be added to."""
+        """The values of a site in this step, to add to."""
         if site not in self._seen:
             assert self._step is not None
             self._seen[site] = Point(site, self._step, time, rank)
         return self._seen[site]
 
     def rest(self) -> list[Point]:
-        """All there is by now and was not handed out."""
+        """Everything that was not returned yet."""
         return self._tell(list(self._seen.values()))
 
     def quiet(self) -> list[Point]:
-        """Of these, what has stayed the same since this was asked last: a pass that goes on has not."""
+        """The values that did not change since the last call; those of a running pass do."""
         found = self._tell([seen for seen in self._seen.values() if not seen.touched])
         for seen in self._seen.values():
             seen.touched = False
@@ -233,7 +231,7 @@ class Steps:
 
 
 def by_step(tables: Iterable[pa.Table]) -> Iterator[Point]:
-    """One for each site and step, of rows of the stats table."""
+    """Merges rows of the stats table into one per site and step."""
     steps = Steps()
     needed = ["site", "step", "time", "rank", "batched", "value", "cosine", *NAMES, *HISTOGRAM]
     for table in tables:
@@ -253,7 +251,7 @@ def by_step(tables: Iterable[pa.Table]) -> Iterator[Point]:
 
 @dataclass(frozen=True, slots=True)
 class _Package:
-    """What we use of tensorboard."""
+    """The parts of tensorboard that fitscope uses."""
 
     Event: Any
     Summary: Any

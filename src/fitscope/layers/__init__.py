@@ -1,10 +1,10 @@
-"""Layers that watch, for people who build them into their model: `Tap` and `BatchChange`.
+"""Keras layers for use inside a model: `Tap` and `BatchChange`.
 
-They are ordinary Keras layers: saved, loaded, cloned and exported with the model, on every backend. What they change in
-it is nothing (`Tap`, and `BatchChange` as long as it gives its input) or what its name says.
+Keras saves, loads, clones and exports them with the model, on every backend. `Tap`, and `BatchChange` with output="input", return
+their input unchanged.
 
-This module imports Keras and is loaded when it is first used; `import fitscope` alone does not. Whoever loads a model with such
-layers in it writes `import fitscope.layers`, so that Keras knows them. Nothing else in fitscope needs it.
+This module imports Keras, so Python loads it on first use; `import fitscope` alone does not. Before you load a saved model that
+contains these layers, run `import fitscope.layers`, so that Keras knows them.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from fitscope.errors import ModelError, WatchError, one_of
 
 __all__ = ["BatchChange", "ResetBatchChange", "Tap"]
 
-PACKAGE = "fitscope"  #: under which Keras knows the layers in a saved model
+PACKAGE = "fitscope"  #: the package name that Keras stores in a saved model
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
 class Tap(keras.layers.Layer):
-    """Gives what it is given, and shows it to the scope that watches: the site `taps/<name of the layer>`.
+    """Returns its input unchanged and records it as the site `taps/<name of the layer>`.
 
-    Takes a tensor or any structure of tensors, of any dtype; masks go through. Where no scope is attached, and in steps that are
-    not captured, the compiled model is the same as without it.
+    The input is a tensor or any structure of tensors, of any dtype; masks pass through. Without a scope, and in steps that are not
+    captured, the compiled model is the same as without the layer.
     """
 
-    shows_itself = True  #: and so is no layer whose output is recorded unless it is named
+    shows_itself = True  #: so `fs.activations()` skips it unless you name it
 
     def __init__(self, name: str | None = None, **kwargs: Any) -> None:
-        # What comes in goes out, whatever the dtype policy.
+        # The output must equal the input, whatever the dtype policy.
         super().__init__(name=name, **{**kwargs, "autocast": False})
         self.supports_masking = True
 
@@ -54,29 +54,29 @@ class BatchChange(keras.layers.Layer):
     """The change of its input from the previous training batch.
 
     Args:
-        output: What the layer gives: `"input"`, as it came, or `"change"`, the input minus that of the previous batch.
-        batch_size: The most rows that a training batch has. Needed unless the model was made with a fixed one.
+        output: What the layer returns: `"input"` (unchanged) or `"change"` (the input minus that of the previous batch).
+        batch_size: The largest number of rows in a training batch. Required unless the model has a fixed batch size.
 
-    Row by row: a row that the previous batch had none for (all of the first batch, and what a batch has more rows than a smaller
-    one before it) has changed by zero. Gradients flow through the current input only. After each training batch there is also
+    The layer compares row by row. The change is zero for the first batch, and for rows that the previous batch did not have. Gradients
+    flow through the current input only. After each training batch the layer also holds
 
-        layer.mean_change   the mean of |change| over the rows that both batches have; 0 after a first batch
+        layer.mean_change   the mean of |change| over the rows that both batches have; 0 after the first batch
         layer.max_change    its maximum
 
-    and a scope sees the change itself as `taps/<name of the layer>`.
+    and a scope records the change itself as `taps/<name of the layer>`.
 
-    The previous batch is state that belongs to the model, like the moving statistics of `BatchNormalization`: only training
-    updates it, and it is saved with the model. Evaluation and prediction leave it alone; there `"input"` only hands on, and
-    `"change"` compares with the newest training batch (rows beyond it: zero). An epoch begins with a change from the
-    last batch of the one before, unless `ResetBatchChange()` is among the callbacks, or `layer.reset()` is called.
+    The previous batch is part of the model's state, like the moving statistics of `BatchNormalization`. Only training updates it, and
+    Keras saves it with the model. In evaluation and prediction, `"input"` does nothing, and `"change"` compares with the newest
+    training batch (further rows: zero). The first batch of an epoch is compared with the last batch of the epoch before. To avoid
+    that, add `ResetBatchChange()` to the callbacks or call `layer.reset()`.
 
-    One layer serves one place: called twice in a step, it compares the second call with the first.
+    Use one layer object in one place only: called twice in a step, it compares the second call with the first.
     """
 
     def __init__(
         self, output: Literal["input", "change"] = "input", batch_size: int | None = None, **kwargs: Any
     ) -> None:
-        super().__init__(**{**kwargs, "autocast": False})  # it may not round what it hands on
+        super().__init__(**{**kwargs, "autocast": False})  # casting would round the values
         self.supports_masking = True
         if output not in ("input", "change"):
             raise WatchError(
@@ -86,7 +86,7 @@ class BatchChange(keras.layers.Layer):
             raise WatchError(
                 "`batch_size` to be a number of rows", repr(batch_size), "Write BatchChange(batch_size=32)"
             )
-        self.gives = output  # `layer.output` is a tensor, with Keras
+        self.gives = output  # Keras uses `layer.output` for a tensor
         self.batch_size = None if batch_size is None else int(batch_size)
 
     def build(self, input_shape: Any) -> None:
@@ -129,7 +129,7 @@ class BatchChange(keras.layers.Layer):
         return change if self.gives == "change" else inputs
 
     def reset(self) -> None:
-        """Forgets the previous batch: the next one is a first one. Between batches, not while one is computed."""
+        """Forgets the previous batch, so the next one counts as the first. Call it between batches, not during a step."""
         self.rows.assign(0)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
@@ -195,7 +195,7 @@ class BatchChange(keras.layers.Layer):
 
 
 class ResetBatchChange(keras.callbacks.Callback):
-    """Has every `BatchChange` of the model forget its previous batch when an epoch begins."""
+    """A callback that resets every `BatchChange` of the model at the start of each epoch."""
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
         for layer in self.model._flatten_layers():

@@ -1,7 +1,7 @@
-"""`fs.with_taps(model, layers)`: the model with `Tap` layers in it, made of the same layers.
+"""`fs.with_taps(model, layers)`: a model with `Tap` layers, built from the same layer objects.
 
-The graph of the model is walked once more, calling the same layer objects, with a tap after each that was chosen. The
-new model therefore has no weights of its own. The model it was made of stays as it is.
+The function walks the graph of the model, calls the same layer objects again, and adds a tap after each selected one. So the new
+model has no weights of its own, and the original model does not change.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from fitscope.plan.anatomy import Anatomy, LayerPart
 from fitscope.plan.selection import is_input, select, shown
 from fitscope.watch import Layers
 
-#: What a class of models may do its own way, and a plain functional model would then do otherwise.
+#: Methods that a model class may override, and that a plain functional model would then lose.
 _OWN_WAYS = ("call", "train_step", "test_step", "predict_step", "compute_loss")
 
 
 def with_taps(model: keras.Model, layers: Layers) -> keras.Model:
-    """A model with the same layers, and an `fs.layers.Tap` named `<layer>_tap` after each chosen one.
+    """Returns a model with the same layers, and an `fs.layers.Tap` named `<layer>_tap` after each selected one.
 
     Args:
-        model: A functional or sequential model that is built. Models inside it may be either, too.
-        layers: One or more of: a name, a glob on name or path, a class, a layer; as in `fs.activations`.
+        model: A built functional or sequential model. Nested models may be either, too.
+        layers: Which layers, as in `fs.activations`.
 
-    Both models have the same weights: training one trains the other, and they predict the same to the last bit. A layer that
-    is called several times has a tap for each call, `<layer>_tap`, `<layer>_tap_2`. An output that is tapped is named after its
-    tap, where losses or targets are given by name.
+    Both models share their weights: training one trains the other, and their predictions are bit-identical. A layer that the model
+    calls several times gets a tap for each call: `<layer>_tap`, `<layer>_tap_2`. If a tapped layer is a model output, that output
+    takes the name of the tap, which matters if you pass losses or targets by name.
 
-    The new model is not compiled. An optimizer keeps its state by the position of the weights in one model, and in a
-    graph with branches taps may change the order of the layers, so it is given an optimizer of its own.
+    The new model is not compiled, and needs its own optimizer. An optimizer stores its state by the position of the weights, and taps
+    can change the order of the layers in a graph with branches.
     """
     alone = isinstance(layers, str | type | keras.layers.Layer)
     selectors = [layers] if alone else list(layers)  # type: ignore[arg-type]
@@ -44,7 +44,7 @@ def with_taps(model: keras.Model, layers: Layers) -> keras.Model:
     anatomy = Anatomy.of(model)
     if not model.built:
         raise ModelError(
-            "a model whose layers are built",
+            "a built model",
             f"{model.name!r}, which has no weights yet",
             "Call it on a batch or model.build(...) first",
         )
@@ -56,18 +56,18 @@ def with_taps(model: keras.Model, layers: Layers) -> keras.Model:
 
 @dataclass
 class _Chosen:
-    """The layers to be tapped, and what their taps are called."""
+    """The layers to tap, and the names of their taps."""
 
     parts: dict[int, LayerPart]
-    names: set[str]  #: those that are taken
+    names: set[str]  #: names already in use
     first: dict[str, str] = field(default_factory=dict)  #: path → the name of the tap of its first call
 
     def tapped(self, model: Any) -> Any:
-        """The model anew, from the same layers, with the taps."""
+        """Rebuilds the model from the same layers, with the taps."""
         graph = _graph(model)
-        # The same graph as a model that is not compiled: what is cloned takes the settings over, with a new optimizer.
+        # A copy of the graph that is not compiled: cloning a compiled model would copy its settings, with a new optimizer.
         source = _class_of(model)(graph.input, graph.output, name=model.name)
-        instead: dict[int, Any] = {}  # a model inside that has taps now → what it was made of
+        instead: dict[int, Any] = {}  # a nested model with taps → the original
 
         def same(operation: Any) -> Any:
             if not _is_graph(operation) or not any(id(layer) in self.parts for layer in _in_graph(operation)):
@@ -85,7 +85,7 @@ class _Chosen:
         return keras.models.clone_model(source, input_tensors=inputs, clone_function=same, call_function=call)
 
     def _name(self, part: LayerPart) -> str:
-        """`<layer>_tap`, or by its path where a layer elsewhere has that; and numbered for each further call."""
+        """`<layer>_tap`, the full path if that name is taken, and a number for each further call."""
         path = f"{part.path.replace('/', '_')}_tap"
         first = self.first.setdefault(
             part.path, path if f"{part.layer.name}_tap" in self.names else f"{part.layer.name}_tap"
@@ -106,7 +106,7 @@ def _tappable(selectors: Iterable[Any], anatomy: Anatomy, in_graph: set[int]) ->
         if not seen:
             outer = found[0].path.rpartition("/")[0]
             raise WatchError(
-                "with_taps(...) to name layers that the model, or a functional model in it, is made of",
+                "with_taps(...) to name layers of the model or of a functional model inside it",
                 f"{shown(selector)}, which runs inside {outer!r}",
                 f"Tap {outer!r}, or watch it with fs.activations({found[0].path!r}), which needs no taps",
             )
@@ -114,12 +114,12 @@ def _tappable(selectors: Iterable[Any], anatomy: Anatomy, in_graph: set[int]) ->
 
 
 def _graph(model: Any) -> Any:
-    """The functional model that a model is, or that a sequential one keeps."""
+    """The functional model behind a model: itself, or the one inside a sequential model."""
     graph = getattr(model, "_functional", None) if isinstance(model, keras.Sequential) else model
     if isinstance(graph, Functional):
         return graph
     raise ModelError(
-        "a functional or sequential model, whose graph is known",
+        "a functional or sequential model",
         f"{model.name!r}, a {type(model).__name__}",
         "Watch it with fs.activations(...), which needs no taps; or put fs.layers.Tap('name') or fs.tap(...) into its call()",
     )
@@ -130,7 +130,7 @@ def _is_graph(layer: Any) -> bool:
 
 
 def _in_graph(model: Any) -> Iterator[Any]:
-    """The layers that can be tapped: those of the model, and of functional models in it."""
+    """The layers that can be tapped: those of the model and of the functional models inside it."""
     for layer in _graph(model).layers:
         yield layer
         if _is_graph(layer):
@@ -138,7 +138,7 @@ def _in_graph(model: Any) -> Iterator[Any]:
 
 
 def _class_of(model: Any) -> Any:
-    """The model's own class where it can be made of inputs and outputs, else a plain one."""
+    """The model's own class if its constructor takes inputs and outputs, else a plain model."""
     kind = type(model)
     if not isinstance(model, keras.Sequential) and functional_like_constructor(kind):
         return kind
@@ -146,9 +146,9 @@ def _class_of(model: Any) -> Any:
     own = [name for name in _OWN_WAYS if getattr(kind, name) is not getattr(base, name)]
     if own:
         raise ModelError(
-            "a model that is made of its inputs and outputs",
-            f"{model.name!r}, whose class {kind.__name__} has a constructor and a {own[0]}() of its own",
-            "Watch it with fs.activations(...), which needs no taps; or make the taps part of the class: fs.layers.Tap",
+            "a model class whose constructor takes inputs and outputs",
+            f"{model.name!r}, whose class {kind.__name__} overrides the constructor and {own[0]}()",
+            "Watch it with fs.activations(...), which needs no taps; or add fs.layers.Tap layers in the class",
         )
     return keras.Model
 

@@ -1,18 +1,19 @@
 """The ends of batches on their way from Keras to the writer, which derives the loss of each (`batch_loss`).
 
-Keras reports them on any thread and in any order within an epoch. The training's side only appends; everything else is done by the
-writer's thread. A step that was captured has its loss already: a capture is announced before the end of its batch is reported, so the
-writer knows which ones to wait for. Memory is bounded: of ends that the writer cannot take for long, the oldest are lost, and the mean
-of their losses is what is known.
+Keras reports them on any thread and in any order within an epoch. The training thread only appends; the writer thread does
+everything else. A captured step already has its loss: the capture is announced before Keras reports the end of its batch, so the
+writer knows which steps to wait for. Memory is bounded: if the writer falls far behind, the oldest ends are merged, and only the
+mean of their losses is known.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from fitscope.pipeline.batch_loss import BatchLoss, End
+from fitscope.pipeline.spikes import Spikes
 from fitscope.record import Block, Stretch
 
 MOST = 65_536  #: ends that wait
@@ -22,35 +23,43 @@ OFTEN = (1 << 13) - 1  #: the writer is asked to look at them at batches whose n
 class BatchEnds:
     """The ends of the batches of one training."""
 
-    def __init__(self, batch_loss: BatchLoss) -> None:
+    def __init__(self, batch_loss: BatchLoss, odd: Callable[[int], None] = lambda step: None) -> None:  # noqa: ARG005
         self.waiting: deque[tuple[Any, ...]] = deque(maxlen=MOST)  #: each has the fields of an `End`
         self.together = 1  #: steps in an execution
         self._batch_loss = batch_loss
+        self._odd, self._spikes = odd, Spikes()  # called with the step of a loss that is out of the ordinary
         self._expected: set[int] = set()  # steps whose captures the writer has not seen yet
 
     # ---- on the training's threads ---------------------------------------------------------------------------
 
     def expect(self, step: int) -> None:
-        """A capture of this step is about to be handed over."""
+        """Announces a capture of this step."""
         self._expected.add(step)
 
     def expect_no_more(self, step: int) -> None:
-        """It was taken, or will not come."""
+        """Withdraws the announcement: the capture was taken, or will not come."""
         self._expected.discard(step)
 
     # ---- on the writer's thread --------------------------------------------------------------------------------
 
     def captured(self, step: int, blocks: Iterable[Block]) -> None:
-        """A capture of this step was worked on; these are its stats."""
+        """Reports the stats of a captured step."""
         for block in blocks:
             place = next((i for i, head in enumerate(block.heads) if head.site == "loss"), None)
             if place is not None:
-                self._batch_loss.saw(step, float(block.values[place]))
+                loss = float(block.values[place])
+                self._batch_loss.saw(step, loss)
+                if self._spikes.is_one(loss):
+                    self._odd(step)
         self.expect_no_more(step)
 
     def derive(self, *, last: bool = False) -> Stretch | None:
-        """The loss of the batches that ended since, but for those that were captured. `last`: nothing more will come."""
+        """The loss of the batches that ended since, except captured ones. `last` means that no more will come."""
         if last:
             self._expected.clear()
         ends = [End(*self.waiting.popleft()) for _ in range(len(self.waiting))]
-        return self._batch_loss.take(ends, self._expected.__contains__, together=self.together, last=last)
+        found = self._batch_loss.take(ends, self._expected.__contains__, together=self.together, last=last)
+        spike = self._spikes.in_stretch(found) if found is not None else None
+        if spike is not None:
+            self._odd(spike)
+        return found

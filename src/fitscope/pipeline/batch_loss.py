@@ -37,7 +37,7 @@ HEAD = Head(Site("loss"), (), "float32", batched=False)
 
 
 class End(NamedTuple):
-    """What Keras said at the end of a batch, or of several that ran as one program."""
+    """The logs of Keras at the end of a batch, or of several batches that ran as one program."""
 
     first: int  #: the step of the epoch's batch 0
     epoch: int
@@ -48,7 +48,7 @@ class End(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How many samples the batches have, as far as `fit` tells."""
+    """The number of samples of each batch, as far as `fit` reports it."""
 
     batch: int | None = None  #: None: not known
     last: int | None = None  #: the size of the last one, where that is smaller
@@ -56,7 +56,7 @@ class Sizes:
     runs_on: bool = False  #: an epoch begins in the data where the one before ended
 
     def of(self, batches: Array, before: int) -> Array:
-        """The sizes of these batches of an epoch, before which there were so many. Their ratios are all that counts."""
+        """The sizes of these batches of an epoch, given the number of batches before. Only their ratios matter."""
         sizes = np.full(len(batches), float(self.batch or 1))
         if self.last is not None and self.batches:
             place = (batches + before) % self.batches if self.runs_on else batches
@@ -65,7 +65,7 @@ class Sizes:
 
 
 class _Batches(NamedTuple):
-    """Some ends of batches in a row, of one epoch."""
+    """Consecutive ends of batches of one epoch."""
 
     ends: list[End]
     first: int  #: the batch with which they begin
@@ -75,7 +75,7 @@ class _Batches(NamedTuple):
 
 
 class _Reading:
-    """One way to understand what was logged."""
+    """One interpretation of the logs."""
 
     def __init__(self, unit: float, *, running: bool, weighted: bool) -> None:
         self.running, self.weighted = running, weighted
@@ -86,7 +86,7 @@ class _Reading:
         self._sum, self._count, self._broken = 0.0, 0.0, False
 
     def read(self, some: _Batches) -> tuple[Array, Array]:
-        """The loss of each batch, and its bound: infinite where nothing is known."""
+        """The loss of each batch, and its error bound: infinite if unknown."""
         values, unit = some.values, self._unit
         if not self.running:
             return values, 2 * unit * np.abs(np.where(np.isfinite(values), values, 0.0))
@@ -132,19 +132,19 @@ class BatchLoss:
 
     @property
     def understood(self) -> bool:
-        """Whether it is known what was logged: a running mean, or the loss of the batch itself."""
+        """Whether the interpretation is settled: a running mean, or the loss of the batch itself."""
         return len({reading.running for reading in self._readings}) == 1
 
     def saw(self, step: int, loss: float) -> None:
-        """A captured step has shown its loss."""
+        """Reports the loss of a captured step."""
         self._exact[step] = loss
 
     def take(
         self, ends: Iterable[End], awaited: Callable[[int], bool], *, together: int = 1, last: bool = False
     ) -> Stretch | None:
-        """The loss of the batches that ended, those that were captured left out.
+        """The loss of the batches that ended, except captured ones.
 
-        `awaited` tells of a step whose capture is on its way. `last`: nothing more will come.
+        `awaited` says whether the capture of a step is on its way. `last` means that no more will come.
         """
         self._ends += ends
         if self.refused is not None:
@@ -159,7 +159,7 @@ class BatchLoss:
         return _joined(found)
 
     def _ready(self, awaited: Callable[[int], bool], together: int, *, last: bool) -> list[End]:
-        """The ends that follow the last one taken without a gap, of one epoch."""
+        """The ends that follow the last one without a gap, within one epoch."""
         ready: list[End] = []
         for place, end in enumerate(self._ends):
             if end.epoch != self._epoch and not ready:
@@ -208,7 +208,7 @@ class BatchLoss:
         return self._settle() + self._made(losses, errors, some)
 
     def _compare(self, some: _Batches, losses: list[Array], errors: list[Array]) -> None:
-        """Drops the readings that a captured step contradicts."""
+        """Drops the interpretations that a captured step contradicts."""
         for i, end in enumerate(some.ends):
             exact = self._exact.get(end.first + end.batch)
             if exact is None or some.over[i] != 1 or not math.isfinite(exact):
@@ -236,12 +236,12 @@ class BatchLoss:
                     del held[0][i], held[1][i]
 
     def _settle(self) -> list[Stretch]:
-        """The rows of what waited, as far as it is understood by now."""
+        """The rows of the waiting batches, as far as the interpretation is settled."""
         held, self._held = self._held, []
         return [row for waiting in held for row in self._made(*waiting)]
 
     def _made(self, losses: list[Array], errors: list[Array], some: _Batches) -> list[Stretch]:
-        """The rows of these batches. Where readings that are left differ, that is the error."""
+        """The rows of these batches. If the remaining interpretations differ, the difference is the error."""
         loss, error = losses[0], errors[0]
         with np.errstate(all="ignore"):
             for other, bound in zip(losses[1:], errors[1:], strict=True):

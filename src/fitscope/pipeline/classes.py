@@ -1,7 +1,7 @@
-"""The share of each class among the targets and among the predictions of a batch.
+"""The share of each class among the targets and the predictions of a batch.
 
-What is a class follows from the loss at that output: labels, one-hot rows, or one probability (or logit) for two classes. Without a
-loss that tells, as in a custom step, targets that are integers are labels of as many classes as the output has units.
+The loss of an output defines its classes: labels, one-hot rows, or one probability (or logit) for two classes. Without such a
+loss, as in a custom step, integer targets are labels of as many classes as the output has units.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ MOST = 4_096  #: classes
 
 
 class NotDerived(Exception):  # noqa: N818 - a reason, not an error
-    """Why something cannot be derived from a tensor."""
+    """The reason why something cannot be derived from a tensor."""
 
 
 class Classes:
-    """Reads batches against the losses and outputs of a model."""
+    """Interprets batches with the losses and outputs of a model."""
 
     def __init__(self, configuration: Mapping[str, Any]) -> None:
         self._losses: list[Mapping[str, Any]] = list(configuration.get("losses") or ())
@@ -50,7 +50,7 @@ class Classes:
         return _shares((values[~np.isnan(values.astype(np.float32))] > bound).astype(np.int64), 2)
 
     def _kind(self, part: str, targets: Array | None, predictions: Array | None) -> tuple[str, int]:
-        """What the targets are ("labels", "one-hot", "binary"), and how many classes there are."""
+        """The form of the targets ("labels", "one-hot", "binary"), and the number of classes."""
         kind = self._loss(part).get("classification")
         units = (
             predictions.shape[-1] if predictions is not None and predictions.ndim > 1 else self._units(part)
@@ -87,7 +87,7 @@ class Classes:
 
 
 def _at(things: list[Mapping[str, Any]], key: str, part: str) -> Mapping[str, Any]:
-    """What belongs to an output, by the end of its site's name: "", "/name" or "[0]"."""
+    """The item of an output, by the end of its site's name: "", "/name" or "[0]"."""
     if not part:
         return things[0] if len(things) == 1 else {}
     if part.startswith("[") and part[1:-1].isdigit():
@@ -97,7 +97,7 @@ def _at(things: list[Mapping[str, Any]], key: str, part: str) -> Mapping[str, An
 
 
 def _one_hot(targets: Array, classes: int) -> bool:
-    """Whether each row is about one class; soft labels, which sum to one, are too."""
+    """Whether each row describes one class; soft labels, which sum to one, count too."""
     rows = targets.reshape(-1, targets.shape[-1]) if targets.ndim > 1 else targets.reshape(-1, 1)
     return rows.shape[1] == classes and bool(
         np.abs(rows.sum(axis=1, dtype=np.float64) - 1).max(initial=0.0) < 1e-3
@@ -116,7 +116,7 @@ def _largest(values: Array) -> Array:
 
 
 def _shares(labels: Array, classes: int) -> Array:
-    """The share of each class; labels that are none of them count for nobody."""
+    """The share of each class; unknown labels are ignored."""
     total = len(labels)
     if labels.dtype.kind == "f" or labels.dtype.kind == "V":
         labels = labels.astype(np.float64)

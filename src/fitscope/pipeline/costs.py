@@ -1,4 +1,4 @@
-"""What a training and watching it cost so far: counted where it is spent, read by the budget and by `run.overhead`."""
+"""The cost of a training and of recording it, for the budget and `run.overhead`."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Costs:
 
     @property
     def wall(self) -> float:
-        """Seconds since the recording was made."""
+        """The seconds since the recording was created."""
         return time.perf_counter() - self._began.wall
 
     @contextmanager
     def measured(self) -> Iterator[None]:
-        """What happens in this block on the training thread is our cost."""
+        """Counts the block, on the training thread, as fitscope's cost."""
         began = time.thread_time()
         try:
             yield
@@ -42,7 +42,7 @@ class Costs:
             self._thread_seconds += time.thread_time() - began
 
     def describe(self) -> dict[str, Any]:
-        """What watching has cost so far. Shares are of the CPU time of the whole process since the training began."""
+        """The cost of recording so far. Shares are of the CPU time of the whole process since the training began."""
         cpu = time.process_time() - self._began.cpu
         transport = self.transport
         return {
@@ -54,6 +54,7 @@ class Costs:
             "writer_seconds": transport.cpu if transport else 0.0,
             "warm_up_seconds": transport.start_cpu if transport else 0.0,
             "waited_seconds": transport.waited if transport else 0.0,
+            "compile_seconds": sum(self.first_calls()),
             "first_call_seconds": self.first_calls(),
             "proof_seconds": sum(self.proofs()),
             "queue_peak_bytes": transport.peak if transport else 0,
@@ -64,9 +65,9 @@ class Costs:
     # ---- what the budget knows -----------------------------------------------------------------------------
 
     def weigh(self, turns: Sequence[Turn], captured: int, tapped: int) -> Timing | None:
-        """Tells the budget of steps that are about to run: in so many of them something is captured, or looked at, because of it.
+        """Announces coming steps to the budget, with the number of steps that it captures or that a watch needs.
 
-        Returns what times them, if they are to be timed.
+        Returns the object that times them, if they are to be timed.
         """
         if self.budget is None or not self.budget.next(turns[0].step, len(turns), captured, tapped):
             return None
@@ -81,7 +82,7 @@ class Costs:
         self._timed(lambda budget: budget.stop(self._spent()))
 
     def _timed(self, act: Callable[[Budget], None]) -> None:
-        """This runs around the user's own step: an error of ours ends our timing, not the training."""
+        """Runs around the user's own step: an error in fitscope ends the timing, not the training."""
         assert self.budget is not None
         trouble = self.budget.trouble
         try:

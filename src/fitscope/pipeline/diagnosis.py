@@ -1,8 +1,8 @@
-"""The diagnosis of a training while it runs, on the writer thread.
+"""Diagnoses a training while it runs, on the writer thread.
 
-Everything that is recorded is evidence, kept in bounded memory. The rules are applied now and then, at flushes, so rarely that
-they take a hundredth of the time at most, and once more at the end; what they find is noted in the run. A finding is logged once
-(logger `fitscope`), and what the user wants done about it is done once. Nothing here is raised into the training.
+All records are evidence, kept in bounded memory. The rules run at some flushes, so rarely that they take at most 1 % of the time,
+and once more at the end. The run stores their findings. fitscope logs a finding once (logger `fitscope`) and calls the user's
+action once. Nothing here is raised into the training.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ log = logging.getLogger("fitscope")
 
 
 class Diagnosis:
-    """What is wrong with one training, as far as it has gone."""
+    """The diagnosis of one training so far."""
 
     def __init__(
         self,
@@ -55,19 +55,19 @@ class Diagnosis:
         self._new = False  # evidence since
 
     def take(self, blocks: Iterable[Block], records: Iterable[Record] = ()) -> None:
-        """What one step recorded."""
+        """Takes the records of one step."""
         for block in (*blocks, *Block.of(records)):
             self.evidence.take(block)
             self._new = True
 
     def take_losses(self, some: Stretch) -> None:
-        """The losses of steps that were not captured."""
+        """Takes the losses of steps that were not captured."""
         known = ~(np.isnan(some.values) & np.isinf(some.errors))
         self.evidence.take_values(some.head.site, some.head.dtype, some.steps[known], some.values[known])
         self._new = True
 
     def judge(self, *, last: bool = False) -> dict[str, Any] | None:
-        """Applies the rules if it is time. What to note in the run, None if nothing is new."""
+        """Applies the rules if they are due. Returns the facts for the run; None if nothing is new."""
         now = time.monotonic()
         if self.evidence.last_step is None or (not last and (now < self._next or not self._new)):
             return None
@@ -81,7 +81,7 @@ class Diagnosis:
         return stored(found, self.evidence.last_step)
 
     def _tell(self, finding: Finding, *, last: bool) -> None:
-        """Logs a finding once. One that is no error must be found twice: the next steps may show that it was none."""
+        """Logs a finding once. A finding that is not an error must appear twice, because the next steps may disprove it."""
         sure = finding.severity == "error" or last or _key(finding) in self._before
         if finding.severity == "note" or not sure or _key(finding) in self._told:
             return
@@ -113,7 +113,7 @@ class Diagnosis:
 
 
 def stored(found: Findings, step: int | None) -> dict[str, Any]:
-    """Findings as they are noted in the run."""
+    """Findings as stored in the run."""
     return {**found.as_dict(), "step": step, "version": __version__}
 
 

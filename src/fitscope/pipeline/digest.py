@@ -1,7 +1,7 @@
-"""What captures become, on the writer's thread: records, samples, and what is carried on from one batch to the next.
+"""Turns captures into records and samples on the writer thread, and keeps what the next batch needs.
 
-Most of what a step shows is reduced and forgotten. Two things stay: the running average of a site, and the batch before where a
-change is asked for. Both are bounded by the size of the tensors they are made of, however long the training goes on.
+Most tensors are reduced and freed. Two things stay: the running average of a site, and the previous batch if a change is watched.
+Both are bounded by the size of their tensors, for any length of training.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from fitscope.pipeline import to_record
-from fitscope.pipeline.evidence import Evidence
+from fitscope.pipeline.activity import Joined, Vector
+from fitscope.pipeline.derived import Derived
 from fitscope.pipeline.handover import HostAdapter, Shown, Slot, slots
 from fitscope.pipeline.sample_loss import SampleLosses
 from fitscope.pipeline.to_record import HostTensor
@@ -31,12 +32,16 @@ Array = np.ndarray[Any, Any]
 
 
 class Layout:
-    """What a joined vector holds of what is wanted: worked out once, as it is the same at every step."""
+    """The contents of a joined vector. Computed once, because it is the same at every step."""
 
     def __init__(self, layout: Array, dtype: str, shown: Shown) -> None:
         self.wants = shown.wants
         self.heads: list[Head] = []  #: of those that stats are wanted of
         self.more: list[tuple[Site, Want, Slot]] = []  #: those of which more is wanted, and what
+        self.layers: list[
+            tuple[Site, str, Slot]
+        ] = []  #: whose activity is wanted, with the family of their nonlinearity
+        self.active: Joined | None = None
         chosen: list[tuple[int, int]] = []
         all_slots = slots(layout)
         for slot in all_slots:
@@ -47,8 +52,11 @@ class Layout:
             if want.stats:
                 self.heads.append(Head(site, slot.shape, dtype, site.batched and len(slot.shape) > 0))
                 chosen.append((slot.start, slot.end))
-            if not want.stats_only:
-                self.more.append((site, replace(want, stats=False), slot))
+            if want.activity:
+                self.layers.append((site, want.activity, slot))
+            more = replace(want, stats=False, activity="")
+            if more.tensor or more.mean or more.whole or more.derived:
+                self.more.append((site, more, slot))
         self.chosen = None if len(chosen) == len(all_slots) else chosen  #: None: all of it
         self.starts = np.array([start for start, _ in chosen] + [chosen[-1][1] if chosen else 0])
         self.scalars = np.array([i for i, head in enumerate(self.heads) if head.shape == ()], np.int64)
@@ -62,7 +70,7 @@ class Layout:
 
 
 class Digest:
-    """Makes records of what steps showed."""
+    """Makes records from the tensors of steps."""
 
     def __init__(
         self,
@@ -77,7 +85,7 @@ class Digest:
         self._adapter = adapter
         self._failed = failed
         self._unseen = unseen  # takes why a site is not recorded; None: it is, after all
-        self._evidence = Evidence(adapter, configuration or {}, failed, unseen)
+        self._derived = Derived(adapter, configuration or {}, failed, unseen)
         self._make_samples = samples
         self._samples: SampleLosses | None = None
         self._before: dict[str, deque[tuple[Moment, Array]]] = {}
@@ -95,7 +103,6 @@ class Digest:
             (site, want, slot.of(vector)) for layout, vector in joined for site, want, slot in layout.more
         )
         for site, want, value in chain(shown.single(), more):
-            row: HostTensor | None = None
             try:
                 if site.place == SAMPLE_LOSS:
                     of_samples[site.label, site.suffix] = value
@@ -105,26 +112,15 @@ class Digest:
                     if array.ndim:
                         of_samples["loss", ""] = array
                     value = to_record.one_loss(array)
-                if isinstance(value, dict):
-                    if want.stats or want.tensor:
-                        records.append(to_record.reduced(site, want, value, at, self._adapter))
-                elif want.stats:
-                    row = to_record.seen(site, want, value, self._adapter)
-                    host.check(row.array.dtype)
-                    rows.append(row)
-                if want.tensor and not isinstance(value, dict):
-                    records.append(to_record.kept(site, want, self._adapter.to_numpy(value), at))
-                if want.mean and site not in self._unaveraged:
-                    self._average(site, value, at)
-                if want.change or want.reference:
-                    records.extend(self._compare(site, want, self._adapter.to_numpy(value), at))
-                if want.derived:
-                    rows.extend(self._evidence.take(site, want, value, row))
+                self._take_one(site, want, value, at, records, rows)
             except Exception as error:  # one odd tensor must not cost the others
                 self._failed(f"{site}: {described(error)}")
                 self._unseen(site, described(error))
-        rows.extend(self._evidence.rest())
-        blocks = self._counted(at, rows, joined)
+        for layout, vector in joined:
+            if layout.active is not None:
+                self._derived.take_joined(shown.in_pass, vector, layout.active)
+        more_rows, activity = self._derived.rest(shown.in_pass)
+        blocks = self._counted(at, rows + more_rows, joined, activity)
         samples = (
             self._taken_apart(at, shown.in_pass, of_samples)
             if SAMPLE_LOSS in shown.wants and of_samples
@@ -137,9 +133,40 @@ class Digest:
         )
         return blocks, records, samples
 
-    def _counted(self, at: Moment, rows: list[HostTensor], joined: list[tuple[Layout, Array]]) -> list[Block]:
-        """The stats of tensors handed out by themselves, and of those that were joined."""
-        heads = tuple([row.head for row in rows] + [head for layout, _ in joined for head in layout.heads])
+    def _take_one(
+        self, site: Site, want: Want, value: Any, at: Moment, records: list[Record], rows: list[HostTensor]
+    ) -> None:
+        """Adds what is wanted of one tensor: a record, or a row of which stats are to be computed."""
+        row: HostTensor | None = None
+        if isinstance(value, dict):
+            if want.stats or want.tensor:
+                records.append(to_record.reduced(site, want, value, at, self._adapter))
+        elif want.stats:
+            row = to_record.seen(site, want, value, self._adapter)
+            host.check(row.array.dtype)
+            rows.append(row)
+        if want.tensor and not isinstance(value, dict):
+            records.append(to_record.kept(site, want, self._adapter.to_numpy(value), at))
+        if want.mean and site not in self._unaveraged:
+            self._average(site, value, at)
+        if want.change or want.reference:
+            records.extend(self._compare(site, want, self._adapter.to_numpy(value), at))
+        if want.derived:
+            self._derived.take(site, want, value, row)
+
+    def _counted(
+        self,
+        at: Moment,
+        rows: list[HostTensor],
+        joined: list[tuple[Layout, Array]],
+        activity: Vector | None = None,
+    ) -> list[Block]:
+        """The stats of tensors handed out by themselves, of those that were joined, and of the activity of layers."""
+        heads = tuple(
+            [row.head for row in rows]
+            + [head for layout, _ in joined for head in layout.heads]
+            + (activity.heads if activity is not None else [])
+        )
         if not heads:
             return []
         tally = host.Tally(len(heads))
@@ -153,6 +180,8 @@ class Digest:
             layout.tally(tally, first, vector)
             values[first + layout.scalars] = vector[layout.starts[layout.scalars]]
             first += len(layout.heads)
+        if activity is not None:
+            tally.add_all(first, activity.flat, activity.starts)
         _bounded(self._heads)
         return [Block(at, self._heads.setdefault(heads, heads), tally.columns(), values)]
 
@@ -163,6 +192,7 @@ class Digest:
         if known is None or known.wants is not shown.wants:
             _bounded(self._layouts)
             known = self._layouts[key] = Layout(numbers, array.dtype.name, shown)
+            known.active = self._derived.joined(known.layers)
         return known, array
 
     def _taken_apart(self, at: Moment, in_pass: str, shown: dict[tuple[str, str], Any]) -> list[Samples]:
@@ -214,7 +244,7 @@ def _follows(site: Site, before: Moment, after: Moment) -> bool:
 
 
 def _change(site: Site, before: Array, after: Array, at: Moment) -> Record:
-    """What moved between two batches, of the samples that both have."""
+    """The change between two batches, over the samples that both have."""
     if site.batched and after.ndim and before.ndim:
         n = min(len(before), len(after))
         before, after = before[:n], after[:n]

@@ -9,7 +9,7 @@ from fitscope.pipeline.troubles import described
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a training ended. Not the exception itself: that would keep alive all that its traceback knows, the training too."""
+    """How a training ended. It does not hold the exception, whose traceback would keep the training alive."""
 
     status: str
     by_what: str | None

@@ -1,7 +1,7 @@
-"""What Keras itself says of an epoch, as rows of the run: `logs/loss`, `logs/val_loss`, `logs/accuracy`, …
+"""Keras's logs of an epoch as rows of the run: `logs/loss`, `logs/val_loss`, `logs/accuracy`, …
 
-Keras hands its logs to every callback as Python floats, so nothing is computed or waited for. They are the numbers that the
-progress bar shows, at the last step of their epoch.
+Keras passes its logs to every callback as Python floats, so this computes nothing and waits for nothing. They are the numbers of
+the progress bar, at the last step of their epoch.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class EpochLogs:
         return [Site(KIND, label=str(name)) for name in self.logs]
 
     def block(self) -> Block | None:
-        """A row for each number. What is no number, as a custom `train_step` may return, is left out."""
+        """One row per number. Other values, which a custom `train_step` may return, are left out."""
         heads, numbers = [], []
         for site, value in zip(self.names(), self.logs.values(), strict=True):
             try:

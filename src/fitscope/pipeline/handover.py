@@ -1,11 +1,11 @@
-"""How tensors leave the step: as they are, thinned, joined, or reduced to statistics.
+"""The ways in which tensors leave the step: whole, as some rows, joined, or reduced to statistics.
 
-On a CPU tensors leave the step without a copy and are reduced by the writer's thread. Of a large one of which only statistics
-are wanted some rows leave it (`sampling`), and small ones leave it joined to one vector, kept or not: what an output costs beside its
-bytes is then paid once. On an accelerator the step itself reduces them, and only a few numbers and the kept samples travel.
+On a CPU, tensors leave the step without a copy, and the writer thread reduces them. If only statistics of a large tensor are
+wanted, some of its rows leave the step (`sampling`). Small tensors leave it joined to one vector, so that the fixed cost of an
+output is paid once. On an accelerator the step itself reduces them, and only a few numbers and the kept samples leave the device.
 
-`Finish` works inside the step, on the training thread. `Shown` is what it hands over. `to_record` reads that on the writer's thread; the
-rest of the code does not know which way was taken.
+`Finish` works inside the step, on the training thread. `Shown` is its result. `to_record` reads it on the writer thread. The rest
+of the code does not depend on the way.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class HostAdapter(Protocol):
     def nbytes(self, tensor: Any) -> int: ...
 
 
-#: Elements up to which a tensor is handed out joined with others: an output of its own would cost more than the copy.
+#: Elements up to which a tensor is handed out joined with others: a separate output would cost more than the copy.
 SMALL = 8_192
 
 
@@ -46,14 +46,14 @@ LONG = 65_536  #: elements of one sample, above which none leaves a device only 
 
 
 class Thin(NamedTuple):
-    """Some rows of a tensor (see `sampling`), as a tensor of their own."""
+    """Some rows of a tensor (see `sampling`), as a separate tensor."""
 
     rows: Any
     shape: Any  #: of the whole tensor: its dimensions as a vector, known now or only when the step runs
 
 
 class Finish:
-    """What is done with the harvested tensors inside the step, before they leave it. This one does nothing."""
+    """The last operation on the harvested tensors inside the step. This one does nothing."""
 
     def thin(self, site: Site, tensor: Any) -> Any:  # noqa: ARG002
         """The tensor, or a `Thin` of it if no more than that will be needed: for adapters that must copy it anyway."""
@@ -67,7 +67,7 @@ class Finish:
 
 
 class OnHost(Finish):
-    """The step hands out tensors as they are, or thinned, or joined."""
+    """The step returns tensors whole, as some rows, or joined."""
 
     def __init__(self, wants: Wants, adapter: Adapter) -> None:
         self._wants = wants
@@ -95,7 +95,7 @@ class OnHost(Finish):
 
 
 class InStep(Finish):
-    """The step hands out stats, and of the tensor only what is kept."""
+    """The step returns stats, and only the kept part of a tensor."""
 
     def __init__(self, wants: Wants, adapter: Adapter) -> None:
         self._wants = wants
@@ -128,16 +128,16 @@ class InStep(Finish):
 
 
 def _row_length(tensor: Any) -> int:
-    """How many elements one sample has, as far as that is known."""
+    """The number of elements of one sample, as far as known."""
     return math.prod(n if isinstance(n, int) else 1 for n in tensor.shape[1:])
 
 
 def _of_samples(site: Site, tensor: Any) -> bool:
-    """Whether it is something that the samples are made of, or a loss that is not one number: see `one_loss`."""
+    """Whether a tensor has samples, or is a loss with several values: see `one_loss`."""
     return site.place == SAMPLE_LOSS or (site.place == LOSS and len(tensor.shape) > 0)
 
 
-# A joined vector says of which sites it is by number: JAX traces a step anew for another batch size, and what is joined then may
+# A joined vector says of which sites it is by number: JAX traces a step again for another batch size, and what is joined then may
 # be something else. Names are few, and kept for good.
 _numbers: dict[str, int] = {}
 _names: list[str] = []
@@ -169,7 +169,7 @@ class Slot(NamedTuple):
 
 
 def slots(layout: Array) -> list[Slot]:
-    """Which tensors a joined vector holds, and where."""
+    """The tensors in a joined vector, with their positions."""
     found: list[Slot] = []
     numbers, at, start = layout.tolist(), 0, 0
     while at < len(numbers):
@@ -183,7 +183,7 @@ def slots(layout: Array) -> list[Slot]:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What one step handed out, and what is wanted of it. The training thread makes it and looks no further."""
+    """The tensors that one step returned, and what is wanted of them. The training thread creates it and does no more."""
 
     tensors: Mapping[str, Any]
     sites: Mapping[str, Site]
@@ -201,7 +201,7 @@ class Shown:
         return vectors
 
     def wanted(self, name: str) -> tuple[Site, Want] | None:
-        """Where a tensor was seen, by its full name, and what is wanted of it."""
+        """The full name of a tensor's site, and what is wanted of it."""
         site = self.sites[name]
         want = self.wants.at(site.place)
         if want is None:
@@ -209,19 +209,19 @@ class Shown:
         return site.within(self.in_pass), want
 
     def names(self) -> list[Site]:
-        """The sites that are wanted, without waiting for the step."""
+        """The wanted sites, without waiting for the step."""
         found = (self.wanted(name) for name in self.sites if name not in self.failed)
         return [where[0] for where in found if where is not None]
 
     def single(self) -> Iterator[tuple[Site, Want, Any]]:
-        """What was handed out by itself."""
+        """The tensors that left the step separately."""
         for name, value in self.tensors.items():
             found = self.wanted(name) if name != JOINED else None
             if found is not None:
                 yield *found, value
 
     def values(self, adapter: HostAdapter) -> dict[str, Any]:
-        """By name all that somebody may want to look at."""
+        """All values that a user may read, by name."""
         found: dict[str, Any] = {site: value for site, _, value in self.single() if site.place != SAMPLE_LOSS}
         for vector, layout in self.joined:
             array = adapter.to_numpy(vector)
@@ -232,15 +232,15 @@ class Shown:
         return found
 
     def nbytes(self, adapter: HostAdapter) -> int:
-        """How much memory it holds."""
+        """Its memory in bytes."""
         return sum(nbytes(value, adapter) for value in self.tensors.values())
 
 
-OBJECT = 2_000  #: bytes that a tensor takes up beside its values, about
+OBJECT = 2_000  #: approximate bytes of a tensor in addition to its values
 
 
 def nbytes(value: Any, adapter: HostAdapter) -> int:
-    """How much memory a harvested value holds."""
+    """The memory of a harvested value, in bytes."""
     if isinstance(value, Thin):
         return nbytes(value.rows, adapter)
     if isinstance(value, dict):
@@ -251,7 +251,7 @@ def nbytes(value: Any, adapter: HostAdapter) -> int:
 
 
 def first_samples(tensor: Any, want: Want, site: Site) -> Any:
-    """The samples of a tensor that are kept."""
+    """The kept samples of a tensor."""
     return (
         tensor[: want.samples] if want.samples is not None and site.batched and len(tensor.shape) else tensor
     )

@@ -1,9 +1,9 @@
-"""From captures to a run: the open run, the queue before it, and how both end.
+"""Takes captures to a run: opens the run, owns the queue, and ends both.
 
-A recorder knows nothing of models and steps. Whoever watches a training (a `Recording` for Keras, a session for TF1) hands it
-captures and tells it how the training ended; it opens the run when its first step is known, works on another thread, and is finished
-exactly once: by the end of the training, by an exception, by the next training, or when the process ends. Finished means that nothing
-more is taken: the writer then works off its queue, and the process does not end before it has (`unfinished`).
+A recorder knows nothing about models and steps. A `Recording` for Keras, or a session for TF1, passes captures to it and reports
+how the training ended. The recorder opens the run when its first step is known, works on another thread, and is finished exactly
+once: by the end of the training, an exception, the next training, or the end of the process. A finished recorder takes nothing
+more. The writer then empties its queue, and the process waits for that (`unfinished`).
 """
 
 from __future__ import annotations
@@ -13,49 +13,37 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fitscope.errors import FitscopeWarning
 from fitscope.pipeline import signals
-from fitscope.pipeline.batch_ends import BatchEnds
 from fitscope.pipeline.costs import Costs
 from fitscope.pipeline.diagnosis import Diagnosis
 from fitscope.pipeline.digest import Digest
 from fitscope.pipeline.ending import UNKNOWN, Ending
 from fitscope.pipeline.epoch_logs import EpochLogs
 from fitscope.pipeline.handover import HostAdapter, Shown
+from fitscope.pipeline.output import Capture, Output
 from fitscope.pipeline.queue import Transport
 from fitscope.pipeline.sample_loss import SampleLosses
 from fitscope.pipeline.sinks import Make, Sinks
 from fitscope.pipeline.standing import Standings
 from fitscope.pipeline.troubles import Troubles
-from fitscope.record import Block, Moment, Record, Samples
-from fitscope.reduce import host, units
+from fitscope.record import Moment
 from fitscope.reduce.average import Average
-from fitscope.sites import TRAIN, Site
+from fitscope.sites import TRAIN
 from fitscope.store import RunWriter, interval
 
 if TYPE_CHECKING:
     from fitscope.capture.leaving import Frame
 
 LOG_BYTES = 200  #: of one number of the logs of an epoch, in the queue
+DERIVE = 0.5  #: seconds between two looks at the losses of batches
 LOOK = 0.1  #: seconds between two looks whether an exception has ended the training
 
 
-@dataclass(frozen=True, slots=True)
-class Capture:
-    """What one step showed, on its way to the writer."""
-
-    at: Moment
-    shown: Shown
-
-    def names(self) -> list[Site]:
-        return self.shown.names()
-
-
 class Recorder:
-    """One run being written, from its first captured step until it ends, however it ends."""
+    """One run being written, from its first captured step to its end."""
 
     def __init__(
         self,
@@ -69,13 +57,12 @@ class Recorder:
         configuration: Mapping[str, Any] | None = None,
         diagnosis: Callable[[], Diagnosis | None] = lambda: None,
     ) -> None:
-        self.writer: RunWriter | None = None
         self.finished = False
         self.stopped = False  #: nothing more is recorded: the run could not be made, or is full
         self.trainer = threading.current_thread()  #: that hands over
         self.leaving: Callable[[], None] = lambda: None  #: called once, when the training ends
+        self.hurry: Callable[[], None] = lambda: None  #: called when something is due sooner than was known
         self.costs = Costs(self.failed)  #: of the training and of watching it
-        self.batch_ends: BatchEnds | None = None  #: of a training whose losses Keras logs
         self.identity = Standings()  #: whether watching changed anything
         self._open_run = open_run  # start step -> RunWriter
         self._adapter = adapter
@@ -87,9 +74,9 @@ class Recorder:
             self.unseen,
             configuration,
         )
-        self._sinks = Sinks(sinks or {}, self.failed)
-        self._make_diagnosis = diagnosis  # called once there is a run
-        self._diagnosis: Diagnosis | None = None
+        self.output = Output(
+            self._digest, Sinks(sinks or {}, self.failed), diagnosis, self.failed, self._facts
+        )  #: used by the writer's thread
         self._transport: Transport[Capture | EpochLogs] | None = None
         self._troubles = Troubles()
         self._early: list[str] = []  # errors from before there was a run
@@ -105,15 +92,16 @@ class Recorder:
     # ---- on the training thread ----------------------------------------------------------------------------
 
     def ready(self, step: int) -> bool:
-        """Whether there is a run to record to; made when its first step is known."""
+        """Whether there is a run to record to; it is created when its first step is known."""
         if self.writer is None and not self.stopped:
             try:
-                self.writer = self._open_run(step)
+                self.output.writer = self._open_run(step)
             except Exception as error:  # an unusable disk must not stop the training
                 self.failed(error)
                 self.stopped = True
                 self.tell()
                 return False
+            assert self.writer is not None
             for text in self._early:
                 self.writer.note(error=text)
             if self._checkpoints:
@@ -124,7 +112,7 @@ class Recorder:
                 self._on_error,
                 limit=self._memory,
                 when_full=self._when_full,
-                start=self._start,
+                start=self.output.start,
                 end=self._end,
                 skipped=self._skipped,
                 owner=self,
@@ -134,13 +122,18 @@ class Recorder:
         return not self.stopped
 
     @property
+    def writer(self) -> RunWriter | None:
+        """The writer of the run, once there is one."""
+        return self.output.writer
+
+    @property
     def disturbed(self) -> bool:
-        """Whether there is something to tell, or the newest captured step raised."""
+        """Whether there is something to report, or the newest captured step raised."""
         return bool(self._troubles.new) or self.raised is not None
 
     @property
     def raised(self) -> Ending | None:
-        """How the training ends, if what was raised last goes all the way up: it passed a place that we see."""
+        """How the training ends, if the last exception reaches the top: it passed a place that fitscope sees."""
         return self._raised
 
     @raised.setter
@@ -150,7 +143,7 @@ class Recorder:
             self._transport.look()
 
     def put(self, at: Moment, shown: Shown) -> None:
-        """Hands over what a step showed."""
+        """Hands over the tensors of a step."""
         assert self._transport is not None
         if self.finished:  # the process is about to end
             return
@@ -164,21 +157,30 @@ class Recorder:
 
     def expect(self, step: int) -> None:
         """A training step was captured, and will be handed over now or later."""
-        if self.batch_ends is not None:
-            self.batch_ends.expect(step)
+        if self.output.batch_ends is not None:
+            self.output.batch_ends.expect(step)
 
     def expect_no_more(self, step: int) -> None:
         """It will not."""
-        if self.batch_ends is not None:
-            self.batch_ends.expect_no_more(step)
+        if self.output.batch_ends is not None:
+            self.output.batch_ends.expect_no_more(step)
+
+    def look_closer(self, step: int) -> None:
+        """Something happened at this step: a loss out of the ordinary, or what a rule found. The next steps are captured closely.
+
+        Called on any thread. Where `every` says when to capture, nothing changes.
+        """
+        if self.costs.budget is not None:
+            self.costs.budget.look_closer(step)
+            self.hurry()
 
     def look(self) -> None:
-        """Has the writer look at what there is, now."""
+        """Makes the writer check for work now."""
         if self._transport is not None:
             self._transport.look()
 
     def epoch_logs(self, at: Moment, logs: Mapping[str, Any]) -> None:
-        """Hands over what Keras says of the epoch that just ended."""
+        """Hands over Keras's logs of the epoch that just ended."""
         said = EpochLogs(at, dict(logs))
         if self._transport is None or self.finished or not said.logs:
             return
@@ -186,7 +188,7 @@ class Recorder:
             self._troubles.dropped.update(said.names())
 
     def average(self, site: str) -> Average | None:
-        """The running average of a site over all that was captured so far, as a copy; None if it has none."""
+        """A copy of the running average of a site so far; None if it has none."""
         if self._transport is not None:
             self._transport.drain()
         with self._digest.lock:
@@ -199,20 +201,20 @@ class Recorder:
         return list(self._digest.averages)
 
     def checkpoint(self, path: str, step: int, epoch: int) -> None:
-        """A checkpoint was saved after so many steps."""
+        """Notes a checkpoint, saved after this many steps."""
         self._checkpoints.append({"path": path, "step": step, "epoch": epoch, "time": time.time()})
         if self.writer is not None:
             self.writer.note(checkpoints=list(self._checkpoints))
 
     def unseen(self, site: str, why: str | None) -> None:
-        """Something that was asked for is not recorded, and why; None if it is, after all."""
+        """Notes that a watched site is not recorded, with the reason; None withdraws it."""
         if why is None:
             self.seen([site])
         elif site not in self._seen:
             self._unseen.setdefault(site, why)
 
     def seen(self, sites: Iterable[str]) -> None:
-        """Sites that one step showed, although another could not."""
+        """Notes sites that one step recorded, although another could not."""
         for site in sites:
             self._seen.add(site)
             self._unseen.pop(site, None)
@@ -222,7 +224,7 @@ class Recorder:
         self.unseen(site, why)
 
     def failed(self, error: BaseException | str) -> None:
-        """Keeps what went wrong, in the run too; `tell` reports it."""
+        """Stores an error, in the run too; `tell` reports it."""
         text = self._troubles.add(error)
         if self.writer is not None:
             self.writer.note(error=text)
@@ -230,20 +232,19 @@ class Recorder:
             self._early.append(text)
 
     def tell(self, *, last: bool = False) -> None:
-        """Warns of new errors, of each kind once, and of all of them again at the end."""
+        """Warns of new errors, once per kind, and of all of them again at the end."""
         self._troubles.tell(last=last)
 
     # ---- the end -----------------------------------------------------------------------------------------
 
     def abandon(self, error: BaseException | None = None, *, wait: bool = True) -> None:
-        """The training ended and nobody told us; the exception says how, where it is known."""
+        """Ends the recording of a training that ended without a report; the exception says how, if it is known."""
         self.finish(self.raised or Ending.by(error), wait=wait)
 
     def finish(self, ending: Ending, *, wait: bool = True) -> None:
-        """Has the run closed when all that is queued is written. Only the first call says how the training ended.
+        """Closes the run when everything queued is written. Only the first call decides how the training ended.
 
-        With `wait`, returns when that is done, and says what went wrong. An exception that ends the wait, like Ctrl-C, costs nothing:
-        the writer goes on.
+        With `wait`, returns when that is done, and reports errors. If an exception such as Ctrl-C ends the wait, the writer continues.
         """
         first = self._finished(ending)
         if first:
@@ -260,7 +261,7 @@ class Recorder:
             self.tell(last=first)
 
     def _finished(self, ending: Ending) -> bool:
-        """Whether this is the first word about how the training ended."""
+        """Whether this is the first report about how the training ended."""
         with self._lock:
             first, self.finished = not self.finished, True
             if first:
@@ -268,10 +269,10 @@ class Recorder:
         return first
 
     def finish_with(self, owner: object, frame: Frame | None = None) -> None:
-        """Finishes when `owner` goes away: the training ended and nobody told us.
+        """Finishes when `owner` is garbage-collected: the training ended without a report.
 
-        The garbage collector may call this anywhere, so it only leaves word for the writer's thread. Whoever holds on to an exception
-        holds on to `owner` too; then it is the end when something was raised and the frame of the training was left.
+        The garbage collector may call this anywhere, so it only leaves a message for the writer thread. A reference to an
+        exception also keeps `owner` alive; in that case the training is over when something was raised and its frame has ended.
         """
         self._frame = frame
         weakref.finalize(owner, _owner_gone, weakref.ref(self)).atexit = False
@@ -279,18 +280,18 @@ class Recorder:
     # ---- the process ends before the training does: `transport.Owner` ------------------------------------------
 
     def more_may_come(self) -> bool:
-        """Whether the training goes on in a thread that Python waits for."""
+        """Whether the training continues in a thread that Python waits for."""
         main = self.trainer is threading.main_thread()
         return not self.finished and not main and not self.trainer.daemon and self.trainer.is_alive()
 
     def process_ends(self, signal: str | None) -> None:
-        """Nothing is undone: nobody will see the model again, and a signal may have come in the middle of anything."""
+        """Ends the recording with the process. Patches stay, because nothing uses the model any more and a signal may come at any point."""
         self.stopped = True
         by_process = Ending("interrupted", signal or "the process ended before the training was finished")
         self._finished(self.raised or (None if signal else self._uncaught()) or by_process)
 
     def _uncaught(self) -> Ending | None:
-        """By the exception that ends the process, if it is the one that ended this training."""
+        """The exception that ends the process, if it is the one that ended this training."""
         error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
         if error is None or (hasattr(sys, "ps1") if self._frame is None else not self._frame.passed(error)):
             return None
@@ -304,36 +305,29 @@ class Recorder:
 
     # ---- on the writer's thread ----------------------------------------------------------------------------
 
-    def _start(self) -> None:
-        assert self.writer is not None
-        self._sinks.open(self.writer)
-        self._diagnosis = self._make_diagnosis()
-        if self._diagnosis is not None:
-            self._diagnosis.failed = self.failed
-        host.warm_up()
-        units.warm_up()
-
     def _work(self, item: Capture | EpochLogs) -> None:
-        assert self.writer is not None
-        blocks: list[Block]
-        records: list[Record] = []
-        samples: list[Samples] = []
-        if isinstance(item, EpochLogs):
-            block = item.block()
-            blocks = [] if block is None else [block]
-        else:
-            if self._sinks:
-                self._derive()  # so that they are given the steps in order
-            blocks, records, samples = self._digest.take(item.at, item.shown)
-            if self.batch_ends is not None and item.shown.in_pass == TRAIN:
-                self.batch_ends.captured(item.at.step, blocks)
+        self.output.work(item)
+
+    def _idle(self) -> float:
+        """Does regular work, and returns the seconds until the next."""
+        looking = self.raised is not None and self._frame is not None
+        if looking and self._frame is not None and self._frame.left():
+            self.abandon(wait=False)
+            return 0.0
+        early = self._flush_at - time.monotonic()
+        if early > 0 and (looking or self.output.batch_ends is not None):
+            self.output.derive()
+            return LOOK if looking else min(DERIVE, early)
         try:
-            self.writer.write(records, samples, blocks)
+            self.output.flush()
         finally:
-            if self._sinks and not self.writer.full:
-                self._sinks.write([*(r for block in blocks for r in block.records()), *records], samples)
-        if not self.writer.full:
-            self._diagnosed(lambda diagnosis: diagnosis.take(blocks, records))
+            pause = interval(self.costs.wall)
+            self._flush_at = time.monotonic() + pause
+        return LOOK if looking else min(DERIVE, pause) if self.output.batch_ends is not None else pause
+
+    def _end(self) -> None:
+        """When everything is written."""
+        self.output.end(self._ending)
 
     def _skipped(self, item: Capture | EpochLogs) -> None:
         """What was captured is not recorded: there was no room for it, or no time."""
@@ -341,92 +335,17 @@ class Recorder:
         if isinstance(item, Capture) and item.shown.in_pass == TRAIN:
             self.expect_no_more(item.at.step)
 
-    def _derive(self, *, last: bool = False) -> None:
-        """Writes the loss of the batches that ended since."""
-        found = self.batch_ends.derive(last=last) if self.batch_ends is not None else None
-        if found is not None and self.writer is not None:
-            self.writer.write_stretch(found)
-            self._sinks.write_stretch(found)
-            self._diagnosed(lambda diagnosis: diagnosis.take_losses(found))
-
-    def _idle(self) -> float:
-        """Returns after how many seconds to look again."""
-        looking = self.raised is not None and self._frame is not None
-        if looking and self._frame is not None and self._frame.left():
-            self.abandon(wait=False)
-            return 0.0
-        if looking and time.monotonic() < self._flush_at:
-            return LOOK
-        try:
-            self._flush()
-        finally:
-            pause = interval(self.costs.wall)
-            self._flush_at = time.monotonic() + pause
-        return LOOK if looking else pause
-
-    def _diagnosed(self, act: Callable[[Diagnosis], dict[str, Any] | None]) -> None:
-        """Works on the diagnosis, and notes what it finds. An error in it ends the diagnosis, not the recording."""
-        if self._diagnosis is None or self.writer is None:
-            return
-        try:
-            found = act(self._diagnosis)
-        except Exception as error:
-            self.failed(error)
-            self._diagnosis = None
-        else:
-            if found is not None:
-                self.writer.note(findings=found)
-
-    def _flush(self) -> None:
-        assert self.writer is not None
-        self._derive()
-        self._diagnosed(lambda diagnosis: diagnosis.judge())
-        self._note()
-        self._average()
-        try:
-            self.writer.flush()
-        finally:
-            self._sinks.flush()
-
-    def _end(self) -> None:
-        """When everything is written."""
-        assert self.writer is not None
-        try:
-            self._derive(last=True)
-        except Exception as error:
-            self.failed(error)
-        self._diagnosed(lambda diagnosis: diagnosis.judge(last=True))
-        if self.writer.full:
-            lost = sum(self.writer.lost.values())
-            self.failed(
-                f"the run reached its limit at step {self.writer.full_at}; {lost} records were not kept"
-            )
-        self._note()
-        self._average()
-        if self._ending.by_what is not None:
-            self.writer.note(ended_by=self._ending.by_what)
-        self._sinks.flush()  # what goes wrong there is still noted in the run
-        try:
-            self.writer.close(self._ending.status)
-        finally:
-            self._sinks.close()  # now they can say how it ended
-
-    def _average(self) -> None:
-        assert self.writer is not None
-        for site, average in self._digest.averages.items():
-            self.writer.average(site, average)
-
     def _on_error(self, error: Exception, _: Capture | EpochLogs | None) -> None:
         self.failed(error)
 
-    def _note(self) -> None:
-        assert self.writer is not None  # the transport may be: its thread runs before we have it
-        self.writer.note(
-            overhead=self.costs.describe(),
-            dropped=dict(self._troubles.dropped),
-            unseen=dict(self._unseen),
-            identity=self.identity.describe(self.costs.captured),
-        )
+    def _facts(self) -> dict[str, Any]:
+        """What the run says about its own recording."""
+        return {
+            "overhead": self.costs.describe(),
+            "dropped": dict(self._troubles.dropped),
+            "unseen": dict(self._unseen),
+            "identity": self.identity.describe(self.costs.captured),
+        }
 
 
 def _owner_gone(reference: weakref.ref[Recorder]) -> None:
@@ -434,5 +353,5 @@ def _owner_gone(reference: weakref.ref[Recorder]) -> None:
     if recorder is not None and not recorder.finished:
         try:
             recorder.abandon(sys.exc_info()[1], wait=False)
-        except Exception as error:  # nothing of ours is raised out of a finalizer
+        except Exception as error:  # a finalizer must not raise
             recorder.failed(error)

@@ -1,7 +1,7 @@
-"""Where a tensor becomes a record, on the writer's thread: the other half of `handover`.
+"""Converts a tensor to a record on the writer thread: the other half of `handover`.
 
-A step hands out a tensor as it is, some rows of it, or statistics. Each function here reads one of these forms, so it must agree with the
-`Finish` that made it.
+A step returns a tensor whole, some rows of it, or statistics. Each function here reads one of these forms, so it must agree with
+the `Finish` that made it.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ Array = np.ndarray[Any, Any]
 
 @functools.cache
 def _name_of(dtype: np.dtype[Any]) -> str:
-    """Its name, which NumPy takes 6 µs to find."""
+    """The name of a dtype. Cached, because NumPy takes 6 µs to find it."""
     return dtype.name
 
 
 class HostTensor(NamedTuple):
-    """A tensor on the host: the part of it that stats are to be of, and what it is of."""
+    """A tensor on the host: the part to compute stats from, and the facts of the whole."""
 
     head: Head
     array: Array
 
 
 def seen(site: Site, want: Want, value: Any, adapter: HostAdapter) -> HostTensor:
-    """What was seen at a site, from what the step handed out: the whole tensor, or some rows."""
+    """The tensor of a site, from the result of the step: whole, or some rows."""
     if isinstance(value, Thin):
         array = adapter.to_numpy(value.rows)
         shape = tuple(int(n) for n in adapter.to_numpy(value.shape))
@@ -53,12 +53,12 @@ def seen(site: Site, want: Want, value: Any, adapter: HostAdapter) -> HostTensor
 
 
 def one_loss(array: Array) -> Array:
-    """The loss of a batch is one number. Of a loss that was not reduced, and is one for each sample, it is the mean."""
+    """The loss of a batch as one number: the mean, if the loss has one value per sample."""
     return array if array.ndim == 0 else np.asarray(array.mean(dtype=np.float64), array.dtype)
 
 
 def kept(site: Site, want: Want, array: Array, at: Moment) -> Record:
-    """The record of what is kept of a whole tensor, without stats."""
+    """The record of the kept part of a whole tensor, without stats."""
     tensor = first_samples(array, want, site)
     if tensor.nbytes < array.nbytes:
         tensor = tensor.copy()  # a view would hold on to the whole tensor
@@ -66,7 +66,7 @@ def kept(site: Site, want: Want, array: Array, at: Moment) -> Record:
 
 
 def reduced(site: Site, want: Want, value: Mapping[str, Any], at: Moment, adapter: HostAdapter) -> Record:
-    """The record of what a step has reduced itself."""
+    """The record of statistics that the step computed itself."""
     from fitscope.reduce import in_step
 
     shape = tuple(int(n) for n in adapter.to_numpy(value["shape"]))
@@ -77,7 +77,7 @@ def reduced(site: Site, want: Want, value: Mapping[str, Any], at: Moment, adapte
 
 
 def add_to_average(average: Average, site: Site, value: Any, at: Moment, adapter: HostAdapter) -> None:
-    """Adds what the step handed out to a running average."""
+    """Adds the result of a step to a running average."""
     if isinstance(value, dict):
         shape = adapter.to_numpy(value["shape"])
         mean, m2 = (adapter.to_numpy(part) for part in value["moments"])
@@ -88,7 +88,7 @@ def add_to_average(average: Average, site: Site, value: Any, at: Moment, adapter
 
 
 def tensor_of(value: Any, adapter: HostAdapter) -> Array | None:
-    """The values themselves, where the step handed all of them out."""
+    """The values themselves, if the step returned all of them."""
     if isinstance(value, Thin):
         rows = adapter.to_numpy(value.rows)
         shape = tuple(adapter.to_numpy(value.shape).tolist())

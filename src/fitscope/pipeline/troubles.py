@@ -1,4 +1,4 @@
-"""What went wrong while fitscope watched a training: every error is kept, and each kind is reported once and again at the end."""
+"""The errors of fitscope during a training: all are kept, and each kind is reported once and again at the end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Troubles:
         return text
 
     def tell(self, *, last: bool = False) -> None:
-        """Warns of new errors, of each kind once, and of all of them again at the end."""
+        """Warns of new errors, once per kind, and of all of them again at the end."""
         if not self.new and not last:
             return
         new, self.new = self.new, []
@@ -49,10 +49,10 @@ class Troubles:
 
 
 def described(error: BaseException) -> str:
-    """An error as the run and the warnings name it."""
+    """The text of an error for the run and the warnings."""
     return f"{type(error).__name__}: {error}"
 
 
 def warn(text: str) -> None:
-    """Warns the user, on whichever thread fitscope notices."""
+    """Warns the user, on any thread."""
     warnings.warn(text, FitscopeWarning, stacklevel=3)

@@ -1,9 +1,9 @@
-"""The seconds that capturing may take in any training, before its share of the time counts.
+"""The seconds that every training may spend on capturing, before its share of the time counts.
 
-Two percent of a training of twenty seconds are a few captured steps, and nobody would miss a second or two. So each training may
-spend its allowance, spread evenly over the steps that are left: `fit` says how many there are. Where it cannot, the training is
-taken to last as long again as it has so far, and at least `UNKNOWN` seconds. In a long training the allowance is less than the share,
-and changes nothing.
+Two percent of a training of twenty seconds are only a few captured steps, and a second or two more does not matter. So each training may
+spend its allowance, spread evenly over the remaining steps, as `fit` announces them. If their number is unknown, the training is assumed to
+last as long again as it has so far, and at least `UNKNOWN` seconds. In a long training the allowance is smaller than the share and
+changes nothing.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ import re
 
 from fitscope.errors import WatchError
 
-UNKNOWN = 60.0  #: seconds that a training is taken to last at least, where nobody knows
+UNKNOWN = 60.0  #: the assumed minimum duration of a training of unknown length, in seconds
 _UNITS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0}
 
 
 class Allowance:
-    """What is left of the allowance of one training."""
+    """The rest of the allowance of one training."""
 
     def __init__(self, seconds: float = 0.0) -> None:
         self.seconds = seconds
         self.again()
 
     def again(self) -> None:
-        """Another training begins."""
+        """Starts another training."""
         self.spent = 0.0  #: seconds
         self.end: int | None = None  #: the step at which the training will be over, where that is known
         self._first: int | None = None
 
     def share(self, step: int, plain: float) -> float:
-        """The share of the time ahead that may be spent: from this step on, with plain steps of so many seconds."""
+        """The share of the coming time that may be spent, from this step on, given the seconds of a plain step."""
         self._first = step if self._first is None else self._first
         left = self.seconds - self.spent
         if left <= 0:
@@ -42,7 +42,7 @@ class Allowance:
 
 
 def seconds(value: float | str, name: str) -> float:
-    """Reads a length of time: seconds, or like "3 s", "500 ms", "1 min"."""
+    """Parses a duration: seconds, or a string like "3 s", "500 ms", "1 min"."""
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf:
         return float(value)
     found = re.fullmatch(r"\s*([0-9.]+)\s*(ms|s|min|h)\s*", value) if isinstance(value, str) else None

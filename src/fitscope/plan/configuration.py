@@ -1,7 +1,7 @@
-"""How a model is set up, as plain JSON: layers, outputs, losses, optimizers, and how `fit` was called.
+"""The setup of a model as plain JSON: layers, outputs, losses, optimizers, and the arguments of `fit`.
 
-A run keeps it, and the rules of a diagnosis read it as evidence. Nothing here raises, whatever a model is: what cannot
-be known is None or absent. No weight is read; the learning rate is, as it is a setting. No framework is imported.
+A run stores it, and the rules of a diagnosis read it as evidence. Nothing here raises for any model: unknown values are None or absent. It
+reads no weights, only the learning rate, which is a setting. It imports no framework.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _PASS_ON = frozenset((
 def configuration(
     model: Any, *, optimizers: Iterable[Any] = (), fit: Mapping[str, Any] | None = None
 ) -> Json:
-    """What is known of the model before its first step.
+    """The setup of the model before its first step.
 
     Args:
-        optimizers: Those that train it beside its own, in a hand-written loop.
-        fit: What is known of the call of `fit`: "batch_size", "steps_per_epoch", "epochs", "shuffle".
+        optimizers: Further optimizers that train it, in a custom loop.
+        fit: Known arguments of `fit`: "batch_size", "steps_per_epoch", "epochs", "shuffle".
     """
     anatomy = _tried(lambda: Anatomy.of(model))
     parts: tuple[LayerPart, ...] = anatomy.layers if anatomy is not None else ()
@@ -97,7 +97,7 @@ def _layer(part: LayerPart, anatomy: Any, paths: dict[int, str]) -> Json:
 
 
 def _inbound(part: LayerPart, anatomy: Anatomy, paths: dict[int, str]) -> list[str]:
-    """The paths of the layers that feed this one: through operations that are no layers, in the order of its arguments."""
+    """The paths of the layers that feed this one, through operations that are not layers, in the order of its arguments."""
     found = dict.fromkeys(
         path
         for node in getattr(part.layer, "_inbound_nodes", ())
@@ -143,7 +143,7 @@ def _before(part: LayerPart, anatomy: Anatomy, paths: dict[int, str]) -> str | N
 
 
 def _outputs(model: Any, paths: dict[int, str]) -> list[Json]:
-    """The outputs of a model that is a graph; those of a subclassed one are known to its `call` alone."""
+    """The outputs of a model that is a graph; those of a subclassed model are known only to its `call`."""
     tensors = getattr(model, "outputs", None) or ()
     names = [str(name) for name in getattr(model, "output_names", None) or ()]
     if not tensors and type(model).__name__ == "Sequential" and model.layers:  # not built yet
@@ -165,7 +165,7 @@ def _outputs(model: Any, paths: dict[int, str]) -> list[Json]:
 
 
 def _activation_behind(tensor: Any, depth: int) -> str | None:
-    """The nonlinearity that made the values of an output, behind layers that only hand values on."""
+    """The nonlinearity that produced an output, behind layers that only pass values on."""
     source = getattr(getattr(tensor, "_keras_history", None), "operation", None)
     if source is None:
         return None
@@ -179,7 +179,7 @@ def _activation_behind(tensor: Any, depth: int) -> str | None:
 
 
 def _kept(model: Any) -> list[Any]:
-    """The optimizers that a model keeps under names of its own, as a GAN does."""
+    """The optimizers that a model stores under its own names, as a GAN does."""
     attributes = _tried(lambda: list(vars(model).values())) or []
     return [each for each in attributes if hasattr(type(each), "apply_gradients")]
 
@@ -191,7 +191,7 @@ def _policy(layer: Any) -> str | None:
 
 
 def _overridden(model: Any, name: str) -> bool:
-    """Whether the class of the model has a method of its own in place of Keras's."""
+    """Whether the class of the model overrides a method of Keras."""
     method = _tried(lambda: getattr(type(model), name, None))
     return method is not None and not str(getattr(method, "__module__", "")).startswith(
         ("keras.", "tf_keras.")
@@ -203,7 +203,7 @@ def _size(variable: Any) -> int:
 
 
 def _small(thing: Any) -> Json:
-    """An initializer or regularizer: its class and those of its settings that are numbers or text."""
+    """An initializer or regularizer: its class, and its settings that are numbers or text."""
     config = thing.get_config() if hasattr(thing, "get_config") else {}
     numbers = {
         key: plain(value) for key, value in config.items() if isinstance(value, bool | int | float | str)
@@ -213,7 +213,7 @@ def _small(thing: Any) -> Json:
 
 
 def _tried(ask: Callable[[], T]) -> T | None:
-    """What the model answers, or None: the attributes of somebody's own layer may do anything."""
+    """Calls a function of the model, and returns None if it raises: custom layers may do anything."""
     try:
         return ask()
     except Exception:

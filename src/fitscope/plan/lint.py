@@ -1,4 +1,4 @@
-"""`fs.lint(model)`: what the configuration of a compiled model alone tells, before its first step."""
+"""`fs.lint(model)`: findings from the configuration of a compiled model, before its first step."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ def lint(
     expect: Expectation | Iterable[Expectation] | None = None,
     fit: Mapping[str, int | bool | None] | None = None,
 ) -> Findings:
-    """Finds what is wrong with a compiled model before it trains: losses that do not fit outputs, settings that defeat an optimizer, …
+    """Checks a compiled model before it trains: a loss that does not fit the output, optimizer settings that cannot work, …
 
     Args:
-        rules: Which rules to apply, by name, or your own; by default `fs.RULES`. Most of them need a training and say so.
-        ignore: Names of rules to leave out.
-        thresholds: Changes to the table of thresholds, as a dict or the path of a TOML file.
-        expect: What is meant to be so, from `fs.expect(…)`.
-        fit: How `fit` will be called, where that matters: `{"batch_size": 1, "epochs": 3, "steps_per_epoch": 100}`.
+        model: The compiled model.
+        rules: The rules to apply, by name, or your own. By default `fs.RULES`. Most rules need a training and report that.
+        ignore: Names of rules to skip.
+        thresholds: Changes to `fitscope.diagnose.THRESHOLDS`, as a dict or the path of a TOML file.
+        expect: Findings that you expect, from `fs.expect(…)`.
+        fit: The arguments of the coming `fit` that matter: `{"batch_size": 1, "epochs": 3, "steps_per_epoch": 100}`.
     """
     if not hasattr(model, "_flatten_layers"):
         raise ModelError("a Keras model", type(model).__name__, "Pass the model you call fit() on")

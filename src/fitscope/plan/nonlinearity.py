@@ -1,8 +1,8 @@
-"""Which nonlinearity shapes the output of a layer, by name, and what its units do when they are stuck.
+"""The nonlinearity of a layer's output, by name, and how its units look when they are stuck.
 
-The name is the one Keras gives the function (`relu`, `leaky_relu`, `softmax`), also where the nonlinearity is a layer
-of its own (`ReLU`, `Activation`, `Softmax`) or sits inside a wrapper (`TimeDistributed`, `Bidirectional`). Custom
-activations keep the name of their function. No framework is imported.
+The name is the one that Keras gives the function (`relu`, `leaky_relu`, `softmax`). This also holds for a separate layer (`ReLU`,
+`Activation`, `Softmax`) and inside a wrapper (`TimeDistributed`, `Bidirectional`). Custom activations keep the name of their function. This
+module imports no framework.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ FAMILIES = {
 
 
 def nonlinearity(layer: Any) -> str | None:
-    """The name of the nonlinearity that makes this layer's output; None if it has none of its own.
+    """The name of the nonlinearity of this layer's output; None if it has none.
 
-    A `Dense` without one says "linear". Never raises.
+    A `Dense` layer without one has "linear". Never raises.
     """
     try:
         return _of(layer, depth=0)
@@ -84,7 +84,7 @@ def _of(layer: Any, depth: int) -> str | None:
 
 
 def _of_model(model: Any, depth: int) -> str | None:
-    """Of a model inside the model: that of its output, where it has one that it tells of."""
+    """The nonlinearity of a nested model: that of its output, if known."""
     outputs = list(getattr(model, "outputs", None) or ())
     source = (
         getattr(getattr(outputs[0], "_keras_history", None), "operation", None) if len(outputs) == 1 else None
@@ -93,7 +93,7 @@ def _of_model(model: Any, depth: int) -> str | None:
 
 
 def _class(layer: Any) -> str:
-    """The class of a layer, or the Keras class below it that is nothing but a nonlinearity."""
+    """The class of a layer, or its Keras base class if that is a pure nonlinearity."""
     own = type(layer).__name__
     return next((kind.__name__ for kind in type(layer).__mro__ if kind.__name__ in _BY_CLASS), own)
 

@@ -1,6 +1,6 @@
-"""What a model is trained for and by, as plain data: its losses, its metrics, its optimizer.
+"""The objective of a model as plain data: its losses, metrics and optimizer.
 
-Read from what was given to `compile`, because Keras resolves names and structures only in the first step.
+It comes from the arguments of `compile`, because Keras resolves names and structures only in the first step.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _NUMBERS = (
 
 
 def losses_of(model: Any, outputs: list[str]) -> list[Json]:
-    """The losses given to `compile`, one for each output that has one."""
+    """The losses passed to `compile`, one for each output that has one."""
     given = getattr(model, "loss", None)
     if given is None:
         return []
@@ -50,14 +50,14 @@ def losses_of(model: Any, outputs: list[str]) -> list[Json]:
 
 
 def metrics_of(model: Any) -> list[str]:
-    """The names of the metrics given to `compile`."""
+    """The names of the metrics passed to `compile`."""
     given = getattr(model, "_compile_metrics", None)
     found = [getattr(given, "_user_metrics", None), getattr(given, "_user_weighted_metrics", None)]
     return [str(_name(metric)) for each in found for _, metric in _flat(each, [])]
 
 
 def optimizer_of(optimizer: Any) -> Json | None:
-    """What an optimizer is set to; None if there is none."""
+    """The settings of an optimizer; None if there is none."""
     if optimizer is None:
         return None
     inner = getattr(optimizer, "inner_optimizer", None)  # of loss scaling
@@ -110,7 +110,7 @@ def _loss(output: str | None, loss: Any) -> Json:
 
 
 def _flat(given: Any, names: list[str], path: str | None = None) -> Iterator[tuple[str | None, Any]]:
-    """The things in a structure as `compile` takes it, each with its output where the structure names it."""
+    """The items of a structure that `compile` takes, each with its output if the structure names it."""
     if given is None:
         return
     if isinstance(given, Mapping) and "class_name" not in given:
@@ -154,7 +154,7 @@ def _called(ask: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """The value as JSON has it; None for what JSON has not."""
+    """The value as JSON; None if JSON cannot represent it."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):

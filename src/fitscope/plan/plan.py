@@ -1,7 +1,7 @@
-"""What the watches mean for one model, decided before the first step and frozen.
+"""The watches resolved against one model, before the first step. A plan is frozen.
 
-`resolve` reads watches against a model's anatomy and refuses what does not fit. The plan then answers the only two
-questions the hot path asks: which watches are due at this turn, and what is wanted at a place in the step.
+`resolve` checks watches against a model's anatomy and rejects those that do not fit. The plan then answers the two questions of
+the hot path: which watches are due at this turn, and what is wanted at a place in the step.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Watches = frozenset[int]  #: of a plan, by index
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """What is wanted at one place, all watches taken together."""
+    """Everything wanted at one place, over all watches."""
 
     stats: bool = False
     tensor: bool = False
@@ -55,22 +55,22 @@ class Want:
 
     @property
     def whole(self) -> bool:
-        """The whole tensor is needed outside of the step."""
+        """Whether the whole tensor must leave the step."""
         return self.change or self.reference
 
     @property
     def stats_only(self) -> bool:
-        """Nothing else is needed of the tensor."""
+        """Whether only the statistics of the tensor are needed."""
         return self.stats and not (self.tensor or self.mean or self.whole or self.derived)
 
     @property
     def derived(self) -> bool:
-        """Something is derived from it that has a site of its own: see `derived`."""
+        """Whether a derived site needs the tensor: see `derived`."""
         return bool(self.activity) or self.data
 
     @property
     def sampled(self) -> bool:
-        """Some rows of a large tensor are enough. What is kept whole anyway is also read whole."""
+        """Whether some rows of a large tensor suffice. A tensor that is kept whole is also read whole."""
         return not (self.tensor or self.mean or self.whole or self.exact)
 
 
@@ -79,7 +79,7 @@ _REFERENCE = Want(reference=True)
 
 
 def derived(site: Site, want: Want) -> tuple[Site, ...]:
-    """The sites of what is derived from a tensor, where that is wanted."""
+    """The sites derived from a tensor, if wanted."""
     if want.activity and site.base == "activations":
         # The first output alone: the others are the states of a recurrent layer.
         return (
@@ -93,7 +93,7 @@ def derived(site: Site, want: Want) -> tuple[Site, ...]:
 
 
 class Wants(dict[Place, Want]):
-    """What is wanted where. A tap has a name that only the step knows, so it is looked up by pattern."""
+    """What is wanted at each place. Only the step knows the name of a tap, so taps are matched by pattern."""
 
     def add(self, place: Place, want: Want) -> None:
         self[place] = self[place] | want if place in self else want
@@ -148,7 +148,7 @@ class Plan:
     _passes: dict[str, list[tuple[Schedule, Watches]]] = field(default_factory=dict, repr=False)
 
     def same(self, other: Plan) -> bool:
-        """Whether both want the same of one model. When they want it does not matter."""
+        """Whether both want the same from one model, regardless of when."""
         return (
             self.anatomy.same(other.anatomy)
             and self.places == other.places
@@ -158,7 +158,7 @@ class Plan:
 
     @property
     def on_validation(self) -> bool:
-        """Whether anything of a validation is wanted."""
+        """Whether anything is wanted from a validation."""
         return bool(self._in_pass("validation"))
 
     def due(self, turn: Turn) -> Due:
@@ -172,7 +172,7 @@ class Plan:
         return Due(now, if_last, following) if now or if_last or following else NOTHING
 
     def rest(self, step: int) -> int:
-        """For how many steps after this one, of a training, nothing is due, at least."""
+        """The number of training steps after this one for which nothing is certainly due."""
         ahead = 1 if self._compares else 0  # the batch before is looked at too
         return min((s.rest(step) for s, _ in self._in_pass("train")), default=sys.maxsize) - ahead
 
@@ -187,7 +187,7 @@ class Plan:
         return now, if_last
 
     def _in_pass(self, in_pass: str) -> list[tuple[Schedule, Watches]]:
-        """When something is due in a pass, and which watches that has something to show of: each schedule once."""
+        """When a watch is due in a pass, and which watches have data there: each schedule once."""
         if in_pass not in self._passes:
             fit = in_pass in ("train", "validation")
             found: dict[int, tuple[Schedule, Watches]] = {}
@@ -205,7 +205,7 @@ class Plan:
     _none: ClassVar[Watches] = frozenset()
 
     def paced(self, due: Iterable[Due]) -> tuple[int, int]:
-        """Of these turns, how many are captured by watches without a schedule of their own, and at how many those look at something."""
+        """How many of these turns are captured by watches without their own schedule, and at how many those have data."""
         some = [each for each in due if each is not NOTHING]
         captured = sum(bool(each.now & self._paced) for each in some)
         return captured, sum(bool(each.all & self._paced) for each in some)
@@ -219,7 +219,7 @@ class Plan:
         return frozenset(i for i, watch in enumerate(self.watches) if watch.kind == "changes")
 
     def wants(self, due: Watches, in_pass: str = "train") -> Wants:
-        """What is wanted where, when these watches are due. The same few sets come again at every step."""
+        """What is wanted at each place when these watches are due. Cached, because the same few sets repeat."""
         if (due, in_pass) in self._wants:
             return self._wants[due, in_pass]
         found = self._wants[due, in_pass] = Wants()
@@ -231,7 +231,7 @@ class Plan:
         return found
 
     def items(self, due: Due, watches: Watches, in_pass: str) -> Wants:
-        """What is wanted where at one turn for some of the watches due, and what the next turn needs of it."""
+        """What is wanted at each place at one turn, for some of the due watches, and what the next turn needs from it."""
         compared = due.next & self._compares
         if not compared:
             return self.wants(watches, in_pass)
@@ -241,7 +241,7 @@ class Plan:
         return found
 
     def describe(self) -> list[dict[str, Any]]:
-        """The plan as the run keeps it."""
+        """The plan as stored in the run."""
         return [
             {
                 "kind": watch.kind,
@@ -277,7 +277,7 @@ def _want(watch: Watch, family: str = "") -> Want:
 def resolve(
     watches: Iterable[Watch], anatomy: Anatomy, every: Schedule, on: tuple[str, ...] = ("train",)
 ) -> Plan:
-    """Reads the watches against a model. A selector that matches nothing is an error that names what there is."""
+    """Resolves the watches against a model. A selector that matches nothing is an error that lists the layers."""
     watches = several(watches)
     if any(watch.kind == "activity" for watch in watches):
         found = {part.path: FAMILIES.get(nonlinearity(part.layer) or "", "") for part in anatomy.layers}
@@ -314,12 +314,12 @@ def _places(watch: Watch, anatomy: Anatomy, families: Mapping[str, str]) -> list
 
 
 def scaled_dynamically(model: Any) -> bool:
-    """Whether the model's optimizer chooses a loss scale as it goes (`mixed_float16`)."""
+    """Whether the model's optimizer adapts a loss scale (`mixed_float16`)."""
     return hasattr(getattr(model, "optimizer", None), "initial_scale")
 
 
 def _with_units(watch: Watch, anatomy: Anatomy, families: Mapping[str, str]) -> list[str]:
-    """The layers meant by a watch of activity whose units can be stuck."""
+    """The layers of an activity watch whose units can be stuck."""
     paths = _paths(watch, "activations", anatomy)
     found = [path for path in paths if path in families]
     if watch.layers and not found:

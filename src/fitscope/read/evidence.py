@@ -41,7 +41,7 @@ class StoredEvidence:
         return evidence
 
     def update(self) -> bool:
-        """Whether anything was new. Rows of the tail that have become a part are begun anew with it."""
+        """Takes new rows; returns whether there were any. When the tail becomes a part, its rows are read again from the part."""
         parts = {part.key: part for part in self._stats.parts}
         if not self._taken <= set(parts):
             self._taken, self.evidence = set(), self._begin()

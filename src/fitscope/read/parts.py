@@ -1,8 +1,7 @@
-"""One part of a table, read as far as it is asked for.
+"""One part of a table, read only as far as needed.
 
-What was read of a part is kept until it is let go: a part never changes. Of a large part that says in its footer
-where the rows of each site lie, only the row groups that have them are read. Every page is checked against its
-checksum, so damage is an error here, never a wrong number.
+A part never changes, so what was read stays in memory until it is freed. If the footer of a large part says where the rows of each site
+are, only those row groups are read. Every page is checked against its checksum, so damage raises an error and never gives a wrong number.
 """
 
 from __future__ import annotations
@@ -36,33 +35,33 @@ RowSpan = tuple[int | None, slice | np.ndarray[Any, Any]]
 
 
 def _repetitive(form: pa.Schema) -> list[str]:
-    """The columns of few names, which are kept as dictionaries. A sample's `weight` is a number."""
+    """The columns with few distinct names, kept as dictionaries. A sample's `weight` is a number."""
     return [name for name in _REPETITIVE if name in form.names and pa.types.is_string(form.field(name).type)]
 
 
 class Source(ABC):
-    """Where the rows of a part come from."""
+    """The source of the rows of a part."""
 
     @property
     @abstractmethod
     def kept_bytes(self) -> int:
-        """What `let_go` would free."""
+        """The number of bytes that `let_go` would free."""
 
     @abstractmethod
     def let_go(self) -> None:
-        """Frees what can be had again."""
+        """Frees everything that can be read again."""
 
     @abstractmethod
     def read(self, columns: Sequence[str] | None) -> pa.Table:
-        """Columns, or all of them, of all rows. Those that there are not are left out."""
+        """Reads columns, or all of them, for all rows. Missing columns are omitted."""
 
     @abstractmethod
     def read_group(self, columns: Sequence[str], group: int) -> pa.Table:
-        """The same of one row group, as `sites` has it."""
+        """Reads columns of one row group, numbered as in `sites`."""
 
     @abstractmethod
     def sites(self, before: int | None) -> Mapping[str, list[RowSpan]] | None:
-        """Where the rows of each site are; None if it takes reading them to tell, or to tell that all are `before`."""
+        """The position of the rows of each site; None if that requires reading them, or if all are `before`."""
 
 
 class Stored(Source):
@@ -105,7 +104,7 @@ class Stored(Source):
         self._data = None
 
     def fetch(self) -> pa.Buffer:
-        """The whole file, which is kept."""
+        """The whole file, kept in memory."""
         if self._data is None:
             self._data = self._objects.get(self._key)
         return pa.py_buffer(self._data)
@@ -123,8 +122,8 @@ class Stored(Source):
 
 
 class _Stretches(Mapping[str, list[RowSpan]]):
-    """Where the rows of each site are in a part sorted by site. Thought out for a site when it is asked for: of many parts with
-    many sites, mostly one is.
+    """The position of each site's rows in a part sorted by site. It is computed per site on request, because a reader mostly
+    wants one site of many parts.
     """
 
     def __init__(self, rows: Sequence[tuple[str, int]], groups: Sequence[int]) -> None:
@@ -147,7 +146,7 @@ class _Stretches(Mapping[str, list[RowSpan]]):
 
 
 class Whole(Source):
-    """A source that is only read as a whole, and keeps nothing that could be had again."""
+    """A source that is only read as a whole, and keeps nothing that could be read again."""
 
     kept_bytes = 0
 
@@ -162,7 +161,7 @@ class Whole(Source):
 
 
 class TailRows(Whole):
-    """Rows of a tail, sorted as they will be in a part."""
+    """Rows of a tail, sorted as in the later part."""
 
     def __init__(self, batches: Sequence[pa.RecordBatch]) -> None:
         table = pa.Table.from_batches(batches).replace_schema_metadata()
@@ -173,7 +172,7 @@ class TailRows(Whole):
         self.table = sort(table, "site") if "site" in table.column_names else table
 
     def counted(self) -> Counter[str]:
-        """How many rows there are of each site."""
+        """The number of rows of each site."""
         names = self.table["site"].value_counts()
         return Counter({item["values"]: item["counts"] for item in names.to_pylist()})
 
@@ -203,8 +202,8 @@ class Rest(Whole):
 class Part:
     """One immutable part of a table; `end` is the step at which a later attempt took over.
 
-    `becomes` is the key of the part that its rows will be in, of rows that are not in one yet. `older`: the run was begun in an
-    older format, so columns may be missing.
+    `becomes` is the key of the part that will contain its rows, if they are not in one yet. `older` means that the run was
+    started in an older format, so columns may be missing.
     """
 
     def __init__(
@@ -228,7 +227,7 @@ class Part:
         self._where: Mapping[str, list[RowSpan]] | None = None if "site" in form.names else {}
 
     def without(self, taken: Counter[str]) -> Part:
-        """The same part without the first rows of each site, so many as were taken."""
+        """The same part without the first rows of each site, which were taken before."""
         return Part(Rest(self.source, taken), self.key, self.end, self._form, older=self._older)
 
     @property
@@ -243,7 +242,7 @@ class Part:
         return self._where is None or any(self._missing(columns, group) for group in self._groups(site))
 
     def load(self, columns: Sequence[str], site: str | None = None) -> None:
-        """Reads the columns that are not there yet, for one site where its rows can be told apart."""
+        """Reads the missing columns, for one site if its rows can be located."""
         if self._where is None:
             self._survey(columns)
         for group in self._groups(site):
@@ -257,7 +256,7 @@ class Part:
         self._columns, self._columns_bytes = {}, 0
 
     def rows(self, columns: Sequence[str], site: str | None) -> list[list[pa.Array]]:
-        """Loaded columns, all rows or those of one site, in one or several pieces."""
+        """Loaded columns, for all rows or one site, in one or several pieces."""
         if site is None:
             return [[self._columns[None, name] for name in columns]]
         assert self._where is not None
@@ -267,10 +266,10 @@ class Part:
         ]
 
     def owned(self, columns: Iterable[str], sites: Iterable[str] | None = None) -> pa.Table:
-        """Reads columns of the rows that count: those of steps that no later attempt did again.
+        """Reads columns of the rows that count: those of steps that no later attempt repeated.
 
-        A pass at the very step where the next attempt started belongs to both, so it counts. With `sites`, rows of
-        others may be left out, which is cheaper.
+        A pass at the step where the next attempt started belongs to both, so it counts. With `sites`, the result may omit other
+        sites, which is cheaper.
         """
         if sites is not None:
             where = self.source.sites(self.end)
@@ -291,14 +290,14 @@ class Part:
         return table.filter(counts)
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """Reads columns from the store, all by default. One that an older part does not have is null."""
+        """Reads columns from the store, all by default. A column that an older part lacks is null."""
         return self._formed(self.source.read(self._asked(columns)), columns or ())
 
     def _read_group(self, columns: Sequence[str], group: int) -> pa.Table:
         return self._formed(self.source.read_group(self._asked(columns) or (), group), columns)
 
     def _asked(self, columns: Sequence[str] | None) -> Sequence[str] | None:
-        """The columns to ask the file for: in format 1 the facts of a site are in its name, and `pass` is called `phase`."""
+        """The columns to read from the file: in format 1 the facts of a site are in its name, and `pass` is called `phase`."""
         if not self._older or columns is None or not FACTS & {*columns}:
             return columns
         return [*{*columns, "site" if "site" in self._form.names else "phase"}]
@@ -313,7 +312,7 @@ class Part:
         return table
 
     def _derived(self, table: pa.Table, name: str) -> pa.Array:
-        """A column that an older part does not have."""
+        """Computes a column that an older part lacks."""
         if name in FACTS and "site" in table.column_names:
             sites = table["site"].combine_chunks()
             return facts(sites.dictionary.to_pylist())[name].take(sites.indices).dictionary_decode()
@@ -322,7 +321,7 @@ class Part:
         return pa.nulls(table.num_rows, self._form.field(name).type)
 
     def _survey(self, columns: Sequence[str]) -> None:
-        """Finds out where the rows of each site are. If that takes reading them, `columns` are read as well."""
+        """Locates the rows of each site. If that requires reading them, reads `columns` as well."""
         self._where = self.source.sites(self.end)
         if self._where is None:
             missing = self._missing(columns, None)
@@ -346,7 +345,7 @@ class Part:
 
 
 def _last_step(group: Any) -> float:
-    """Of a row group; infinite if it does not say."""
+    """The last step of a row group; infinite if unknown."""
     column = group.column(0)
     return column.statistics.max if column.path_in_schema == "step" and column.is_stats_set else math.inf
 

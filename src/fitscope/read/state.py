@@ -1,8 +1,7 @@
-"""What there is of a run by now: its attempts, their ranks, and the tables those write.
+"""The current state of a run: its attempts, their ranks, and the tables they write.
 
-`look` takes notice of what is new and asks nothing about a rank that has said its last word. An attempt
-counts up to the step at which a later one started; what is said of the weights there (by a pass, a checkpoint)
-belongs to both.
+`look` finds new data and skips ranks that have ended. An attempt counts up to the step at which a later one started. A pass or a checkpoint
+at that step describes weights that both share, so it belongs to both.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from fitscope.store._base import Objects
 
 
 class RunState:
-    """The parts a run is merged from, kept up to date."""
+    """The parts that a run is merged from, kept up to date."""
 
     def __init__(self, objects: Objects, run_id: str, written_as: int = schema.FORMAT) -> None:
         self.objects = objects
@@ -38,7 +37,7 @@ class RunState:
 
     @property
     def attempts(self) -> list[dict[str, Any]]:
-        """The attempts' documents, in their order."""
+        """The documents of the attempts, in order."""
         return sorted(self._attempts.values(), key=lambda document: int(document["attempt"]))
 
     @property
@@ -48,12 +47,12 @@ class RunState:
 
     @property
     def several_ranks(self) -> bool:
-        """Whether what is known of a step may have to be merged."""
+        """Whether one step may have data of several ranks."""
         return any(int(document.get("world") or 1) > 1 for document in self._attempts.values())
 
     @property
     def ends(self) -> dict[int, int | None]:
-        """By attempt: the step at which it stops to count, because a later one started there."""
+        """By attempt, the step at which it stops counting because a later one started there."""
         starts = {
             int(document["attempt"]): int(document["start_step"]) for document in self._attempts.values()
         }
@@ -63,7 +62,7 @@ class RunState:
         }
 
     def look(self) -> None:
-        """Takes notice of new attempts, ranks and parts."""
+        """Finds new attempts, ranks and parts."""
         for name in self.objects.list(schema.ATTEMPTS):
             key = f"{schema.ATTEMPTS}/{name}"
             if name.endswith(".json") and key not in self._attempts and key not in self.damaged:

@@ -1,9 +1,8 @@
-"""The live page: reads runs, answers with `data.payload`, and tells what is new by server-sent events.
+"""The live page: reads runs, answers with `data.payload`, and sends new data by server-sent events.
 
-It only ever reads. Runs are those that a listing of the directory names, by their folders (an id is what somebody
-wrote into a file, and a copy has the same), never a path from the address; links are not followed. Each run is used
-by one thread at a time, and a few of those last used are kept. A tick carries the columns that are new and the facts that
-changed, so its size does not grow with the run. Who may ask is `guard`'s business.
+It only reads. It opens runs by the folder names of a directory listing, never by a path from the address, because anyone can
+write an id into a file. It does not follow links. One thread at a time uses a run, and the most recently used runs stay open. A
+tick carries only new columns and changed facts, so its size does not grow with the run. `guard` decides who may ask.
 """
 
 from __future__ import annotations
@@ -41,13 +40,13 @@ from fitscope.show.guard import Guard
 from fitscope.store import Files, Objects
 from fitscope.store import place as find_place
 
-KEEP = 4  #: runs that are kept though nobody looks at them
+KEEP = 4  #: unused runs that stay open
 TICK = 1.0  #: seconds between two looks at a run that grows
 TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
 
 class Shelf:
-    """The runs of one place, each opened when first asked for. The last used are kept, and those that somebody holds."""
+    """The runs of one place, each opened on first request. The most recently used stay open, and those in use."""
 
     def __init__(self, place: str | os.PathLike[str] | Objects) -> None:
         found = find_place(place, writing=False)
@@ -57,21 +56,21 @@ class Shelf:
         self._lock = threading.RLock()  # one for all: a comparison needs two runs at once
 
     def briefs(self) -> dict[str, Brief]:
-        """By the name it is opened with: the runs there are, the newest first."""
+        """The runs by folder name, the newest first."""
         found = list_runs(self.place)[::-1]
         if [brief.path for brief in found] == [self.place.describe()]:  # the place is itself a run
             return {found[0].id: found[0]}
         return {brief.path.replace("\\", "/").rstrip("/").rpartition("/")[2]: brief for brief in found}
 
     def name(self, wanted: str | None) -> str:
-        """The name of the run that is meant: the newest that can be read, if none is named."""
+        """The folder name of the wanted run; by default the newest readable one."""
         if wanted:
             return wanted
         return next((name for name, brief in self.briefs().items() if not brief.problem), "")
 
     @contextlib.contextmanager
     def run(self, wanted: str | None) -> Iterator[Gathered]:
-        """One run, up to date, for one thread at a time."""
+        """One updated run, for one thread at a time."""
         with self._lock, warnings.catch_warnings():
             warnings.simplefilter("ignore", FitscopeWarning)  # what is damaged is said on the page
             name = self.name(wanted)
@@ -96,7 +95,7 @@ class Shelf:
 
 
 class Asked:
-    """What a request is about: taken from its query, checked."""
+    """The checked query of a request."""
 
     def __init__(self, query: Mapping[str, str]) -> None:
         self.run = query.get("run") or None
@@ -120,7 +119,7 @@ def app(
     token: str | None = None,
     ending: Callable[[], bool] = lambda: False,
 ) -> Guard:
-    """The page for the runs in a place, guarded. `ending` says when to let go of those who listen."""
+    """The guarded page for the runs in a place. `ending` says when to disconnect listeners."""
     pages = Pages(Shelf(place), tick, ending)
     inner = Starlette(
         routes=[
@@ -143,7 +142,7 @@ def app(
 
 
 class Pages:
-    """The answers."""
+    """The endpoints of the page."""
 
     def __init__(self, shelf: Shelf, tick: float, ending: Callable[[], bool]) -> None:
         self._shelf = shelf
@@ -174,7 +173,7 @@ class Pages:
         )  # fmt: skip
 
     def answer(self, what: Callable[[Asked], Response]) -> Callable[[Request], Response]:
-        """An endpoint, with our errors as answers."""
+        """An endpoint that turns fitscope errors into answers."""
 
         def endpoint(request: Request) -> Response:
             try:
@@ -257,7 +256,7 @@ class Pages:
 
 
 class Watcher:
-    """What one open page has, so that a tick tells it only what is new."""
+    """The state of one open page, so that a tick contains only new data."""
 
     def __init__(self, pages: Pages, asked: Asked) -> None:
         self._pages = pages
@@ -268,7 +267,7 @@ class Watcher:
         self._counts: tuple[int, ...] = ()
 
     def tick(self) -> bytes:
-        """The next event, gzip and base64. Empty if nothing is new."""
+        """The next event, as gzip and base64. Empty if nothing is new."""
         asked = self._asked
         with self._pages._shelf.run(asked.run) as g, self._pages._other(asked) as other:
             self._held = g, other

@@ -1,4 +1,4 @@
-"""Findings in the terminal: each with its sentence, a small picture of its evidence, its cure and what follows from it."""
+"""Findings in the terminal: each with its message, a sparkline of its evidence, its cure and its consequences."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WIDTH = 24
 
 
 def told(found: Findings) -> RenderableType:
-    """All findings, and in one line what was checked."""
+    """All findings, and one line with the checked rules."""
     sign = Text("✔ " if not found else "", "green")
     return Group(*(finding(one) for one in found), Text.assemble(sign, (clean(found.summary), "dim")))
 
@@ -43,7 +43,7 @@ def finding(one: Finding) -> RenderableType:
 
 
 def sparkline(series: Series) -> str:
-    """The series in blocks: of each stretch the largest, NaN and Inf as ×. Several powers of ten are drawn by their logarithm."""
+    """The series as blocks: the largest value of each stretch, × for NaN and Inf, on a log scale if it spans several powers of ten."""
     finite = [v for v in series.values if math.isfinite(v)]
     if len(finite) < 2:
         return ""
@@ -63,7 +63,7 @@ def sparkline(series: Series) -> str:
 
 
 def listed() -> RenderableType:
-    """Every rule with what it sees."""
+    """Every rule with its description."""
     table = Table(box=None, padding=(0, 3, 0, 0), pad_edge=False, header_style="dim")
     table.add_column("rule", no_wrap=True)
     table.add_column("sees")

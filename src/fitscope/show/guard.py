@@ -1,11 +1,11 @@
-"""Who may look: everything a request must pass before it reaches a page, and what every answer carries.
+"""Access control: the checks of every request, and the headers of every answer.
 
-The server shows people's training samples, so it does as Jupyter does. It listens on this machine only; `Host` and
-`Origin` must name it (by name, not port: SSH forwards change the port), which stops DNS rebinding and other sites;
-a random token from the printed address is needed for everything, compared in constant time and exchanged for a
-cookie that scripts cannot read and other sites cannot send. Browsers keep cookies by name of machine, not port: each
-server's has a name of its own, so that several can be open at once. Only GET and HEAD are answered. Refusals carry the same
-headers as pages do.
+The server shows people's training samples, so it follows Jupyter's model. It listens on this machine only. `Host` and `Origin`
+must name this machine (the name, not the port, because SSH forwarding changes the port), which stops DNS rebinding and other
+sites. Every request needs a random token from the printed address. The server compares it in constant time and exchanges it for a
+cookie that scripts cannot read and other sites cannot send. Browsers store cookies by host name, not port, so each server uses
+its own cookie name and several can be open at once. The server answers only GET and HEAD. Rejections carry the same headers as
+pages.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 HERE = ("127.0.0.1", "localhost", "::1", "[::1]")  #: names of this machine
 
-#: Nothing from elsewhere, nothing inline, nobody may frame us.
+#: No external resources, nothing inline, no framing.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -42,7 +42,7 @@ HEADERS: Mapping[str, str] = {
 
 
 class Guard:
-    """An ASGI app around another."""
+    """An ASGI app that wraps another."""
 
     def __init__(self, app: ASGIApp, token: str | None = None, names: tuple[str, ...] = HERE) -> None:
         self.token = token or secrets.token_urlsafe(24)
@@ -88,7 +88,7 @@ class Guard:
         return answer
 
     def _arrives(self, headers: Headers, given: str) -> bool:
-        """Whether somebody follows a link to us, which has the token: from a file that was opened for him, say."""
+        """Whether the request follows a link with the token, for example from a local file."""
         whole = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
         return whole and self._right(given)
 
@@ -108,7 +108,7 @@ class Guard:
 
 
 def onward(to: str) -> str:
-    """A page that does nothing but go on to another."""
+    """A page that only redirects to another."""
     address = html.escape(to, quote=True)
     return (
         '<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<meta name="referrer" content="no-referrer">\n'

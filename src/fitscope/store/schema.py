@@ -213,7 +213,7 @@ _LONGEST_PATH = 400  # S3 allows 1024 bytes for the whole key
 def site_path(site: str) -> str:
     """The folder of a site: ``/`` nests, odd characters are percent-encoded, so that no two sites share one.
 
-    A part that would collide with our own names (`data`, `zarr.json`) or mean something to a file system is
+    A part that would collide with fitscope's own names (`data`, `zarr.json`) or mean something to a file system is
     encoded too; ``+`` stands for an empty part. A very long name is cut and gets a hash.
     """
     path = "/".join(_encode(part) for part in site.split("/"))
@@ -252,7 +252,7 @@ def attempt_key(attempt: int) -> str:
 
 
 def encode(document: Any) -> bytes:
-    """A document as JSON for people: odd values become text, so that nobody's notes can stop a run."""
+    """A document as JSON for people: odd values become text, so that no notes can stop a run."""
     return json.dumps(_plain(document), indent=1, ensure_ascii=False).encode("utf-8", "replace")
 
 

@@ -1,7 +1,7 @@
-"""The stats table of one rank: what is known about the tensor at each site and step (see `parts`).
+"""The stats table of one rank: the stats of each site and step (see `parts`).
 
-The rows of a part are sorted by site, in which order they compress best (54 to 60 bytes a row, histogram
-included) and one site is one stretch of rows.
+The rows of a part are sorted by site. In this order they compress best (54 to 60 bytes a row, with the histogram), and each site
+is one stretch of rows.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class StatsRows(Rows):
         self._blocks, self._stretches, self._length, self._stretched = [], [], 0, 0
 
     def table(self) -> pa.Table:
-        """All rows, sorted by site and within a site as they came. There must be some."""
+        """All rows, sorted by site and then by arrival. There must be some."""
         tables = [self._of_blocks()] if self._blocks else []
         tables += [self._of_stretch(stretch) for stretch in self._stretches]
         return tables[0] if len(tables) == 1 else sort(pa.concat_tables(tables).unify_dictionaries(), "site")
@@ -133,7 +133,7 @@ class StatsRows(Rows):
         return pa.table(arrays, STATS_SCHEMA.names).take(pa.array(np.argsort(codes, kind="stable")))
 
     def _heads(self) -> tuple[np.ndarray[Any, Any], dict[str, Any]]:
-        """For each row the place of its site in the order of names; and the columns that say which tensor it is of."""
+        """For each row, the place of its site in name order, and the columns that identify its tensor."""
         known: dict[Head, int] = {}
         of: dict[int, Any] = {}  # the same few tuples come again at every step
         rows = []
@@ -156,7 +156,7 @@ class StatsRows(Rows):
 
 
 def facts(sites: Iterable[str]) -> dict[str, pa.DictionaryArray]:
-    """The columns that say what a site is, a row for each of these sites."""
+    """The columns with the facts of sites, one row each."""
     known = [Site.parse(site) for site in sites]
     columns = {
         "kind": [site.kind for site in known],
@@ -171,7 +171,7 @@ _MOMENT = ("step", "epoch", "batch", "time")
 
 
 def _of_stats(stats: Sequence[Columns]) -> dict[str, Any]:
-    """The columns of the stats themselves."""
+    """The columns of the stats."""
     lengths, ids, tallies = (
         np.concatenate([getattr(each, name) for each in stats]) for name in ("lengths", "buckets", "tallies")
     )
@@ -189,7 +189,7 @@ def _cosines(block: Block) -> np.ndarray[Any, Any]:
 
 
 def _not_scalar(shapes: pa.Array) -> np.ndarray[Any, Any]:
-    """Where the tensor is no scalar."""
+    """Whether each tensor is not a scalar."""
     return np.asarray(pc.list_value_length(shapes)) > 0
 
 

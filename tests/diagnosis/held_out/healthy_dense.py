@@ -101,8 +101,8 @@ def fine_tuning_at_a_tiny_rate() -> Training:
     """A model that has been trained goes on at a hundredth of the rate."""
     data = blobs(seed=219)
     model = mlp(8, 3)
-    model.compile(optimizers.Adam(1e-2), SPARSE)
-    model.fit(data.x, data.y, batch_size=32, epochs=6, verbose=0)
+    model.compile(optimizers.Adam(5e-3), SPARSE)
+    model.fit(data.x, data.y, batch_size=32, epochs=3, verbose=0)
     model.compile(optimizers.Adam(2e-5), SPARSE, metrics=["accuracy"])
     return Training(model, **data.parts(), epochs=4)
 

@@ -1,7 +1,7 @@
-"""What a second run of a JAX step needs: the arguments that the first one uses up, and whether two runs came to the same.
+"""Supports a second run of a JAX step: keeps the arguments that the first run uses up, and compares two runs.
 
-A step is a function of its arguments, so a second run needs nothing but arguments that are still there: what the user's own
-program uses up (its donated state) is copied for the run that does not count.
+A step is a function of its arguments, so a second run only needs arguments that still exist. The donated state of the user's own
+program is copied for the run that does not count.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fitscope.capture.backends._base import Call, Held
 
 
 class HeldArguments(Held):
-    """Arguments of a function: another run needs copies of those that a run uses up."""
+    """The arguments of a function; another run needs copies of those that a run uses up."""
 
     def __init__(self, call: Call, copy: Any) -> None:
         self._call = call
@@ -73,17 +73,27 @@ def used_up(tree: Any) -> bool:
 
 
 def copied(tree: Any) -> Any:
-    return jax.tree.map(lambda leaf: leaf.copy() if isinstance(leaf, jax.Array) else leaf, tree)
+    return jax.tree.map(lambda leaf: _copy(leaf) if isinstance(leaf, jax.Array) else leaf, tree)
+
+
+def _copy(array: jax.Array) -> jax.Array:
+    """A separate copy in memory. `Array.copy` compiles a program for each shape; `device_put` does not.
+
+    No device is named: that would commit the array to it, and JAX compiles a program again for committed arguments.
+    """
+    if len(array.sharding.device_set) > 1:
+        return array.copy()
+    return jax.device_put(array, may_alias=False)
 
 
 def signature(tree: Any) -> Hashable:
-    """Shapes and dtypes: JAX compiles a program for each."""
+    """Shapes and dtypes, because JAX compiles a program for each."""
     leaves, structure = jax.tree.flatten(tree)
     return structure, tuple((np.shape(leaf), str(getattr(leaf, "dtype", type(leaf)))) for leaf in leaves)
 
 
 def _differing(one: Any, other: Any) -> str | None:
-    """How many arrays of two structures differ in any bit, in words; None if none does."""
+    """The number of arrays in two structures that differ in any bit, as text; None if none does."""
     left, right = jax.tree.flatten_with_path(one)[0], jax.tree.leaves(other)
     if len(left) != len(right):
         return f"{len(left)} and {len(right)} arrays came back"
@@ -111,7 +121,7 @@ def _shards(array: Any) -> list[Any]:
 
 
 def same_on_device(a: Any, b: Any) -> bool:
-    """The same, without a copy to this machine's memory."""
+    """The same comparison without a copy to this machine's memory."""
     if a.dtype == jnp.bool_ or jnp.issubdtype(a.dtype, jnp.complexfloating):
         return bool(jnp.array_equal(a, b, equal_nan=a.dtype != jnp.bool_))
     bits = jnp.dtype(f"uint{8 * a.dtype.itemsize}")

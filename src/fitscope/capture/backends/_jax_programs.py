@@ -1,8 +1,8 @@
-"""How a tapped step runs on JAX: in place of the user's own, compared with it, or beside it.
+"""How a tapped step runs on JAX: instead of the user's own, compared with it, or alongside it.
 
-The arguments of a second run are kept in `_jax_held`. The twin, which runs beside the user's own program, is
-compiled for that alone. It donates nothing and returns only what it shows, so that XLA leaves out the update unless somebody
-watches it; and what only has an effect, such as printing, is left out of it, as the user's own program does that.
+The arguments of a second run are kept in `_jax_held`. The twin, which runs alongside the user's own program, is
+compiled for that alone. It donates nothing and returns only what it shows, so XLA removes the update unless it is
+watched; and what only has an effect, such as printing, is left out of it, as the user's own program does that.
 
 An eager step is Python, which may count its calls or do anything else, so it runs once. A tap of a value leaves it as it is. A tap of a
 gradient is an identity in the data flow: where a value is used both through the tap and past it, gradients are added in another
@@ -29,7 +29,7 @@ _ZERO = np.uint32(0)
 
 @dataclass(slots=True)
 class Traced:
-    """What tracing a program found."""
+    """The result of tracing a program."""
 
     seen: Harvest = field(default_factory=Harvest)  #: sites and failures
     effects: bool = False  #: it prints, or calls back
@@ -59,7 +59,7 @@ class Eager(Program):
 
     def __init__(self, *, gradients: bool) -> None:
         if not gradients:
-            self.identical = "an eager step runs the same operations in the same order; a tap of a value stands beside them"
+            self.identical = "an eager step runs the same operations in the same order, and a tap of a value does not change them"
 
     def signature(self, call: Call) -> Hashable:  # noqa: ARG002
         return ()
@@ -73,7 +73,7 @@ class Eager(Program):
 
 
 class EagerStep(Eager):
-    """A step of the user's own that is a plain function."""
+    """A custom step that is a plain function."""
 
     def __init__(self, step: Callable[..., Outcome], *, gradients: bool) -> None:
         super().__init__(gradients=gradients)
@@ -84,7 +84,7 @@ class EagerStep(Eager):
 
 
 class Step(Program):
-    """A step of the user's own, as it was given to `jax.jit`."""
+    """A custom step, as it was passed to `jax.jit`."""
 
     def __init__(self, program: Callable[..., Any], options: dict[str, Any]) -> None:
         self._traced = Traced()
@@ -139,14 +139,14 @@ class Step(Program):
 
 
 class _Keras(Program):
-    """The step of `fit`, `evaluate` or `predict`: several of them where Keras runs several in one call."""
+    """The step of `fit`, `evaluate` or `predict`: several if Keras runs several in one call."""
 
     def __init__(self, model: Any, phase: str) -> None:
         self._model = model
         self._phase = phase
 
     def _one(self, state: Any, data: Any) -> tuple[Any, Any, Harvest]:
-        """One step: its logs, the state after it, and what it showed."""
+        """One step: its logs, the new state, and the tapped values."""
         raise NotImplementedError
 
     def take(self, call: Call) -> Outcome:
@@ -205,7 +205,7 @@ class Fit(_Keras):
         self._beside = jax.jit(beside)
 
     def _whole(self, state: Any) -> Any:
-        """The compiled program. Under a distribution Keras asks for the state to be spread as it was, and so do we."""
+        """The compiled program. Under a distribution it keeps the sharding of the state, as Keras does."""
         if self._jitted is None:
             from keras.distribution import distribution
 

@@ -1,10 +1,10 @@
 """What a second run of a TensorFlow step needs: the batch given again, the variables put back, and whether it may run twice at all.
 
 A step changes variables in place. What it may change is what its graph has captured, so those variables are read before a second run
-and assigned afterwards; TensorFlow copies a variable only when somebody writes to it while another holds its value, so that
+and assigned afterwards; TensorFlow copies a variable only on a write while its old value is referenced, so that
 reading costs nothing and assigning puts the old buffer back.
 
-Some operations keep state that nobody can save: `tf.random` draws from generators inside the kernels, `tf.py_function` calls Python. A
+Some operations keep state that cannot be saved: `tf.random` draws from generators inside the kernels, `tf.py_function` calls Python. A
 step that has such operations is not run twice.
 """
 
@@ -21,7 +21,7 @@ from fitscope.capture.backends._base import Call, Held, Obstacle
 
 
 class HeldVariables(Held):
-    """Arguments that a run leaves as they are; it changes the variables behind these handles."""
+    """Arguments that a run does not change; it changes the variables behind these handles."""
 
     handles: list[Any]
 
@@ -98,7 +98,7 @@ def _leaves(structure: Any) -> list[Any]:
 
 
 def signature(structure: Any, *, shapes: bool) -> Hashable:
-    """What makes a `tf.function` trace again, and with `shapes` what makes XLA compile again."""
+    """The key that makes a `tf.function` trace again and, with `shapes`, XLA compile again."""
 
     def of(leaf: Any) -> Hashable:
         if isinstance(leaf, tf.Tensor | np.ndarray):
@@ -148,7 +148,7 @@ _OUTWARD = (
 
 
 def why_not_twice(graph: Any) -> Obstacle | None:
-    """Why a graph must not be run twice, if it must not."""
+    """The reason why a graph must not run twice, if any."""
     from tensorflow.python.framework import op_def_registry
 
     definition = graph.as_graph_def()

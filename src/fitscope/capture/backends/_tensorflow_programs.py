@@ -1,4 +1,4 @@
-"""How a tapped step runs on TensorFlow: in place of the user's own, compared with it, or beside it.
+"""How a tapped step runs on TensorFlow: instead of the user's own, compared with it, or alongside it.
 
 A batch that was drawn is given again by an iterator with the element spec of the user's own, so that the user's own function runs the very
 graph that it would have run. What else a second run needs is in `_tensorflow_held`.
@@ -29,7 +29,7 @@ _BY_CONSTRUCTION = (
 
 
 class Trace(Protocol):
-    """A step in the making: see `_Trace` in the adapter."""
+    """A step during tracing: see `_Trace` in the adapter."""
 
     compiled: bool
 
@@ -49,7 +49,7 @@ class _Graph(Program):
         self.identical = None if trace.compiled else _BY_CONSTRUCTION
 
     def _concrete(self, call: Call) -> Any:
-        """The graph that serves these arguments, traced if need be."""
+        """The graph for these arguments, traced if necessary."""
         raise NotImplementedError
 
     def obstacle(self, held: Held) -> Obstacle | None:
@@ -72,7 +72,7 @@ class _Graph(Program):
 
 
 class Step(_Graph):
-    """A step of the user's own: a `tf.function`, or a plain function that runs eagerly."""
+    """A custom step: a `tf.function`, or a plain function that runs eagerly."""
 
     def __init__(self, tapped: Any, trace: Trace, *, compiled: bool, xla: bool) -> None:
         super().__init__(trace)
@@ -107,7 +107,7 @@ class Step(_Graph):
 
 
 class Predict(_Graph):
-    """The step of `predict`: Keras draws the batches itself, and gives all of one execution at once."""
+    """The step of `predict`: Keras draws the batches itself, and passes all batches of one execution at once."""
 
     def __init__(self, model: Any, trace: Trace, on_data: Any) -> None:
         super().__init__(trace)
@@ -142,7 +142,7 @@ class Predict(_Graph):
 
 
 class Fit(_Graph):
-    """The step of `fit` or `evaluate`: several of them where Keras runs several in one call."""
+    """The step of `fit` or `evaluate`: several if Keras runs several in one call."""
 
     def __init__(self, model: Any, trace: Trace, on_data: Any, on_iterator: Any, on_optional: Any) -> None:
         super().__init__(trace)
@@ -231,7 +231,7 @@ def without_optionals(data: Any) -> Any:
 
 
 def _again(iterator: Any, batches: list[Any]) -> Any:
-    """An iterator over batches that were drawn from another one, with its element spec: its shapes may be less than known."""
+    """An iterator over batches drawn from another one, with its element spec, whose shapes may be partly unknown."""
     dataset = tf.data.Dataset.from_tensors(batches[0])
     for batch in batches[1:]:
         dataset = dataset.concatenate(tf.data.Dataset.from_tensors(batch))

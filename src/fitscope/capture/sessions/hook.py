@@ -1,7 +1,7 @@
-"""A `SessionRunHook`, for sessions that TensorFlow makes itself: `MonitoredTrainingSession` and its like.
+"""A `SessionRunHook` for sessions that TensorFlow creates itself, such as `MonitoredTrainingSession`.
 
-`begin` adds to the graph what is needed, because it is finalized right after. When the session is there, its runs are seen as those of
-any other, together with what other hooks fetch in them, and the checkpoints that other hooks save.
+`begin` adds the necessary operations to the graph, because TensorFlow finalizes it right after. fitscope then records the runs of
+the session like those of any other, including the fetches and the checkpoints of other hooks.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class CaptureHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
         self._take_out: Callable[[], None] = lambda: None
 
     def begin(self) -> None:
-        """The graph is complete and not finalized yet."""
+        """Called when the graph is complete and not finalized yet."""
         self._recording = self._recordings.newest = begin(
             self._recordings, tf.compat.v1.get_default_graph(), self._named
         )
         self._recording.prepare()
 
     def after_create_session(self, session: Any, coord: Any) -> None:  # noqa: ARG002
-        """A session is there: the first, or, after a worker was lost, another that goes on from a checkpoint."""
+        """Called with a new session: the first, or after a lost worker another one that continues from a checkpoint."""
         self._take_out()
         if self._recording.next_step is not None:
             self._recording = self._recordings.newest = self._recording.again(
@@ -52,12 +52,12 @@ class CaptureHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
         self._take_out = undo
 
     def end(self, session: Any) -> None:  # noqa: ARG002
-        """The training is over; not called when it was left by an exception."""
+        """Called when the training is over, unless an exception ended it."""
         self._take_out()
         self._recording.complete()
 
     def _closed(self, error: BaseException | None) -> None:
-        """The session is being closed, because of an exception if there is one: `end` is not called then."""
+        """Called when the session is closed, perhaps by an exception; `end` is not called then."""
         if error is not None and not isinstance(error, RECOVERED):
             self._take_out()
             self._recording.recorder.abandon(error)
@@ -68,7 +68,7 @@ RECOVERED = (tf.errors.AbortedError, tf.errors.UnavailableError)
 
 
 def _closing(session: Any, told: Callable[[BaseException | None], None]) -> Callable[[], None]:
-    """Tells when the session is closed and what is being handled then. Returns what puts its own method back."""
+    """Reports when the session is closed, with the exception being handled. Returns a function that restores its own method."""
     own, plain = vars(session), session.close
 
     def close() -> None:

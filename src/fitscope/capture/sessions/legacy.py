@@ -1,7 +1,7 @@
-"""Models of legacy Keras (`tf_keras`): the callback, and which of the two ways of Keras to run a step is at hand.
+"""Models of legacy Keras (`tf_keras`): the callback, and the choice between the two ways in which Keras runs a step.
 
-With eager execution Keras traces its step into a function (`legacy_step`); without it, it builds a graph and runs it in a session
-(`legacy_graph`).
+With eager execution Keras traces its step into a function (`legacy_step`). Without it, Keras builds a graph and runs it in a
+session (`legacy_graph`).
 """
 
 from __future__ import annotations
@@ -109,11 +109,11 @@ class LegacyCallback(tf_keras.callbacks.Callback):  # type: ignore[misc]
                 self._way.progress.complete()
 
     def _lets_pass(self, hook: str, error: Exception) -> bool:
-        """What the user asked for does not fit the model, which is found out before the first step."""
+        """Lets an error about a watch that does not fit the model pass, before the first step."""
         return isinstance(error, WatchError) and hook in ("set_model", "on_train_begin")
 
     def _hook_failed(self, error: Exception) -> None:
-        """Keeps an error of ours in the run, if there is one, and tells of it."""
+        """Stores an error of fitscope in the run, if there is one, and reports it."""
         progress = self._way.progress if self._way is not None else None
         if progress is None:
             warn(f"fitscope records nothing of this training. {described(error)}")

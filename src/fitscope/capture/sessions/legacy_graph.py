@@ -1,7 +1,7 @@
 """Legacy Keras with eager execution off: its train function is a callable of a session, to which fetches can be added.
 
-Keras makes that function when it needs it, and again when sample weights appear. Each one it makes becomes one of ours: the same object,
-whose call is seen. On a step that is captured it has our fetches beside its own; on all others it is what it was. Random operations keep
+Keras makes that function when it needs it, and again when sample weights appear. fitscope patches each one: the same object,
+whose calls are recorded. On a captured step it has extra fetches; on all others it is unchanged. Random operations keep
 their state in the session, so that both draw from one stream.
 """
 
@@ -37,7 +37,7 @@ _KEPT = (
 
 
 class _PatchedFunction(backend.GraphExecutionFunction):  # type: ignore[misc]
-    """A function of Keras whose calls are seen."""
+    """A function of Keras whose calls are recorded."""
 
     def __call__(self, inputs: Any) -> Any:
         way: GraphWay = vars(self)["_fitscope"]
@@ -105,7 +105,7 @@ class GraphWay:
             self._functions.append(function)
 
     def call(self, function: Any, plain: Any, inputs: Any) -> Any:
-        """A function is called: by Keras, for a step or a batch of a validation."""
+        """Handles a call of Keras, for a step or a batch of a validation."""
         progress = self.progress
         upcoming = self._before(function) if progress is not None else None
         if progress is None or upcoming is None:
@@ -132,7 +132,7 @@ class GraphWay:
                 kind = vars(function)["_fitscope_kind"]
                 key = (id(function), kind)
                 if key not in self._calls:
-                    # A function that was made anew, because sample weights came, has another loss.
+                    # A function that was made again, because sample weights appeared, has another loss.
                     roles = self._roles(function.outputs[0])
                     self._calls[key] = _call(replace(progress.watched, roles=roles), function, kind)
                 return progress.begin(self._calls[key], _run)
@@ -182,7 +182,7 @@ class GraphWay:
 
 
 def _run(fetches: Any) -> Any:
-    """Reads variables, beside the step."""
+    """Reads variables outside the step."""
     return backend.get_session().run(fetches)
 
 
@@ -194,7 +194,7 @@ def _iterations(model: Any) -> int:
 
 
 def _own(tensors: Any) -> list[Any]:
-    """What is fed cannot be fetched from a callable; a copy of it can."""
+    """A copy of a fed tensor, because a callable cannot fetch a fed tensor itself."""
     return [tf.identity(tensor, name="fitscope/given") for tensor in tf.nest.flatten(tensors)]
 
 
@@ -206,8 +206,8 @@ def _call(watched: Watched, function: Any, kind: str) -> RunCall:
 
 
 def _parts(whole: Anatomy, roles: Roles) -> Iterator[LayerPart]:
-    """The outputs of layers that are computed in a step: a shared layer has several, one of a nested model also has one of
-    its own, which no step computes.
+    """The outputs of layers that a step computes. A shared layer has several. A layer of a nested model also has one of its own,
+    which no step computes.
     """
     known: set[Op] = set(ancestors([*roles.loss, *roles.predictions]))
     for part in whole.layers:
@@ -224,7 +224,7 @@ def _parts(whole: Anatomy, roles: Roles) -> Iterator[LayerPart]:
 
 
 def _by_path(watch: Watch, whole: Anatomy) -> Watch:
-    """The watch with layers and classes of layers replaced by paths."""
+    """The watch with layers and layer classes replaced by paths."""
     found: list[Any] = []
     for selector in watch.layers:
         if isinstance(selector, str):
@@ -246,7 +246,7 @@ def _by_path(watch: Watch, whole: Anatomy) -> Watch:
 
 
 class _fetched:  # noqa: N801 - a block
-    """The function with our fetches beside its own, for the length of a block. Either callable is made once."""
+    """The function with additional fetches inside the block. Each callable is created once."""
 
     def __init__(
         self, function: Any, reading: Reading, known: dict[Any, dict[str, Any]], own: dict[str, Any]

@@ -1,7 +1,7 @@
 """Legacy Keras with eager execution: its step is traced into one function, with taps, for the whole of a `fit`.
 
 Another trace of the step would draw other random numbers: legacy Keras seeds its operations while it traces, and their state lives in
-the function. So there is one trace, which always hands out what is watched, and what is not due is let go. Weights are read beside the
+the function. So there is one trace, which always hands out what is watched, and what is not due is let go. Weights are read outside the
 step. What is handed out is handed out as in `backends.tensorflow`, so that the step rounds as it would have.
 """
 
@@ -19,7 +19,7 @@ from fitscope.capture.backends._base import Harvest
 from fitscope.capture.recordings import Recordings
 from fitscope.capture.sessions import arrays
 from fitscope.capture.sessions.arrays import Arrays
-from fitscope.capture.sessions.legacy_taps import KEY, Taps
+from fitscope.capture.sessions.legacy_taps import KEY, LegacyTaps
 from fitscope.capture.sessions.progress import Progress, Upcoming, kept
 from fitscope.capture.shield import shield
 from fitscope.errors import FitscopeWarning, WatchError
@@ -57,7 +57,7 @@ class StepWay:
             self._wait()
 
     def test_begin(self) -> None:
-        """The function of a validation is in place since the training began."""
+        """Begins a validation, whose function is in place since the training began."""
 
     def leave(self) -> None:
         own = vars(self._model)
@@ -73,7 +73,7 @@ class StepWay:
     # ---- one function for a whole fit --------------------------------------------------------------------
 
     def _wait(self) -> None:
-        """A model that its first step builds is built just before that, from a trace that is thrown away."""
+        """Builds a model just before its first step, from a trace that is discarded."""
         own, plain = vars(self._model), self._model.train_function
         self._before["train_function"] = plain
 
@@ -100,7 +100,7 @@ class StepWay:
         name, step = _FUNCTIONS[in_pass]
         progress, model, own = self.progress, self._model, vars(self._model)
         assert progress is not None
-        taps = Taps(model, progress.plan, in_pass)
+        taps = LegacyTaps(model, progress.plan, in_pass)
         for attribute in (name, name.replace("_function", "_tf_function")):
             self._before.setdefault(attribute, own.get(attribute, _MISSING))
         own[step] = taps.around(getattr(model, step))
@@ -125,7 +125,7 @@ class StepWay:
 
 @dataclass(slots=True)
 class UpcomingStep(Upcoming):
-    """A step that is about to run, with the weights it finds."""
+    """A coming step, with the weights at its start."""
 
     weights: dict[str, tuple[Any, Any]] = field(default_factory=dict)
 
@@ -135,7 +135,7 @@ class StepProgress(Progress):
 
     @kept
     def before(self, in_pass: str, model: Any) -> UpcomingStep:
-        """A step, or several in one execution, is about to run."""
+        """Announces a step, or several in one execution."""
         assert self.next_step is not None
         upcoming = UpcomingStep(in_pass, Turn(self.next_step, 0, 0, None))
         together = int(model._steps_per_execution.numpy()) if model._steps_per_execution is not None else 1
@@ -154,7 +154,7 @@ class StepProgress(Progress):
 
     @kept
     def after(self, upcoming: UpcomingStep, seen: Harvest, shown: dict[str, Any]) -> None:
-        """It ran, and showed this."""
+        """Takes the result of a step."""
         try:
             for site, why in seen.failed.items():
                 self.unseen(site, why, self.wants(upcoming))

@@ -20,10 +20,10 @@ from fitscope.capture.patch import leaves
 from fitscope.plan.plan import Plan, Wants
 from fitscope.sites import Site
 
-KEY = "fitscope"  #: under which a step hands out, beside its logs
+KEY = "fitscope"  #: the key of the tapped tensors in the logs of a step
 
 
-class Taps:
+class LegacyTaps:
     """The taps of one kind of step. They are in the model only while it is traced, or runs eagerly."""
 
     def __init__(self, model: Any, plan: Plan, in_pass: str) -> None:
@@ -163,7 +163,7 @@ class Taps:
         def guarded(value: Any) -> None:
             try:
                 see(value)
-            except Exception as error:  # an error of ours never becomes one of the step
+            except Exception as error:  # an error in fitscope never becomes one of the step
                 assert self._collector is not None
                 self._collector.failed[Site(getattr(see, "__name__", "tap"))] = (
                     f"{type(error).__name__}: {error}"

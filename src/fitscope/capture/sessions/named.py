@@ -1,4 +1,4 @@
-"""The parts of a graph that the user names, where the graph alone does not tell which tensors they are."""
+"""The tensors of a graph that the user names, if fitscope cannot find them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Named(TypedDict, total=False):
 
 
 def checked(named: Any) -> Named:
-    """The same, or the error that says which of them nobody knows."""
+    """Checks the arguments; raises an error that names an unknown one."""
     for name in named:
         if name not in Named.__annotations__:
             known = tuple(Named.__annotations__)

@@ -1,9 +1,9 @@
-"""How a tensor leaves a run that computes it anyway, so that the run stays what it was, to the last bit.
+"""Takes a tensor out of a run that computes it anyway, and keeps the run bit-identical.
 
-To fetch a tensor is to use it, and TensorFlow fuses operations only while nothing else uses what is between them. A tensor that could be
-fused away is therefore fetched from its shadow (`backends._shadow`), which has to be added to the graph: before it is
-finalized. What the run does not compute is fetched only if that takes a few cheap operations (a softmax of its logits), never if it
-takes data or weights.
+Fetching a tensor uses it, and TensorFlow fuses operations only if nothing else uses the values in between. So a tensor that could
+be fused away is fetched from its shadow (`backends._shadow`), which must be added before the graph is finalized. A tensor that
+the run does not compute is fetched only if that takes a few cheap operations (a softmax of its logits), never if it takes data or
+weights.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _DATA = {*SOURCES, "Cast", "ExpandDims", "Reshape", "Squeeze"}
 
 
 class Unseen(Exception):  # noqa: N818 - a message: why a tensor cannot be fetched
-    """Why a tensor cannot be taken out of a run."""
+    """The reason why a tensor cannot be taken out of a run."""
 
 
 class Outlets:
@@ -49,7 +49,7 @@ class Outlets:
         self._packs: list[tuple[dict[str, str], Pack]] = []
 
     def pack(self, tensors: dict[str, Tensor]) -> Pack | None:
-        """The statistics of these tensors, computed in the graph. In one that is finalized: the most that it has of them."""
+        """The statistics of these tensors, computed in the graph. In a finalized graph: as many as it already has."""
         names = {name: tensor.name for name, tensor in tensors.items() if packable(tensor)}
         if not self.graph.finalized and names and all(names != known for known, _ in self._packs):
             with self.graph.as_default(), self.graph.control_dependencies(None), tf.name_scope("fitscope/"):
@@ -58,7 +58,7 @@ class Outlets:
         return max(fitting, key=lambda found: len(found[0]))[1] if fitting else None
 
     def of(self, tensor: Tensor, excerpt: Excerpt, *, forward: bool = True) -> Tensor:
-        """What to fetch for a tensor, in a run of this excerpt of the graph."""
+        """The tensor to fetch for a tensor, in a run of this excerpt of the graph."""
         if tensor.name in excerpt.fed:
             return tensor
         if not self.graph.is_fetchable(tensor):
@@ -93,13 +93,13 @@ class Outlets:
         return tensor.name not in excerpt.fed and self._more(tensor, excerpt) is not None
 
     def _more(self, tensor: Tensor, excerpt: Excerpt) -> set[Op] | None:
-        """What has to be executed in addition for a tensor; None if that is too much."""
+        """The additional operations for a tensor; None if there are too many."""
         more = executed([tensor.op], excerpt.fed) - set(excerpt.ops or ())
         working = [op for op in more if op.type != "Const" and op.type not in SHAPE_ONLY]
         return more if len(working) <= _MOST and all(op.type in _CHEAP for op in more) else None
 
     def _shadow(self, tensor: Tensor, excerpt: Excerpt) -> Tensor:
-        """The tensor, computed beside the run. One that was made for another run serves where it reads nothing else."""
+        """The shadow of a tensor. One made for another run serves too, if it reads nothing else."""
         known = {
             original: made
             for original, all_made in self._made.items()
@@ -125,9 +125,7 @@ class Outlets:
 
 
 def _compared(tensor: Tensor, excerpt: Excerpt) -> bool:
-    """Whether a tensor goes into the difference to a label and nowhere else, or is such a difference. TensorFlow folds differences only
-    where constants are in them.
-    """
+    """Whether a tensor only enters the difference to a label, or is such a difference. TensorFlow folds differences only with constants."""
     users = excerpt.users(tensor)
     if tensor.op.type in _DIFFERENCES:
         return any(x.op.type in _DATA for x in tensor.op.inputs) and all(u.type in _AFTER for u in users)

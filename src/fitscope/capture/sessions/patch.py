@@ -1,8 +1,8 @@
-"""A session, seen: its methods are replaced on the instance, and put back.
+"""Patches a session: replaces its methods on the instance, and restores them.
 
-`op.run()`, `tensor.eval()` and `Saver.save` go through `run`. The user's fetches are nested beside ours in one call, so that they come back
-in the very structure they were given in. `make_callable` is led through `run` as well; the callables of Keras have a module of
-their own. Steps in parts (`partial_run`) cannot be fetched from; they are counted and named.
+`op.run()`, `tensor.eval()` and `Saver.save` call `run`. One call fetches the user's fetches together with fitscope's, so they
+come back in their own structure. `make_callable` is routed through `run` as well; `callables` handles those of Keras. Nothing can
+be fetched from partial runs (`partial_run`); they are counted and reported.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fitscope.capture.sessions.recording import Run, SessionRecording, UpcomingR
 
 @contextmanager
 def patched(session: Any, recording: SessionRecording) -> Iterator[None]:
-    """Every run of the session is shown to the recording, for the length of the block."""
+    """Records every run of the session inside the block."""
     take_out = put_in(session, recording)
     try:
         yield
@@ -30,7 +30,7 @@ def patched(session: Any, recording: SessionRecording) -> Iterator[None]:
 
 
 def put_in(session: Any, recording: SessionRecording) -> Callable[[], None]:
-    """Puts the patch in. Returns what takes it out again."""
+    """Installs the patch. Returns a function that removes it."""
     own = vars(session)
     seen = _PatchedSession(session, recording)
     mine = {
@@ -53,14 +53,14 @@ def put_in(session: Any, recording: SessionRecording) -> Callable[[], None]:
 
 
 class _PatchedSession:
-    """The ways to run a session, each of them seen."""
+    """The methods that run a session, all of them recorded."""
 
     def __init__(self, session: Any, recording: SessionRecording) -> None:
         self.active = True
         self._session, self._recording = session, recording
         self._raw_run, self._raw_partial_run = session.run, session.partial_run
         self._raw_make, self._raw_from_options = session.make_callable, session._make_callable_from_options
-        # Past everybody who watches this session: what we run for ourselves is nobody's step.
+        # Past all watchers of this session, because fitscope's own runs are not steps.
         self._base_run = functools.partial(type(session).run, session)
         self._base_from_options = functools.partial(type(session)._make_callable_from_options, session)
         recording.identify(self._base_run, shared=bool(session.sess_str))
@@ -117,12 +117,12 @@ class _PatchedSession:
 def _together(
     recording: SessionRecording, upcoming: UpcomingRun, raw: Run, fetches: Any, rest: tuple[Any, ...]
 ) -> tuple[Any, Any]:
-    """The user's fetches and ours in one run: what the user gets, and what we get."""
+    """Fetches the user's fetches and fitscope's in one run, and returns both."""
     try:
         return _both(raw, upcoming, fetches, rest)
     except (TypeError, ValueError, RuntimeError) as error:
         failure = error  # TensorFlow refuses a call with these before it runs anything
-    # Outside of the handler: should the user's own call be refused as well, its error bears no trace of ours.
+    # Outside the handler, so that an error of the user's own call does not show fitscope's as its context.
     results = raw(fetches, *rest)
     recording.failed(upcoming, failure)
     return results, None

@@ -1,7 +1,7 @@
-"""Where a training is that somebody else drives, what is due there, and the way of what was seen to the recorder.
+"""The position in a training that other code drives, the due watches, and the path of captures to the recorder.
 
-Sessions and legacy Keras have this in common: each says when a step or a batch of a pass is about to run and what it showed. Nothing in
-here raises into the user's code.
+Sessions and legacy Keras share this: each announces a step or a batch of a pass, and then reports its values. Nothing here raises
+into the user's code.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NOTHING = Due(frozenset(), frozenset(), frozenset())
 
 @dataclass(slots=True)
 class Upcoming:
-    """A step, or a batch of a pass, that is about to run."""
+    """A coming step, or a coming batch of a pass."""
 
     in_pass: str
     turn: Turn
@@ -42,7 +42,7 @@ class Upcoming:
 
 
 def kept(method: Callable[..., Any]) -> Callable[..., Any]:
-    """An error of ours inside this method stays ours: it is kept and told, and the user's code goes on."""
+    """Decorates a method so that its errors are stored and reported, and the user's code continues."""
 
     @functools.wraps(method)
     def safe(self: Progress, *args: Any, **kwargs: Any) -> Any:
@@ -59,7 +59,7 @@ def kept(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Progress:
-    """One training that somebody else drives."""
+    """One training that other code drives."""
 
     def __init__(self, model: Any, plan: Plan, recorder: Recorder) -> None:
         self.model = model  #: or the graph
@@ -82,45 +82,45 @@ class Progress:
 
     @property
     def batch(self) -> Batch | None:
-        """The newest captured batch, and below it the newest of every other pass."""
+        """The newest captured batch, with the newest batch of every other pass."""
         newest = list(reversed(self._shown.values()))
         return Batch(newest[0][0], ChainMap(*(values for _, values in newest)), Arrays()) if newest else None
 
     @property
     def loop(self) -> Progress:
-        """Who is told when an epoch ends."""
+        """The object that gets `epoch_end`."""
         return self
 
     @kept
     def saved(self, path: Any) -> None:
-        """A checkpoint was saved."""
+        """Notes a saved checkpoint."""
         self.recorder.checkpoint(str(Path(path).absolute()), self.next_step or 0, self._epoch)
 
     def hold(self, at: Moment, shown: Shown) -> None:
-        """Keeps what a run showed until it is clear what the run was."""
+        """Holds the values of a run until its kind is known."""
         self.recorder.put(at, shown)
 
     def release(self) -> None:
-        """Nothing more will make it clear."""
+        """Delivers the held values, because nothing more will decide their kind."""
 
     # ---- epochs --------------------------------------------------------------------------------------------
 
     @kept
     def epoch(self, epoch: int, batches: int | None) -> None:
-        """An epoch begins; from now on nothing is inferred."""
+        """Begins an epoch; from now on nothing is inferred."""
         self.release()
         self._told, self._epoch_over = True, False
         self._epoch, self._batch, self._batches = epoch, 0, batches
 
     @kept
     def epoch_end(self) -> None:
-        """The epoch is over; from now on nothing is inferred."""
+        """Ends the epoch; from now on nothing is inferred."""
         self.release()
         self._told = True
         self._end_epoch()
 
     def complete(self) -> None:
-        """The training is over, and with it its last epoch."""
+        """Ends the training and its last epoch."""
         self._finish_epoch()
         self.recorder.finish(COMPLETE)
 
@@ -144,14 +144,14 @@ class Progress:
     # ---- before ----------------------------------------------------------------------------------------------
 
     def step(self, upcoming: Upcoming) -> bool:
-        """A step is about to run. Whether it is to be captured."""
+        """Announces a step. Returns whether to capture it."""
         self.recorder.raised = None
         self.recorder.tell()
         if self._epoch_over:
             self._epoch, self._batch, self._epoch_over = self._epoch + 1, 0, False
         self.recorder.costs.steps += 1
         upcoming.turn = self.turn("train")
-        if self._running is not None:  # a step in another thread: their weights cannot be told apart
+        if self._running is not None:  # a step in another thread: their weights cannot be separated
             self.recorder.unseen("steps", "several steps ran at the same time; only one of them was captured")
             return False
         if self._asked(upcoming):
@@ -164,7 +164,7 @@ class Progress:
         return bool(upcoming.due.all)
 
     def pass_batch(self, upcoming: Upcoming) -> bool:
-        """A batch of a pass is about to run. Whether it is to be captured."""
+        """Announces a batch of a pass. Returns whether to capture it."""
         if upcoming.in_pass == "validation" and not upcoming.held:
             self.validated()
         name, batch = self._pass
@@ -173,7 +173,7 @@ class Progress:
         return self._asked(upcoming)
 
     def validated(self) -> None:
-        """There is a validation: an epoch is over, unless the user says when that is."""
+        """Notes a validation: it ends an epoch, unless the user ends epochs."""
         if not self._told and self._batch:
             self._end_epoch()
 
@@ -194,11 +194,11 @@ class Progress:
         return upcoming.turn if step is None else replace(upcoming.turn, step=step)
 
     def wants(self, upcoming: Upcoming) -> Wants:
-        """What is wanted where, in what is about to run."""
+        """What is wanted at each place of the coming step or batch."""
         return self.plan.wants(upcoming.due.all, upcoming.in_pass)
 
     def unseen(self, site: Site, why: str, wants: Wants) -> None:
-        """A site is not recorded, nor what would be derived from it."""
+        """Notes that a site, and everything derived from it, is not recorded."""
         want = wants.at(site.place)
         for each in (site, *(derived(site, want) if want is not None else ())):
             self.recorder.unseen(each, why)
@@ -206,7 +206,7 @@ class Progress:
     # ---- after ---------------------------------------------------------------------------------------------
 
     def done(self, upcoming: Upcoming) -> None:
-        """It has run."""
+        """Ends a step or batch."""
         if upcoming.in_pass == "train":
             if self._timing is not None:
                 self._timing.stop()
@@ -218,14 +218,14 @@ class Progress:
 
     @kept
     def raised(self, upcoming: Upcoming, error: BaseException) -> None:
-        """It raised, so it was no step."""
+        """Notes an exception: then it was not a step."""
         self.recorder.raised = Ending.by(error)
         self._timing = None
         if self._running is upcoming:
             self._running = None
 
     def deliver(self, upcoming: Upcoming, sites: Mapping[str, Site], values: Mapping[str, Any]) -> None:
-        """What it showed."""
+        """Delivers the captured values."""
         turn, training = upcoming.turn, upcoming.in_pass == "train"
         at = Moment(turn.step, turn.epoch, turn.batch, time.time())
         self.recorder.seen(sites[name].within(upcoming.in_pass) for name in values)

@@ -1,6 +1,6 @@
-"""What to fetch beside the user's own fetches, for one way of calling `run`, and how to read what comes back.
+"""The extra fetches for one way of calling `run`, and how to read their values.
 
-A `RunCall` is what one signature means: what it executes, and whether it trains, validates, predicts, saves, or is none of our business. A
+A `RunCall` is what one signature means: what it executes, and whether it trains, validates, predicts, saves, or can be ignored. A
 `Reading` is what to take out of it for a set of wants. Both are worked out once and kept: a graph only ever grows.
 """
 
@@ -21,7 +21,7 @@ from fitscope.capture.sessions.graph import Op, Tensor, executed, saves, written
 from fitscope.capture.sessions.outlets import Outlets, Unseen
 from fitscope.capture.sessions.roles import Roles
 from fitscope.capture.sessions.signature import Signature, operations
-from fitscope.capture.sessions.training import (
+from fitscope.capture.sessions.train_ops import (
     Applied,
     applied_gradients,
     changed,
@@ -40,7 +40,7 @@ _NOT_GIVEN = "this run gives it to no optimizer kernel; give scope.session or sc
 
 @dataclass(frozen=True)
 class Watched:
-    """A graph with all that is known of it."""
+    """A graph with everything known about it."""
 
     graph: Any
     anatomy: Anatomy
@@ -53,7 +53,7 @@ class Watched:
     _plain: dict[tuple[str, str], str] = field(default_factory=dict)  # whose the short names are
 
     def call(self, sig: Signature) -> RunCall:
-        """What a signature means."""
+        """The meaning of a signature."""
         ops = executed(operations(self.graph, sig), sig.fed)
         return RunCall(self, sig, ops, self._kind(sig, ops))
 
@@ -99,7 +99,7 @@ class Watched:
 
 @dataclass(eq=False)
 class RunCall:
-    """What one way of calling `run` means."""
+    """The meaning of one way to call `run`."""
 
     watched: Watched
     sig: Signature
@@ -110,7 +110,7 @@ class RunCall:
 
     @cached_property
     def excerpt(self) -> Excerpt:
-        """What is run, for those who ask how a tensor gets out of it."""
+        """The part of the graph that runs."""
         return Excerpt(self.ops, self.sig.fed, written_references(self.ops))
 
     @cached_property
@@ -126,7 +126,7 @@ class RunCall:
 
     @cached_property
     def applied(self) -> Applied:
-        """The gradients that variables are changed by in this call, by variable."""
+        """The gradients that this call applies, by variable."""
         found = applied_gradients(self.ops, self.watched.graph)
         for name, gradient in self.watched.given_gradients.items():
             sliced = hasattr(gradient, "indices")
@@ -134,7 +134,7 @@ class RunCall:
         return found
 
     def reading(self, wants: Mapping[Place, Want], key: object, *, in_graph: bool) -> Reading:
-        """What to take out of it for these wants. Equal keys have equal wants."""
+        """The reading for these wants. Equal keys have equal wants."""
         if key not in self._readings:
             self._readings[key] = Reading.of(self, wants, in_graph=in_graph)
         return self._readings[key]
@@ -151,14 +151,14 @@ class RunCall:
 
 @dataclass(slots=True)
 class Reading:
-    """What to fetch, and what the values mean."""
+    """The tensors to fetch, and their meaning."""
 
     sites: dict[str, Site] = field(default_factory=dict)
     fetches: dict[str, Any] = field(default_factory=dict)  #: by site: a tensor, or the parts of one
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)  #: of gradients that arrive in slices
     shared: set[str] = field(default_factory=set)  #: sites whose array is also the user's
     unseen: dict[Site, str] = field(default_factory=dict)
-    variables: dict[str, Any] = field(default_factory=dict)  #: by path, to be read beside the run
+    variables: dict[str, Any] = field(default_factory=dict)  #: by path, to be read in a separate run
     pack: Any = None
 
     @classmethod
@@ -245,7 +245,7 @@ class Reading:
             self.shared.add(site)
 
     def _pack(self, call: RunCall, wants: Mapping[Place, Want]) -> None:
-        """Has the graph compute statistics, where nothing else is wanted of a tensor."""
+        """Computes statistics in the graph, for tensors of which nothing else is wanted."""
         small = {
             name: tensor
             for name, tensor in self.fetches.items()
@@ -262,11 +262,11 @@ class Reading:
 
     @property
     def asked(self) -> dict[str, Any]:
-        """What is fetched beside the user's fetches."""
+        """The fetches in addition to the user's."""
         return {"tensors": self.fetches, **({"pack": self.pack.fetch} if self.pack is not None else {})}
 
     def values(self, results: Mapping[str, Any]) -> dict[str, Any]:
-        """By site: an array, or statistics."""
+        """The values by site: an array, or statistics."""
         found: dict[str, Any] = {}
         for name, value in results["tensors"].items():
             if name in self.shapes:
@@ -280,7 +280,7 @@ class Reading:
 
 
 def _reducible(want: Want) -> bool:
-    """Whether statistics are enough. What could be derived from the tensor is given up then: it would have to leave the device."""
+    """Whether statistics suffice. Derived sites are then dropped, because they need the tensor off the device."""
     return want.stats and not (want.tensor or want.mean or want.whole)
 
 
@@ -293,7 +293,7 @@ def _outlet(call: RunCall, tensor: Tensor, *, forward: bool = True) -> Tensor:
 def weights_of(
     reading: Reading, wants: Collection[Place], before: Mapping[str, Any], after: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Weights and updates, from what was read before and after the step."""
+    """Weights and updates, from the values before and after the step."""
     found: dict[str, Any] = {}
     for path in reading.variables:
         if ("weights", path) in wants:

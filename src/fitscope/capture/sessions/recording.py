@@ -1,7 +1,7 @@
-"""One session being recorded: what each run means, and what is taken out of it.
+"""One recorded session: the meaning of each run, and the values taken from it.
 
-It is told of every `run` before and after, by the patch on the session. A run that trains is a step; all others are looked at only as far
-as they say something: a validation, a prediction, a checkpoint.
+The patch on the session reports every `run`, before and after. A run that trains is a step. Other runs matter only if they are a
+validation, a prediction or a checkpoint.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fitscope.capture.sessions.identity import IdentityCheck, Ways
 from fitscope.capture.sessions.progress import Progress, Upcoming, kept
 from fitscope.capture.sessions.reading import Reading, RunCall, Watched, weights_of
 from fitscope.capture.sessions.signature import Signature, fed_values, signature
-from fitscope.capture.sessions.training import training_roots
+from fitscope.capture.sessions.train_ops import training_roots
 from fitscope.pipeline.ending import Ending
 from fitscope.pipeline.handover import Shown
 from fitscope.pipeline.recorder import Recorder
@@ -31,7 +31,7 @@ Run = Callable[..., Any]  #: `sess.run` as it was
 
 @dataclass(slots=True)
 class UpcomingRun(Upcoming):
-    """A run that is about to begin, and what is to be read from it."""
+    """A coming run, and what to read from it."""
 
     call: RunCall | None = None
     reading: Reading | None = None
@@ -40,7 +40,7 @@ class UpcomingRun(Upcoming):
 
 
 class SessionRecording(Progress):
-    """One session being recorded."""
+    """One recorded session."""
 
     def __init__(
         self, watched: Watched, plan: Plan, recorder: Recorder, *, in_graph: bool, identity: str = "trust"
@@ -58,7 +58,7 @@ class SessionRecording(Progress):
 
     @kept
     def prepare(self) -> None:
-        """Adds to the graph, before it is finalized, what the steps in it will need."""
+        """Adds the operations that its steps will need to the graph, before it is finalized."""
         every: Watches = frozenset(range(len(self.plan.watches)))
         for root in training_roots(self.watched.graph, self.watched.train_ops):
             self._call(Signature((root.name,), frozenset())).reading(
@@ -66,7 +66,7 @@ class SessionRecording(Progress):
             )
 
     def again(self, begin: Callable[[], SessionRecording]) -> SessionRecording:
-        """Another session goes on with the training, maybe from an earlier step: another attempt at the run."""
+        """Continues the training with another session, perhaps from an earlier step, as another attempt at the run."""
         self.recorder.finish(Ending("interrupted", None))
         following = begin()
         following.watched, following.plan = self.watched, self.plan  # the graph is finalized
@@ -74,7 +74,7 @@ class SessionRecording(Progress):
         return following
 
     def identify(self, run: Run, *, shared: bool) -> None:
-        """From now on captured runs are compared with the user's own, which this runs as nobody's step."""
+        """Compares captured runs with the user's own from now on; `run` makes a run that does not count as a step."""
         recorder = self.recorder
         self._identity = made = IdentityCheck(
             self._choice, run, recorder.identity.learn, recorder.failed, self.lock, shared=shared
@@ -82,7 +82,7 @@ class SessionRecording(Progress):
         recorder.costs.proofs = lambda: made.seconds
 
     def made(self, upcoming: UpcomingRun, ways: Ways) -> tuple[Any, Any]:
-        """What the user gets of a run, and what we get. Raises what the user's own run raises."""
+        """Makes a run, and returns the user's results and fitscope's. Raises the errors of the user's own run."""
         if upcoming.reading is None or upcoming.call is None or self._identity is None:
             return ways.own(), None
         alone = self._under_way == 1 or upcoming.in_pass != "train"
@@ -90,27 +90,27 @@ class SessionRecording(Progress):
 
     @property
     def saw_nothing(self) -> bool:
-        """Whether the session ran something, and none of it was worth recording."""
+        """Whether the session ran something, but nothing worth recording."""
         ran = any(sig.fetched for sig in self._calls)
         return ran and not self.recorder.costs.steps and self.recorder.writer is None
 
-    # ---- told by the patch -------------------------------------------------------------------------------
+    # ---- reported by the patch -------------------------------------------------------------------------------
 
     @kept
     def before(self, run: Run, fetches: Any, feed_dict: Any) -> UpcomingRun | None:
-        """A run is about to begin. What the answer has to read is fetched with it."""
+        """Announces a run. The result says what to fetch with it."""
         graph = self.watched.graph
         sig = signature(graph, fetches, feed_dict)
         return None if sig is None else self._begin(run, sig, lambda: fed_values(graph, feed_dict))
 
     @kept
     def before_callable(self, run: Run, sig: Signature, fed: Mapping[str, Any]) -> UpcomingRun | None:
-        """A callable is about to be called."""
+        """Announces a call of a callable."""
         return self._begin(run, sig, lambda: fed)
 
     @kept
     def before_part(self, run: Run, fetches: Any, feed_dict: Any) -> UpcomingRun | None:
-        """A part of a run (`partial_run`) is about to begin, from which nothing more can be fetched."""
+        """Announces a part of a run (`partial_run`), from which nothing more can be fetched."""
         sig = signature(self.watched.graph, fetches, feed_dict)
         if sig is None or self._call(sig).kind != "train":
             return None
@@ -127,7 +127,7 @@ class SessionRecording(Progress):
     def begin(
         self, call: RunCall, run: Run, data: Data | None = None, *, fetch: bool = True
     ) -> UpcomingRun | None:
-        """A call that means something is about to begin, on data that is known by this, if at all. None if it is left alone."""
+        """Announces a call with a meaning, on data with this fingerprint, if known. Returns None to ignore it."""
         assert call.kind is not None
         if self.next_step is None:
             self.next_step = self._first_step = self._counted(run)
@@ -152,7 +152,7 @@ class SessionRecording(Progress):
         return upcoming
 
     def _step_on(self, data: Data) -> None:
-        """A step on this data tells what the runs before it were."""
+        """Classifies the runs before a step on this data."""
         validated, looked = self._evaluations.step(data)
         if validated:
             self.validated()
@@ -189,7 +189,7 @@ class SessionRecording(Progress):
 
     @kept
     def after(self, upcoming: UpcomingRun, run: Run, results: Any, own: Mapping[str, Any] | None) -> None:
-        """The run went well; `own` is what we fetched with it."""
+        """Ends a successful run; `own` has fitscope's fetches."""
         if upcoming.in_pass == "save":
             self._saved(results)
             return
@@ -202,7 +202,7 @@ class SessionRecording(Progress):
             self.done(upcoming)
 
     def failed(self, upcoming: UpcomingRun, error: BaseException) -> None:
-        """What we wanted to fetch cannot be fetched: this kind of run is left alone from now on."""
+        """Ignores this kind of run from now on, because the fetches failed."""
         assert upcoming.call is not None
         upcoming.call.broken = True
         upcoming.reading = None
@@ -216,7 +216,7 @@ class SessionRecording(Progress):
         return self._calls[sig]
 
     def _counted(self, run: Run) -> int:
-        """The steps that were done before: what the graph's own counter says, if it has one."""
+        """The number of steps so far, from the graph's own counter if it has one."""
         found = self.watched.graph.get_collection("global_step")
         try:
             return int(run(found[0])) if len(found) == 1 else 0
@@ -231,7 +231,7 @@ class SessionRecording(Progress):
             upcoming.reading, upcoming.trouble = None, error
 
     def _values(self, upcoming: UpcomingRun, run: Run, own: Mapping[str, Any]) -> dict[str, Any]:
-        """What a run showed, and the weights beside it: never in the same run, which changes them."""
+        """The values of a run, and the weights, which are never read in the same run because it changes them."""
         reading, wants = upcoming.reading, self.wants(upcoming)
         assert reading is not None
         values = reading.values(own)
@@ -241,7 +241,7 @@ class SessionRecording(Progress):
         return values
 
     def _saved(self, results: Any) -> None:
-        """`Saver.save` runs its operation through the session, and gets the path of the checkpoint back."""
+        """The path of a checkpoint: `Saver.save` runs its operation through the session and gets the path back."""
         path = next((path for path in _paths(results)), None)
         if path is not None:
             self.saved(path)

@@ -19,14 +19,14 @@ from fitscope.capture.sessions.patch import closed, is_monitored, is_session, pa
 from fitscope.capture.sessions.reading import ROLES, Watched
 from fitscope.capture.sessions.recording import SessionRecording
 from fitscope.capture.sessions.roles import infer, tensors_of
-from fitscope.capture.sessions.training import losses, training_roots
+from fitscope.capture.sessions.train_ops import losses, training_roots
 from fitscope.errors import FitscopeWarning, ModelError
 
 
 def begin(recordings: Recordings, graph: Any, named: Named, *, again: bool = False) -> SessionRecording:
-    """A recording of what runs in this graph. What does not fit it is an error, now.
+    """Begins a recording of the runs in this graph. A watch that does not fit it is an error now.
 
-    `again`: as another attempt at the run before, from whatever step.
+    `again` makes it another attempt at the previous run, from any step.
     """
     train_ops = _operations(named.get("train_op"))
     roots = training_roots(graph, train_ops)
@@ -67,7 +67,7 @@ def begin(recordings: Recordings, graph: Any, named: Named, *, again: bool = Fal
 
 @contextmanager
 def session(recordings: Recordings, sess: Any, named: Named) -> Iterator[Any]:
-    """The session with its runs recorded, for the length of the block."""
+    """The session, with its runs recorded inside the block."""
     if is_monitored(sess):
         raise ModelError(
             "a tf.compat.v1.Session",

@@ -18,7 +18,7 @@ import numpy as np
 from fitscope.diagnose.evidence import Evidence
 from fitscope.diagnose.finding import Finding, NotJudged, Series
 from fitscope.diagnose.rule import rule
-from fitscope.diagnose.setup import BINARY, CATEGORICAL, SQUARED, Head, only_head
+from fitscope.diagnose.setup import BINARY, CATEGORICAL, SQUARED, OutputHead, only_head
 
 
 @rule("bad_initial_loss", sees="a first loss far above that of a model that knows nothing")
@@ -55,7 +55,7 @@ def bad_initial_loss(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Fin
         )
 
 
-def _expected(evidence: Evidence, head: Head) -> tuple[float | None, str]:
+def _expected(evidence: Evidence, head: OutputHead) -> tuple[float | None, str]:
     if head.loss in CATEGORICAL:
         if head.units is None or head.units < 2:
             return None, "the number of classes is not known"

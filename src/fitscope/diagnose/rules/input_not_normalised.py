@@ -65,6 +65,11 @@ def input_not_normalised(evidence: Evidence, limit: SimpleNamespace) -> Iterator
                 rms=size,
             )
             return
+    yield from _by_feature(evidence, layer, limit)
+
+
+def _by_feature(evidence: Evidence, layer: str | None, limit: SimpleNamespace) -> Iterator[Finding]:
+    """What the features say where the inputs as a whole look fine."""
     ranges, means, stds = (evidence.history(f"features/{name}") for name in ("range", "mean", "inputs"))
     if ranges is not None and len(ranges) and ranges.shape and ranges.shape[-1] > 1:
         # a feature a thousand times as wide as the others: the largest range against the mean of the rest

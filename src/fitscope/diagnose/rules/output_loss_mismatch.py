@@ -18,7 +18,7 @@ from fitscope.diagnose.evidence import Evidence
 from fitscope.diagnose.finding import Finding, NotJudged, Severity
 from fitscope.diagnose.network import SOFTMAX_LIKE
 from fitscope.diagnose.rule import rule
-from fitscope.diagnose.setup import BINARY, CATEGORICAL, REGRESSION, Head, heads
+from fitscope.diagnose.setup import BINARY, CATEGORICAL, REGRESSION, OutputHead, heads
 
 #: The lowest and highest value a nonlinearity gives.
 _RANGES = {
@@ -30,7 +30,7 @@ _RANGES = {
 class Mismatch(NamedTuple):
     """One combination that does not fit. Texts may name `{loss}`, `{output}`, `{activation}` and `{units}`."""
 
-    holds: Callable[[Head], bool]
+    holds: Callable[[OutputHead], bool]
     severity: Severity
     text: str
     cure: str
@@ -42,7 +42,7 @@ _OTHERS = frozenset((
 ))  # fmt: skip
 
 
-def _softmax(head: Head) -> bool:
+def _softmax(head: OutputHead) -> bool:
     return head.activation in SOFTMAX_LIKE
 
 
@@ -141,7 +141,7 @@ def output_loss_mismatch(evidence: Evidence, limit: SimpleNamespace) -> Iterator
         )
 
 
-def _unreachable(evidence: Evidence, head: Head) -> Mismatch | None:
+def _unreachable(evidence: Evidence, head: OutputHead) -> Mismatch | None:
     """Targets that the nonlinearity of the output cannot give."""
     targets = next(evidence.of("targets"), None)
     if targets is None or head.loss not in REGRESSION or head.activation not in _RANGES:

@@ -1,4 +1,4 @@
-"""What watching cost, in words: for the line on top, the terminal and the table."""
+"""The cost of recording as text: for the line of facts, the terminal and the table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def cadence(overhead: Mapping[str, Any]) -> str | None:
-    """How often is captured, where a budget decides: `every 20 steps (budget 2 %)`. None where there is none."""
+    """How often a budget captures: `every 20 steps (budget 2 %)`. None without a budget."""
     budget = overhead.get("budget")
     if not isinstance(budget, Mapping) or not isinstance(budget.get("every"), int):
         return None
@@ -18,7 +18,7 @@ def cadence(overhead: Mapping[str, Any]) -> str | None:
 
 
 def table(overhead: Mapping[str, Any]) -> list[list[Any]]:
-    """Everything that is known, a row each."""
+    """All known costs, one row each."""
     rows: list[list[Any]] = []
     for name, value in overhead.items():
         if name == "budget" and isinstance(value, Mapping):
@@ -42,7 +42,7 @@ def table(overhead: Mapping[str, Any]) -> list[list[Any]]:
 
 
 def percent(share: float) -> str:
-    """`0.4 %`, `12 %`; nothing is called 0 % or 100 % that is not."""
+    """`0.4 %`, `12 %`; only exact values become 0 % or 100 %."""
     if not math.isfinite(share):
         return "–"
     if 0 < share < 0.001:
@@ -54,6 +54,6 @@ def percent(share: float) -> str:
 
 
 def _round(share: float) -> str:
-    """A share that somebody chose: 2 %, not 2.0 %."""
+    """A share that a user chose: 2 %, not 2.0 %."""
     text = f"{100 * share:.3g}"
     return f"{text} %" if "e" not in text else percent(share)

@@ -1,4 +1,4 @@
-// What the page says in words: the line on top, the findings, what the spectrogram shows, what lies under the mouse.
+// The text of the page: the line of facts, the findings, the caption of the spectrogram, and the tooltip.
 
 import { sheet } from "./canvas.js";
 import { MARKS, colourAt, css } from "./colour.js";
@@ -10,14 +10,14 @@ import { under } from "./heat.js";
 const SIGNS = { error: "✖", warning: "▲", note: "●" };
 const STATUS = { running: "● live", complete: "✓ complete", interrupted: "▲ interrupted", failed: "✖ failed" };
 
-const NOTHING = /** @type {[string, string, string]} */ (["good", "✓ Nothing found", "the run was not diagnosed"]);
+const NOTHING = /** @type {[string, string, string]} */ (["good", "✓ No findings", "the run was not diagnosed"]);
 const WAITING = /** @type {[string, string, string]} */ (["", "● Waiting for the first steps", "they appear here as soon as they are recorded"]);
 const EMPTY = /** @type {[string, string, string]} */ (["warning", "▲ Nothing was recorded", "the run ended before its first step was captured"]);
 
-/** What nobody need click. @param {string} cls @param {string} title @param {string} text */
+/** A card that is not a button. @param {string} cls @param {string} title @param {string} text */
 const card = (cls, title, text) => element("div", `finding plain ${cls}`, element("b", "", title), element("span", "", text));
 
-/** The line on top, and the findings. @param {Page} page */
+/** Writes the line of facts and the findings. @param {Page} page */
 export function tellRun(page) {
   const { head } = page;
   by("name").textContent = !head.id ? "reading …" : page.source.live && by("run").childElementCount > 1 ? "" : clean([head.model, head.id].filter(Boolean).join(" / "));
@@ -26,14 +26,15 @@ export function tellRun(page) {
   const facts = [head.step !== null && head.step !== undefined && `step ${whole(head.step)}`, head.epoch !== null && head.epoch !== undefined && `epoch ${head.epoch + 1}`];
   if (head.speed && head.status === "running") facts.push(`${head.speed.toPrecision(2)} steps/s`);
   if (head.cost) facts.push(`capture costs ${percent(head.cost)}`);
+  if (head.compiled) facts.push(`compiled in ${head.compiled.toPrecision(2)} s`);
   if (head.cadence) facts.push(clean(head.cadence));
   if (head.identity) facts.push(clean(head.identity));
   if (head.backend) facts.push(clean(head.backend));
   by("facts").textContent = facts.filter(Boolean).join(" · ");
-  for (const id of ["name", "facts"]) by(id).title = by(id).textContent ?? ""; // where there is no room for all of it
+  for (const id of ["name", "facts"]) by(id).title = by(id).textContent ?? ""; // the full text, if there is too little room
   by("facts").dataset.step = String(head.step ?? "");
   const problems = [...(head.problems ?? [])];
-  if (page.missing) problems.unshift(page.missing === page.selection.run ? `The run ${page.missing} is gone, or cannot be read any more: this is what was last seen of it.` : `There is no run ${page.missing} to read here: this is the newest.`);
+  if (page.missing) problems.unshift(page.missing === page.selection.run ? `The run ${page.missing} no longer exists or cannot be read. The page shows its last known state.` : `There is no run ${page.missing} here. The page shows the newest run.`);
   if (page.trouble) problems.unshift(page.trouble.text);
   by("problems").hidden = !problems.length;
   by("problems").textContent = problems.map((/** @type {string} */ p) => `▲ ${clean(p)}`).join("   ");
@@ -83,7 +84,7 @@ export function drawCaption(page) {
   const each = (to - from) / wide;
   document.body.dataset.span = `${from} ${to}`;
   document.body.dataset.shown = m ? `${m.facts.measure} ${m.facts.mode} ${m.level}` : "";
-  by("span").textContent = m ? `step ${whole(from)} … ${whole(Math.max(Math.min(to - 1, page.head.step ?? to), from))} · ${each > 1 ? `1 pixel = ${each < 10 ? each.toFixed(1) : whole(each)} steps, what stands out is kept` : "every recorded step"}` : "";
+  by("span").textContent = m ? `step ${whole(from)} … ${whole(Math.max(Math.min(to - 1, page.head.step ?? to), from))} · ${each > 1 ? `1 pixel = ${each < 10 ? each.toFixed(1) : whole(each)} steps, showing the largest outlier` : "every recorded step"}` : "";
   if (m) legend(by("legend"), m, page.theme.dark);
 }
 
@@ -112,7 +113,7 @@ function legend(box, m, dark) {
 /** @param {[number, number]} steps */
 const between = ([a, b]) => (b > a ? `steps ${whole(a)}–${whole(b)}` : `step ${whole(a)}`);
 
-/** What lies under the mouse. @param {Page} page @param {MouseEvent} event */
+/** Shows the value under the mouse. @param {Page} page @param {MouseEvent} event */
 export function drawTip(page, event) {
   const heat = /** @type {HTMLCanvasElement} */ (by("heat"));
   const place = heat.getBoundingClientRect();

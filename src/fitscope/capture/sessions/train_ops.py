@@ -1,4 +1,4 @@
-"""What in a graph trains: the operations that change a trained variable by a gradient, whoever wrote them, and what they are given.
+"""The training operations of a graph: those that change a trained variable by a gradient, and their inputs.
 
 An optimizer's kernel does. So does a hand-written update: a write to a trained variable of something that a gradient has gone into, or
 that data and the variable itself have. A copy of another network, a clipping, a restored checkpoint are none.
