@@ -28,7 +28,7 @@ THRESHOLDS: dict[str, dict[str, float]] = {
         "layers": 3,  # layers with weights that the model must have
     },
     "dead_relu": {
-        "units": 0.5,  # share of units that are never active
+        "units": 0.6,  # share of units that are never active
         "zeros": 0.99,  # share of zeros, where units were not recorded
         "captures": 3,  # recorded steps it must last
     },
