@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from fitscope.errors import RunError, StoreError, one_of
+from fitscope.read import untrusted
 from fitscope.read.run import Run
 from fitscope.store import schema
 from fitscope.store._base import Objects
@@ -47,8 +47,14 @@ def _find(objects: Objects, run: str | None) -> Run:
         return _open(objects.folder(run))
     if schema.RUN in objects.list():
         return _open(objects)
-    found = [(document.get("created_ns") or 0, name) for name, document in _inside(objects) if document]
+    inside = _inside(objects)
+    found = [
+        (document.get("created_ns") or 0, name) for name, document in inside if isinstance(document, dict)
+    ]
     if not found:
+        for _, problem in inside:
+            if isinstance(problem, BaseException):
+                raise problem
         raise RunError(
             "a run, or a directory with runs in it",
             f"{objects.describe()!r}, {_contents(objects)}",
@@ -85,17 +91,17 @@ def _place(path: Path) -> Objects:
         raise RunError("a directory or URL with a run", problem.received, problem.fix) from problem
 
 
-def _inside(objects: Objects) -> list[tuple[str, dict[str, Any] | None]]:
-    """The folders with a run.json, and that document if it can be read."""
-    found: list[tuple[str, dict[str, Any] | None]] = []
+def _inside(objects: Objects) -> list[tuple[str, dict[str, Any] | Exception]]:
+    """The folders with a run.json, and that document or why it cannot be read."""
+    found: list[tuple[str, dict[str, Any] | Exception]] = []
     for name in objects.list():
         if name.endswith("/"):
             try:
                 found.append((name[:-1], _document(objects.folder(name[:-1]))))
             except FileNotFoundError:
                 continue
-            except RunError:
-                found.append((name[:-1], None))
+            except (RunError, OSError) as problem:
+                found.append((name[:-1], problem))
     return found
 
 
@@ -113,15 +119,16 @@ def _open(objects: Objects) -> Run:
 
 def _document(objects: Objects) -> dict[str, Any]:
     try:
-        document = json.loads(objects.get(schema.RUN))
-    except ValueError as problem:
-        document = str(problem)
-    if not isinstance(document, dict):
+        document = untrusted.read(objects, schema.RUN)
+    except (FileNotFoundError, PermissionError):
+        raise
+    except untrusted.UNREADABLE as problem:
         raise RunError(
             f"a readable {schema.RUN}",
-            f"a damaged one at {objects.describe(schema.RUN)!r} ({document})",
+            f"a damaged one at {objects.describe(schema.RUN)!r} ({_reason(problem)})",
             "Its tables and tensors can still be read with pandas, DuckDB, xarray or zarr",
-        )
+        ) from problem
+    untrusted.cleaned(document, untrusted.RUN)
     return document
 
 
@@ -129,11 +136,15 @@ def _brief(objects: Objects) -> Brief:
     path = objects.describe()
     try:
         run = _open(objects)
-    except RunError as problem:
+        model = run.model.get("name") if isinstance(run.model, dict) else None
+        return Brief(run.id, path, run.created, run.status, run.last_step, run.bytes, model)
+    except (RunError, *untrusted.UNREADABLE) as problem:  # of this run, and no reason to hide the others
         name = path.replace("\\", "/").rstrip("/").rpartition("/")[2]
-        return Brief(name, path, None, "unreadable", None, 0, None, str(problem))
-    model = run.model.get("name") if isinstance(run.model, dict) else None
-    return Brief(run.id, path, run.created, run.status, run.last_step, run.bytes, model)
+        return Brief(name, path, None, "unreadable", None, 0, None, _reason(problem))
+
+
+def _reason(problem: BaseException) -> str:
+    return str(problem) or type(problem).__name__
 
 
 def _contents(objects: Objects) -> str:

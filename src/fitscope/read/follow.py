@@ -15,8 +15,9 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from fitscope.read.parts import Held, Part
+from fitscope.read.parts import Part
 from fitscope.read.run import Run
+from fitscope.read.sources import Held
 
 
 class Exchange(NamedTuple):

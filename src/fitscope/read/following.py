@@ -7,9 +7,9 @@ belongs to both.
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
+from fitscope.read import untrusted
 from fitscope.read.damage import DamageReport
 from fitscope.read.ranks import Rank
 from fitscope.read.tables import Table
@@ -96,8 +96,17 @@ class Following:
 
     def _read_attempt(self, key: str) -> None:
         try:
-            document = json.loads(self.objects.get(key))
-            int(document["attempt"]), int(document["start_step"])
-            self._attempts[key] = document
-        except (OSError, ValueError, KeyError, TypeError) as problem:
+            document = untrusted.read(self.objects, key)
+        except untrusted.UNREADABLE as problem:
             self.damaged.add(key, problem)
+            return
+        wrong = untrusted.cleaned(document, untrusted.ATTEMPT)
+        wrong += [f"it has no {name!r}" for name in ("attempt", "start_step") if name not in document]
+        numbers = {one["attempt"] for one in self._attempts.values()}
+        if document.get("attempt") in numbers:
+            wrong.append(f"attempt {document['attempt']} is there already")
+            del document["attempt"]
+        if wrong:
+            self.damaged.add(key, wrong[0])
+        if "attempt" in document and "start_step" in document:
+            self._attempts[key] = document

@@ -32,6 +32,7 @@ if TYPE_CHECKING:  # what only some calls need is imported by those
 
 #: What `series` can give; `value` for scalars only, `cosine` for changes.
 STATS = ("value", *NAMES, "cosine")
+LATEST = 253_402_300_799.0  #: the end of year 9999, in seconds since 1970: the last that a datetime knows
 SEVERITY = ("failed", "interrupted", "running", "complete")  #: the worst of several ranks speaks for the run
 
 
@@ -42,7 +43,7 @@ class Run:
         self.id = str(document.get("id", ""))
         self.path = objects.describe()
         self.info = document  #: run.json: software, model, plan and notes as of the start
-        self.created = datetime.fromtimestamp((document.get("created_ns") or 0) / 1e9, UTC)
+        self.created = datetime.fromtimestamp(min((document.get("created_ns") or 0) / 1e9, LATEST), UTC)
         self._now = self._follow(objects)
         self._captured: dict[str, tuple[Any, Captures]] = {}  # by site, with what it was made of
 
@@ -110,7 +111,8 @@ class Run:
     @property
     def overhead(self) -> dict[str, Any]:
         """What watching cost, as the newest attempt measured it."""
-        return next((dict(s["overhead"]) for s in self._statuses(newest=True) if s.get("overhead")), {})
+        said = (status.get("overhead") for status in self._statuses(newest=True))
+        return next((dict(one) for one in said if one and isinstance(one, dict)), {})
 
     @property
     def identity(self) -> Identity:
@@ -293,8 +295,8 @@ class Run:
         found: dict[str, dict[str, Any]] = {}
         for rank in self._now.ranks:
             for one in rank.status().get("checkpoints") or ():
-                if rank.end is None or int(one["step"]) <= rank.end:
-                    found[str(one["path"])] = one  # saved again under one name: the last is what is there
+                if rank.end is None or one["step"] <= rank.end:
+                    found[one["path"]] = one  # saved again under one name: the last is what is there
         frame = pd.DataFrame(list(found.values()), columns=["step", "epoch", "path", "time"])
         return frame.sort_values(["step", "time"], kind="stable", ignore_index=True)
 

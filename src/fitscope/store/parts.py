@@ -33,6 +33,9 @@ MOST_MEMORY = 50_000_000  #: bytes of rows that may wait, of one table
 MOST_WAITING = (
     32_000_000  #: bytes of compressed rows, some 250,000, that are a part even if that is a smaller share
 )
+MOST_DECODED = (
+    112_000_000  #: bytes of rows likewise, as a reader decodes them: it refuses a part of `decoded.MOST`
+)
 SHARE = 32  #: a part holds at least one such part of all rows before it
 LONG_STRETCH = 64  #: rows of a site in a part, on average, from which on it pays to say where they are
 PART_BYTES = 4_000  #: what a part costs beside its rows
@@ -135,7 +138,8 @@ class Parts:
         """The bytes of the next part to put: the one that failed before, else all rows if it is due, else None."""
         rows = len(self._new) + len(self._waiting)
         share = self.parts < SHARE or rows * SHARE >= self.rows
-        if self._part is None and rows and (due or share or self._waiting.bytes >= MOST_WAITING):
+        much = self._waiting.bytes >= MOST_WAITING or self._waiting.memory >= MOST_DECODED
+        if self._part is None and rows and (due or share or much):
             self._encode()
         return self._part
 

@@ -29,7 +29,8 @@ from fitscope.reduce.average import Average
 from fitscope.store import schema
 from fitscope.store._base import Objects
 from fitscope.store.array import Array
-from fitscope.store.averages import Averages
+from fitscope.store.averages import MOST_BYTES as MOST_AVERAGE
+from fitscope.store.averages import Averages, archive_bytes
 from fitscope.store.begin import Info, Place, begin_attempt, begin_run, existing_run, usable
 from fitscope.store.meter import Meter
 from fitscope.store.parts import MOST_MEMORY, PART_BYTES, Parts
@@ -190,7 +191,16 @@ class RunWriter:
         The writer holds on to the object and never changes it: it may grow between calls to the writer, and
         giving it again is no cost.
         """
-        if average.shape is not None and not self._averages.stage(site, average):
+        if average.shape is None:
+            return
+        if archive_bytes(average) > MOST_AVERAGE:
+            if site not in self._refused:
+                shape = f"{site!r}, of which one observation has the shape {average.shape}"
+                self.note(
+                    error=f"No average is kept of {shape}: it would take more than {MOST_AVERAGE:,} bytes."
+                )
+            self._refused.setdefault(site, 1)
+        elif not self._averages.stage(site, average):
             self._fill_up(average.last_step or 0)
             self._refused.setdefault(site, 1)
 

@@ -130,11 +130,9 @@ class Gathered:
                 value = np.where(piece["infs"][at] > 0, np.inf, piece["value"][at])
                 self.scalars.setdefault(piece.names[code], Series()).add(step[at], value)
         epochs = piece["epoch"]
-        for epoch in range(int(epochs.min()), int(epochs.max()) + 1):
-            within = step[epochs == epoch]
-            if len(within):
-                first = int(within.min())
-                self.epochs[epoch] = min(self.epochs.get(epoch, first), first)
+        for epoch in np.unique(epochs).tolist():
+            first = int(step[epochs == epoch].min())
+            self.epochs[epoch] = min(self.epochs.get(epoch, first), first)
         newest = int(np.argmax(piece["time"]))
         self._clock = [*self._clock[-9:], (float(piece["time"][newest]), int(step[newest]))]
 
