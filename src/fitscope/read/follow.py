@@ -34,6 +34,10 @@ class Follow:
     def __init__(self, run: Run) -> None:
         self._run = run
 
+    def hush(self) -> None:
+        """Damage is no longer warned about: the run's list of it is shown."""
+        self._run._now.damaged.quiet = True
+
     def parts(self) -> list[Part]:
         """The parts there are by now and that can be read, in the order they were written."""
         self._run._now.look()

@@ -15,6 +15,7 @@ import uvicorn
 
 from fitscope.errors import StoreError
 from fitscope.show.guard import Guard
+from fitscope.show.protocol import Patient
 from fitscope.show.server import TICK, app
 from fitscope.store import Objects
 
@@ -33,7 +34,7 @@ class Server:
         # No `log_config`: setting it up would close the handlers of everybody else's logging.
         config = uvicorn.Config(
             self._guard, log_config=None, log_level="error", access_log=False, lifespan="off", server_header=False,
-            ws="none", timeout_graceful_shutdown=3,
+            ws="none", timeout_graceful_shutdown=3, http=Patient,
         )  # fmt: skip
         self._server = uvicorn.Server(config)
         self._thread: threading.Thread | None = None

@@ -49,10 +49,13 @@ Progress = Callable[[int, int], None]
 class Gathered:
     """One run's numbers."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, *, quiet: bool = False) -> None:
+        """With `quiet`, damage is not warned about: the picture shows it."""
         self.run = run
         self.generation = 0
         self._follow = Follow(run)
+        if quiet:
+            self._follow.hush()
         self._begin()
 
     def _begin(self) -> None:
