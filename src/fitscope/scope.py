@@ -553,7 +553,7 @@ class Scope(Hooks):
             runs, name = self._run or (self._to, _new_name())
             told = {**info, "notes": self._notes}
             writer = begin(runs, name, told, start_step=step, limit=self._limit)
-            self._run = runs, name
+            self._run = runs, writer.id
             return writer
 
         return Recorder(

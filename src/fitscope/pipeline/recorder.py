@@ -113,6 +113,7 @@ class Recorder:
         self._checkpoints: list[dict[str, Any]] = []
         self._began = time.perf_counter(), time.process_time()
         self._captured, self._thread_seconds = 0, 0.0
+        self._names: Sequence[str] = ()  # of what the newest captured step showed, where a limit may stop it
         self._raised: Ending | None = None
         self._frame: Frame | None = None  # in which the training runs
         self._flush_at = 0.0
@@ -133,6 +134,8 @@ class Recorder:
                 return False
             for text in self._early:
                 self.writer.note(error=text)
+            if self.writer.trouble is not None:
+                self.failed(self.writer.trouble)
             if self._checkpoints:
                 self.writer.note(checkpoints=list(self._checkpoints))
             self._transport = Transport(
@@ -147,7 +150,9 @@ class Recorder:
                 owner=self,
             )
             signals.listen()
-        self.stopped = self.stopped or (self.writer is not None and self.writer.full)
+        if self.writer is not None and self.writer.full:
+            self.stopped = True
+            self.writer.refuse(self._names)  # as many as at the step before it was full
         return not self.stopped
 
     @property
@@ -169,6 +174,8 @@ class Recorder:
     def put(self, at: Moment, shown: Shown) -> None:
         """Hands over what a step showed."""
         assert self._transport is not None
+        if self.writer is not None and self.writer.limited:
+            self._names = shown.names()
         if self.finished:  # the process is about to end
             return
         if self._transport.put(Capture(at, shown), shown.nbytes(self._border)):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from fitscope.errors import RunError, StoreError, one_of
@@ -15,6 +16,8 @@ from fitscope.read.run import Run
 from fitscope.store import schema
 from fitscope.store._base import Objects
 from fitscope.store.places import is_local, place
+
+AHEAD = 60 * 10**9  #: nanoseconds by which clocks of several machines may differ
 
 Path = str | os.PathLike[str] | Objects
 
@@ -49,7 +52,9 @@ def _find(objects: Objects, run: str | None) -> Run:
         return _open(objects)
     inside = _inside(objects)
     found = [
-        (document.get("created_ns") or 0, name) for name, document in inside if isinstance(document, dict)
+        (_age(document.get("created_ns") or 0), name)
+        for name, document in inside
+        if isinstance(document, dict)
     ]
     if not found:
         for _, problem in inside:
@@ -70,8 +75,16 @@ def runs(path: Path = "runs") -> list[Brief]:
         if schema.RUN in objects.list():
             return [_brief(objects)]
         briefs = [_brief(objects.folder(name)) for name, _ in _inside(objects)]
-    never = datetime.fromtimestamp(0, UTC)
-    return sorted(briefs, key=lambda brief: (brief.created or never, brief.id))
+    return sorted(briefs, key=lambda brief: (_age(_nanoseconds(brief.created)), brief.id))
+
+
+def _age(created: int) -> int:
+    """What runs are ordered by. One from the future, by a clock that is wrong, comes before all others: it is not the newest."""
+    return created if created <= time.time_ns() + AHEAD else -1
+
+
+def _nanoseconds(created: datetime | None) -> int:
+    return 0 if created is None else int(created.timestamp() * 1e9)
 
 
 @contextlib.contextmanager

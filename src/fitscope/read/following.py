@@ -1,8 +1,8 @@
 """What there is of a run by now: its attempts, their ranks, and the tables those write.
 
 `look` takes notice of what is new and asks nothing about a rank that has said its last word. An attempt
-counts up to the step at which a later one started; what is said of the weights there (by a pass, a checkpoint)
-belongs to both.
+counts up to the step at which a later one started, once that has recorded something; what is said of the weights
+there (by a pass, a checkpoint) belongs to both.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ class Following:
         self.tables = {name: Table(name, objects, self.damaged, older=older) for name in schema.TABLES}
         self._attempts: dict[str, dict[str, Any]] = {}
         self._ranks: dict[tuple[int, int], Rank] = {}
+        self._begun: set[int] = set()  # attempts that have recorded something
 
     @property
     def stats(self) -> Table:
@@ -57,10 +58,23 @@ class Following:
         starts = {
             int(document["attempt"]): int(document["start_step"]) for document in self._attempts.values()
         }
+        last = max(starts, default=0)
+        taking_over = {number: start for number, start in starts.items() if self._recorded(number, last)}
         return {
-            attempt: min((start for later, start in starts.items() if later > attempt), default=None)
+            attempt: min((start for later, start in taking_over.items() if later > attempt), default=None)
             for attempt in starts
         }
+
+    def _recorded(self, attempt: int, last: int) -> bool:
+        """Whether there is anything of an attempt: one that was killed before its first step takes nothing from others."""
+        if attempt not in self._begun:
+            if not last:  # the only one has nobody to take over from
+                return True
+            folder = schema.attempt_folder(attempt)
+            ranks = [name[:-1] for name in self.objects.list(folder) if name.endswith("/")]
+            if any(set(self.objects.list(f"{folder}/{rank}")) - {schema.STATUS} for rank in ranks):
+                self._begun.add(attempt)
+        return attempt in self._begun
 
     def look(self) -> None:
         """Takes notice of new attempts, ranks and parts."""
@@ -83,6 +97,14 @@ class Following:
                         table.follow(rank.folder, rank.end, said)
                     if said is not None and said.get("status", "running") != "running":
                         rank.settle()
+
+    def last_step(self) -> int | None:
+        """The last step recorded by an attempt that it belongs to; None before the first."""
+        found = ((rank.status().get("step"), rank.end) for rank in self.ranks)
+        return max(
+            (min(step, end - 1) if end is not None else step for step, end in found if step is not None),
+            default=None,
+        )
 
     def statuses(self, *, newest: bool = False) -> list[dict[str, Any]]:
         """The status of every rank that has one, of all attempts or of the newest."""

@@ -63,7 +63,8 @@ class Run:
     @property
     def last_step(self) -> int | None:
         """The last step recorded, None before the first."""
-        return max((s["step"] for s in self._statuses() if s.get("step") is not None), default=None)
+        self._now.look()
+        return self._now.last_step()
 
     @property
     def bytes(self) -> int:

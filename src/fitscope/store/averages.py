@@ -82,6 +82,17 @@ class Averages:
             staged.captures, staged.at = staged.average.captures, now
         return errors
 
+    def begin_again(self) -> None:
+        """All that was put is gone: it is put once more."""
+        for staged in self._staged.values():
+            staged.promised, staged.put, staged.captures, staged.at = (
+                archive_bytes(staged.average),
+                0,
+                0,
+                -np.inf,
+            )
+            self._meter.promised += staged.promised
+
     def unput(self) -> list[str]:
         """The sites of which something newer than what is in the store was never put."""
         return [site for site, s in self._staged.items() if s.average.captures != s.captures]

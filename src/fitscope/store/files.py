@@ -111,6 +111,10 @@ class Files(Objects):
     def describe(self, key: str = "") -> str:
         return str(self.root / key)
 
+    def staged(self, name: str) -> str:
+        """The path of a file of one's own among the temporary ones, which nobody lists."""
+        return f"{self._stage_folder}{os.sep}{os.getpid()}-{next(_serial)}-{name}"
+
     def _path(self, key: str) -> str:
         return f"{self.root}{os.sep}{key}"
 

@@ -107,6 +107,7 @@ class Parts:
         self.rows = 0  #: in them
         self.tail_key = tail_key(rows.name)
         self.tail_bytes = 0  #: of the tail in the store
+        self._put_sites: Counter[str] = Counter()  # rows in parts
 
     @property
     def stored(self) -> int:
@@ -131,7 +132,8 @@ class Parts:
     @property
     def disk_bytes(self) -> int:
         """What all that waits will take up in parts, about."""
-        waiting = self._new.disk_bytes + self._waiting_disk
+        # Compressed as they wait they take more than in a part, but less than is guessed of the newest.
+        waiting = self._new.disk_bytes + min(self._waiting_disk, self._waiting.bytes)
         return (waiting + PART_BYTES if waiting else 0) + len(self._part or b"")
 
     def next_part(self, *, due: bool = False) -> bytes | None:
@@ -149,6 +151,7 @@ class Parts:
         self._objects.put(f"{self.name}/{part_name(self._number)}", self._part)
         self.parts += 1
         self.rows += self._part_sites.total()
+        self._put_sites += self._part_sites
         self._begin_next()
 
     def gather(self) -> None:
@@ -171,6 +174,13 @@ class Parts:
         """The tail given by `next_tail`, of so many bytes, is in the store."""
         self._in_tail, self._outdated = self._waiting.sites.copy(), False
         self.tail_bytes = size
+
+    def begin_again(self) -> Counter[str]:
+        """All that was put is gone. Returns how many rows of each site that were; those that wait are put once more."""
+        gone, self._put_sites = self._put_sites, Counter()
+        self.rows, self._in_tail, self.tail_bytes = 0, Counter(), 0
+        self._outdated = False
+        return gone
 
     def discard(self) -> Counter[str]:
         """Gives up all that waits, for good. Returns how many rows of each site are in neither a part nor the tail."""
