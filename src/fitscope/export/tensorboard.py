@@ -3,7 +3,9 @@
 Tags are `activations/conv1/mean` and `activations/conv1/histogram`; of a scalar the site is the tag: `loss`,
 `metrics/accuracy`. Wall times are those of the training. TensorBoard keeps one value per tag and step, so what
 was seen several times at one step (by several ranks, or in the batches of a validation) is merged into one, a
-scalar to the mean. Values are float32 there.
+scalar to the mean. Values are float32 there. A histogram takes some hundred times the bytes it has in the run, and
+TensorBoard shows no more than a few hundred of a tag: so of a long training some are left out, the later the more,
+unless histograms were asked for by name.
 
 Written with the `tensorboard` package alone. Its own `EventFileWriter` is not used: it imports TensorFlow where
 that is installed (tensorboard 2.21), and its queue and thread serve nobody here; its checksum (`checksum`) takes longer than
@@ -39,6 +41,7 @@ SHOWN = ("mean", "std", "min", "max", "rms", "zeros", "nans", "infs", "cosine", 
 #: Of these, what is shown only where it is not 0: charts that never move would hide those that do.
 SELDOM = ("nans", "infs")
 
+DENSE = 64  #: steps of which each has its histograms
 BATCH_ROWS = 1_000  #: rows turned into Python objects at once
 DT_FLOAT, DT_DOUBLE = 1, 2  #: in TensorFlow's types.proto
 ENDING = ".fitscope"  #: of our event files; TensorBoard looks only for "tfevents" in a name
@@ -79,6 +82,10 @@ class Events:
         self._tb = package()
         self._shown = tuple(shown)
         self._seldom = SELDOM if self._shown == SHOWN else ()  # who asks for them gets them
+        self._thin = self._shown == SHOWN
+        self._windows: dict[
+            str, tuple[int, int]
+        ] = {}  # by site: the stretch of steps whose histogram is there
         self._known: set[str] = set()  # tags whose plugin has been named
         self._file: IO[bytes] = path.open("wb")
         self._write(wall_time=began, file_version="brain.Event:2")
@@ -97,9 +104,17 @@ class Events:
                     number = getattr(seen.stats, name)
                     if number or name not in self._seldom:
                         self._scalar(summary, f"{seen.site}/{name}", number)
-                elif seen.stats.finite:
+                elif seen.stats.finite and self._is_due(seen):
                     self._histogram(summary, f"{seen.site}/histogram", triples(seen.stats))
         self._write(wall_time=seen.time, step=seen.step, summary=summary)
+
+    def _is_due(self, seen: Seen) -> bool:
+        """Whether the histogram of a site is kept: of each of the first `DENSE` steps, then one of 2, 4, 8 … steps."""
+        wide = max(seen.step.bit_length() - DENSE.bit_length() + 1, 0) if self._thin else 0
+        window = (wide, seen.step >> wide)
+        due = self._windows.get(seen.site) != window or not self._thin
+        self._windows[seen.site] = window
+        return due
 
     def restart(self, step: int, time: float) -> None:
         """The training goes on from a step that was passed before: TensorBoard forgets what it has from there on."""

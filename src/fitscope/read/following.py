@@ -1,8 +1,8 @@
 """What there is of a run by now: its attempts, their ranks, and the tables those write.
 
 `look` takes notice of what is new and asks nothing about a rank that has said its last word. An attempt
-counts up to the step at which a later one started, once that has recorded something; what is said of the weights
-there (by a pass, a checkpoint) belongs to both.
+counts up to the step at which a later one started, unless that ended without anything recorded; what is said of the
+weights there (by a pass, a checkpoint) belongs to both.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Following:
         }
 
     def _recorded(self, attempt: int, last: int) -> bool:
-        """Whether there is anything of an attempt: one that was killed before its first step takes nothing from others."""
+        """Whether an attempt takes over: not one that ended, or was killed, before it recorded anything."""
         if attempt not in self._begun:
             if not last:  # the only one has nobody to take over from
                 return True
@@ -74,7 +74,8 @@ class Following:
             ranks = [name[:-1] for name in self.objects.list(folder) if name.endswith("/")]
             if any(set(self.objects.list(f"{folder}/{rank}")) - {schema.STATUS} for rank in ranks):
                 self._begun.add(attempt)
-        return attempt in self._begun
+        said = (rank.status().get("status") for (number, _), rank in self._ranks.items() if number == attempt)
+        return attempt in self._begun or "running" in said
 
     def look(self) -> None:
         """Takes notice of new attempts, ranks and parts."""
@@ -82,13 +83,16 @@ class Following:
             key = f"{schema.ATTEMPTS}/{name}"
             if name.endswith(".json") and key not in self._attempts and key not in self.damaged:
                 self._read_attempt(key)
+        for document in self._attempts.values():
+            attempt = int(document["attempt"])
+            for number in range(int(document.get("world") or 1)):
+                if (attempt, number) not in self._ranks:
+                    self._ranks[attempt, number] = Rank(self.objects, attempt, number, self.damaged)
         ends = self.ends
         for document in self._attempts.values():
             attempt = int(document["attempt"])
             for number in range(int(document.get("world") or 1)):
-                rank = self._ranks.get((attempt, number))
-                if rank is None:
-                    rank = self._ranks[attempt, number] = Rank(self.objects, attempt, number, self.damaged)
+                rank = self._ranks[attempt, number]
                 # Asked before the tables are listed: who has ended by then adds nothing afterwards.
                 said = rank.said()
                 if not rank.settled or rank.end != ends[attempt]:
