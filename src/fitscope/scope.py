@@ -445,7 +445,9 @@ class Scope(Hooks):
             return
         self._frame = self._frame or Frame(frame)
         with shield(self._hook_failed):  # then we do not know how it ends; it is no reason to end it
-            notice(frame, callbacks, self, self._raised, batches=_border().name in OUTSIDE)
+            import keras  # at this point the user has
+
+            notice(frame, callbacks, self, self._raised, batches=keras.backend.backend() in OUTSIDE)
 
     def _raised(self, error: BaseException) -> None:
         if self._phase and self._recording is not None:

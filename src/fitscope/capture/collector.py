@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
+from fitscope._compat import versions
 from fitscope.shield import described, shield
 from fitscope.sites import Site
 
@@ -67,11 +68,11 @@ def guarded(collector: Collector, site: Site, tensor: Any, *, gradient: bool = F
 
 
 def kept(collector: Collector, *sites: Site) -> AbstractContextManager[None]:
-    """An error inside the block becomes the reason why these sites are not seen; without any, the user hears of it."""
+    """An error inside the block becomes the reason why these sites are not seen, and the user hears of it, with versions."""
 
     def tell(error: Exception) -> None:
         collector.failed.update(dict.fromkeys(sites, described(error)))
-        if not sites:
-            collector.noted.append(described(error))
+        with_versions = versions("keras", "jax", "tensorflow", "torch")
+        collector.noted.append(f"{described(error)} ({with_versions})" if with_versions else described(error))
 
     return shield(tell)

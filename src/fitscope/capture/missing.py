@@ -42,6 +42,8 @@ class Missing:
 
     def of(self, harvest: Harvest, watches: Watches, phase: str) -> None:
         """Hears what a step could not show, and looks for what it has not even met, once for each set of watches."""
+        if harvest.broken is not None:  # the true reason, before all that follows from it
+            self.all(watches, phase, described(harvest.broken))
         for site, why in harvest.failed.items():
             self._name(site, watches, phase, why)
         for text in harvest.noted:
@@ -50,7 +52,6 @@ class Missing:
                 self._recorder.failed(text)
         if harvest.broken is not None:
             self._recorder.failed(harvest.broken)
-            self.all(watches, phase, described(harvest.broken))
         elif watches and (watches, phase) not in self._looked:
             self._looked.add((watches, phase))
             met = {site.place for site in harvest.sites.values()}
