@@ -89,10 +89,10 @@ matrix: ## Try the versions that pyproject.toml promises, each in an environment
 	@$(PYTHON) tests/matrix.py $(MATRIX)
 
 campaign: $(ENV)/.ready ## Attack the store, the readers and the server at random, MINUTES each; results go to docs/reliability.md (SEED=0, MINUTES=10)
-	@PYTHONPATH=tests $(PY) -m campaign --minutes $(or $(MINUTES),10) --seed $(SEED) $(CAMPAIGN)
+	@PYTHONPATH=tests $(PY) -m campaign --write --minutes $(or $(MINUTES),10) --seed $(SEED) $(CAMPAIGN)
 
 wheel: $(ENV)/.ready ## Build the wheel, and see that it works alone in an empty environment
-	@$(PY) tests/wheel.py
+	@$(PY) tests/built_wheel.py
 
 docs: $(ENV)/.ready chromium ## Draw the pictures in docs/ anew and run every example and block of code in the docs
 	KERAS_BACKEND=jax $(PY) docs/make_pictures.py

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import zipfile
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-import wheel as building
+import built_wheel as building
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 """Builds the wheel, checks what is in it, and uses it alone in an empty environment: demo, ls, show, report, export.
 
-    python tests/wheel.py [--backend jax] [--contents]
+    python tests/built_wheel.py [--backend jax] [--contents]
 
 With `--contents` it is only built and looked into, which takes seconds.
 """
