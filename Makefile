@@ -31,7 +31,7 @@ TRAINSCOPE := 1.8.1
 PIP := -m pip --disable-pip-version-check install $(if $(MAKE_TERMOUT),,--quiet)
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: help demo test endings check format bench bench-ui docs clean chromium programs fuzz matrix campaign wheel
+.PHONY: help demo test mutations endings check format bench bench-ui docs clean chromium programs fuzz diagnose matrix campaign wheel
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -66,6 +66,9 @@ format: $(ENV)/.ready ## Format the code as `check` wants it
 	$(PY) -m ruff format
 	$(PY) -m ruff check --fix
 
+mutations: $(ENV)/.ready chromium ## Break central lines one after another and see that a test fails for each (ONLY=queue: those)
+	@$(PY) tests/mutations.py $(ONLY)
+
 endings: $(ENV)/.ready ## End small trainings in every way, TRIES times each, and see what is left of them (BACKEND=jax: that one; TRIES=12)
 	@failed=; for backend in $(or $(BACKEND),$(BACKENDS)); do \
 	  $(PY) tests/faults/endings.py --backend $$backend --tries $(or $(TRIES),12) || failed=1; \
@@ -76,6 +79,7 @@ bench: $(ENV)/.ready ## Measure what watching costs, in about an hour (BACKEND=j
 	$(PY) bench/growth.py $(findstring --quick,$(BENCH))
 	$(PY) bench/run.py $(if $(BACKEND),--backend $(BACKEND)) $(BENCH)
 	$(PY) bench/memory.py $(if $(BACKEND),--backend $(BACKEND)) $(findstring --quick,$(BENCH))
+	$(PY) bench/default.py $(if $(BACKEND),--backend $(BACKEND)) $(findstring --quick,$(BENCH))
 
 programs: $(ENV)/.ready ## Train programs written after the Keras examples, with and without a scope (BACKEND=jax: there; PROGRAMS="gan vae": those)
 	@cd tests && $(abspath $(PY)) -m programs $(if $(BACKEND),--backend $(BACKEND)) $(PROGRAMS)
@@ -91,10 +95,15 @@ matrix: ## Try the versions that pyproject.toml promises, each in an environment
 campaign: $(ENV)/.ready ## Attack the store, the readers and the server at random, MINUTES each; results go to docs/reliability.md (SEED=0, MINUTES=10)
 	@PYTHONPATH=tests $(PY) -m campaign --write --minutes $(or $(MINUTES),10) --seed $(SEED) $(CAMPAIGN)
 
-wheel: $(ENV)/.ready ## Build the wheel, and see that it works alone in an empty environment
+wheel: $(ENV)/.ready ## Build the wheel, and check that it works alone in an empty environment
 	@$(PY) tests/built_wheel.py
 
-docs: $(ENV)/.ready chromium ## Draw the pictures in docs/ anew and run every example and block of code in the docs
+diagnose: $(ENV)/.ready ## Train faulty and healthy programs and score the findings (BACKEND=jax, PART=dev|held_out|all, SETTING=default|every1|validation, PROGRAMS="relu nan", DIAGNOSE=--judge)
+	@PYTHONPATH=tests $(PY) -m diagnosis --backend $(or $(BACKEND),jax) --part $(or $(PART),all) \
+	  $(foreach one,$(or $(SETTING),default),--setting $(one)) $(DIAGNOSE) $(PROGRAMS)
+
+docs: $(ENV)/.ready chromium ## Write docs/api.md, draw the pictures in docs/ and run every example and code block in the docs
+	KERAS_BACKEND=jax $(PY) docs/make_api.py
 	KERAS_BACKEND=jax $(PY) docs/make_pictures.py
 	KERAS_BACKEND=jax $(PY) -m pytest -n $(JOBS) --dist worksteal tests/docs
 

@@ -109,7 +109,7 @@ class Loop(Row):
             self.scope = self.scope or self.make(self.to)
             self.inside.enter_context(self.scope.session(self.net.session))
             if self.name == FETCHED:  # the cost of the fetch alone
-                self.scope._recording.recorder._work = lambda capture: None
+                self.scope._recordings.newest.recorder._work = lambda capture: None
         self.net.loop(1, self.batch, self.name)
 
     def _train(self, steps: int) -> None:

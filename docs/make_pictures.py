@@ -77,7 +77,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         runs = sys.argv[1] if len(sys.argv) > 1 else folder
         if runs == folder:
-            subprocess.run([sys.executable, "-m", "fitscope.demo", "--to", folder], check=True)
+            subprocess.run([sys.executable, "-m", "fitscope.cli.demo_training", "--to", folder], check=True)
         path = IMAGES / "show.svg"
         path.write_text(terminal(runs, "fitscope show runs"), encoding="utf-8")
         print(path)

@@ -8,7 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from fitscope.watch import LAYER_KINDS, PHASES
+from fitscope.sites import Site
+from fitscope.watch import KINDS_IN, LAYER_KINDS
+
+#: What `fs.data()` derives.
+DATA = (
+    "classes/targets", "classes/predictions", "features/inputs", "features/mean", "features/range", "features/duplicates",
+)  # fmt: skip
 
 
 def assert_complete(run: Any, passes: Iterable[str] = ("train",)) -> None:
@@ -17,9 +23,21 @@ def assert_complete(run: Any, passes: Iterable[str] = ("train",)) -> None:
     assert missing == [], f"neither recorded nor explained: {missing}\nexplained: {run.unseen}"
 
 
+def asked(run: Any) -> list[str]:
+    """The sites that a watch asked for: without those that every run has, the logs of Keras and the loss of each batch."""
+    kinds = {watch.get("of") or watch["kind"] for watch in run.plan}
+    return [site for site in run.sites if Site.parse(site).base not in {"logs", "loss"} - kinds]
+
+
+def captured(run: Any) -> list[int]:
+    """The steps whose loss was seen. Of all others it is derived."""
+    frame = run.frame("loss")
+    return list(frame.index[frame["error"].isna()] if "error" in frame else frame.index)
+
+
 def unexplained(run: Any, passes: Iterable[str] = ("train",)) -> list[str]:
     """The watched sites that are neither recorded nor named with a reason."""
-    wanted = {site for phase in passes for watch in run.plan for site in _sites(watch, phase)}
+    wanted = {site for in_pass in passes for watch in run.plan for site in _sites(watch, in_pass)}
     found: set[str] = set()
     for site in [*run.sites, *(name for name, why in run.unseen.items() if why.strip())]:
         # The longest name that it can belong to: `activations/block/dense` is not an output of `activations/block`.
@@ -28,14 +46,18 @@ def unexplained(run: Any, passes: Iterable[str] = ("train",)) -> list[str]:
     return sorted(wanted - found)
 
 
-def _sites(watch: dict[str, Any], phase: str) -> list[str]:
+def _sites(watch: dict[str, Any], in_pass: str) -> list[str]:
     kind = watch.get("of") or watch["kind"]
-    if kind in ("taps", "metrics") or kind not in PHASES[phase]:
+    if kind in ("taps", "metrics") or kind not in KINDS_IN[in_pass]:
         return []
-    if phase in ("train", "validation") and phase not in watch["on"]:
+    if in_pass in ("train", "validation") and in_pass not in watch["on"]:
         return []
-    prefix = ("" if phase == "train" else f"{phase}/") + ("changes/" if watch["kind"] == "changes" else "")
+    prefix = ("" if in_pass == "train" else f"{in_pass}/") + (
+        "changes/" if watch["kind"] == "changes" else ""
+    )
     # An empty path is left out of the plan's description: then there is one site of that kind.
-    paths = watch["places"] if kind in LAYER_KINDS else [""]
+    paths = watch["places"] if kind in (*LAYER_KINDS, "activity") else [""]
+    if kind == "data":
+        return [prefix + name for name in DATA]
     found = [prefix + "/".join(filter(None, (kind, path))) for path in paths]
     return found + ([prefix + "sample_loss"] if watch.get("per_sample") else [])

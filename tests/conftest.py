@@ -37,6 +37,9 @@ ONCE = (
     "capture",  # decisions, with programs that are made up
     "browser",  # looks at runs with a browser
     "cli",  # prints runs, written without a backend
+    "diagnose",  # rules over evidence that is made up
+    "diagnosis/test_corpus.py",  # plain data, and a few programs that every backend trains alike
+    "diagnosis/test_sample.py",  # a process of its own, on JAX
     "docs",  # but for the examples and the README, which are marked
     "export",  # rewrites runs
     "faults",  # the store, under kill and full disks

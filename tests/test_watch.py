@@ -118,3 +118,11 @@ def test_at_steps_that_need_not_be_asked_about_nothing_is_due(every):
             assert not read.due(Turn(after, 0, after, 50))
     if isinstance(every, int):
         assert max(read.rest(step) for step in range(30)) == every - 1
+
+
+@pytest.mark.parametrize(
+    "use", [lambda scope: scope.session(None, los="x"), lambda scope: scope.hook(los="x")]
+)
+def test_a_name_that_a_session_does_not_know(use, tmp_path):
+    with pytest.raises(fs.WatchError, match=r"Received: `los=`\. Did you mean 'loss'"):
+        use(fs.Scope(tmp_path))

@@ -30,7 +30,7 @@ def everything() -> list[Any]:
     """Every kind of watch, with the whole tensors."""
     return [
         fs.activations(**BOTH), fs.gradients(**BOTH), fs.weights(**BOTH), fs.weight_gradients(**BOTH), fs.updates(**BOTH),
-        fs.loss(), fs.metrics(), fs.inputs(**BOTH), fs.targets(**BOTH), fs.predictions(**BOTH),
+        fs.loss(), fs.metrics(), fs.inputs(**BOTH), fs.targets(**BOTH), fs.predictions(**BOTH), fs.activity(), fs.data(),
     ]  # fmt: skip
 
 

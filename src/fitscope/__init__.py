@@ -1,9 +1,14 @@
-"""See inside `model.fit()`: the real tensors of the training step that really happened.
+"""See inside `model.fit()`: records the tensors of the training step itself.
 
-The path of the data: *watches* say what to look at; the *plan* is what they mean for one model; before a step that is to be
-captured the model's compiled function gets a stand-in (*dispatch*), which runs the same step with *taps* in it
-(*backends*) and hands the tensors over a bounded queue (*transport*) to be *reduced* and written to the *store*.
-Reading a run (`fitscope.open`) begins there and needs none of the former.
+Record with `fs.Scope(to, watch, every)` as a callback of `fit`. Choose what to watch with `fs.activations`, `fs.gradients`,
+`fs.weights`, `fs.weight_gradients`, `fs.updates`, `fs.loss`, `fs.metrics`, `fs.inputs`, `fs.targets`, `fs.predictions`,
+`fs.activity`, `fs.data`, `fs.changes` and `fs.taps`, and when with `fs.steps` and `fs.epochs`. Show a value inside a layer with
+`fs.tap`, `fs.layers.Tap` or `fs.with_taps`. Read with `fs.open` and `fs.runs`, look with `run.plot`, `fs.serve` and `fs.compare`,
+export with `fs.export_run`. Check a model with `fs.lint` and a run with `run.findings()`; `fs.RULES` are the rules, `fs.rule` makes
+another, and `fs.expect` says what is meant to be so.
+
+These names and the errors are the public API; `dir(fitscope)` lists them. Of the package contents below only `layers` is public. The
+others are the stages that a tensor passes through, and may change at any time: see ARCHITECTURE.md.
 
 Importing fitscope imports no framework.
 """
@@ -18,6 +23,7 @@ from fitscope._version import __version__
 if TYPE_CHECKING:
     from fitscope import layers
     from fitscope.capture.tap import tap
+    from fitscope.diagnose import RULES, Finding, expect, rule
     from fitscope.errors import (
         FitscopeError,
         FitscopeWarning,
@@ -27,16 +33,19 @@ if TYPE_CHECKING:
         WatchError,
     )
     from fitscope.export import export_run
+    from fitscope.layers.into_model import with_taps
+    from fitscope.plan.lint import lint
     from fitscope.read import Run, open, runs  # noqa: A004
     from fitscope.schedule import epochs, steps
     from fitscope.scope import Scope
     from fitscope.show.plot import compare
     from fitscope.show.serve import Server, serve
     from fitscope.show.views import View
-    from fitscope.tapped_model import with_taps
     from fitscope.watch import (
         activations,
+        activity,
         changes,
+        data,
         gradients,
         inputs,
         loss,
@@ -56,6 +65,8 @@ _NAMES = {
     "runs": "fitscope.read",
     "Run": "fitscope.read",
     "export_run": "fitscope.export",
+    **dict.fromkeys(("RULES", "Finding", "expect", "rule"), "fitscope.diagnose"),
+    "lint": "fitscope.plan.lint",
     "serve": "fitscope.show.serve",
     "Server": "fitscope.show.serve",
     "View": "fitscope.show.views",
@@ -63,11 +74,11 @@ _NAMES = {
     "steps": "fitscope.schedule",
     "epochs": "fitscope.schedule",
     "tap": "fitscope.capture.tap",
-    "with_taps": "fitscope.tapped_model",
+    "with_taps": "fitscope.layers.into_model",
     **dict.fromkeys(
         (
             "activations", "gradients", "weights", "weight_gradients", "updates", "loss", "metrics",
-            "inputs", "targets", "predictions", "taps", "changes",
+            "inputs", "targets", "predictions", "activity", "data", "taps", "changes",
         ),
         "fitscope.watch",
     ),
@@ -95,6 +106,8 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "RULES",
+    "Finding",
     "FitscopeError",
     "FitscopeWarning",
     "ModelError",
@@ -107,17 +120,22 @@ __all__ = [
     "WatchError",
     "__version__",
     "activations",
+    "activity",
     "changes",
     "compare",
+    "data",
     "epochs",
+    "expect",
     "export_run",
     "gradients",
     "inputs",
     "layers",
+    "lint",
     "loss",
     "metrics",
     "open",
     "predictions",
+    "rule",
     "runs",
     "serve",
     "steps",

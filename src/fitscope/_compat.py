@@ -1,4 +1,4 @@
-"""Everything that depends on the version of something else. No other file checks a version."""
+"""Everything that depends on the version of another package. No other module checks a version."""
 
 from __future__ import annotations
 
@@ -66,17 +66,17 @@ def jax_bind(eqn: Any, values: list[Any]) -> list[Any]:
 
 
 def jit_options(function: Any) -> dict[str, Any]:
-    """How a function was given to `jax.jit`, as far as JAX tells."""
+    """The arguments that a function was jitted with, as far as JAX reports them."""
     info = getattr(function, "_jit_info", None)
     names = ("static_argnums", "static_argnames", "donate_argnums", "donate_argnames")
     return {name: getattr(info, name) for name in names if getattr(info, name, None)}
 
 
 def jax_differentiators(jax: Any, api: Any) -> list[tuple[Any, str]]:
-    """What to look at to see every function that is differentiated: an owner (`jax`, or `jax._src.api`) and a name in it.
+    """The functions to patch to see every function that is differentiated: an owner (`jax`, or `jax._src.api`) and a name in it.
 
-    Since JAX 0.10 all gradient functions call `vjp` of one module, when they run. Where that is not so, the public functions that
-    make gradient functions are what there is.
+    Since JAX 0.10 all gradient functions call `vjp` of one module at run time. In older versions fitscope patches the public functions that
+    make gradient functions.
     """
     code = inspect.unwrap(api.value_and_grad).__code__
     made = [inner for inner in code.co_consts if hasattr(inner, "co_names")]

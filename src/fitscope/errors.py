@@ -1,16 +1,16 @@
 """Every error fitscope raises, and the one warning category it uses.
 
     FitscopeError
-    ├── WatchError      what was asked for does not fit the model, or is not a thing we know
-    ├── ModelError      the model cannot be watched as it is (not built, not compiled, not Keras), or does not fit a layer of ours
-    ├── StoreError      the place to write to cannot be used
-    └── RunError        the run cannot be read, or has nothing under that name
+    ├── WatchError      an argument is not recognised, or does not fit the model
+    ├── ModelError      fitscope cannot watch this model (not built, not compiled, not Keras), or a fitscope layer cannot take its input
+    ├── StoreError      fitscope cannot write to this place
+    └── RunError        the run cannot be read, or has no data under this name
 
-Each message has three clauses: what was expected, what came instead, what to do about it. The
-constructor takes them apart so that none can be forgotten.
+Each message has three clauses: what was expected, what was received, and what to do. The constructor takes
+them as three arguments, so that none can be forgotten.
 
-Errors are for the person who typed something. While a model trains nothing here is ever raised into the
-training: what goes wrong then is warned about once with `FitscopeWarning`, counted, and kept in the run.
+Errors report mistakes in the caller's code. During training fitscope never raises them into the training: it
+warns once with `FitscopeWarning`, counts the failure, and stores it in the run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Iterable
 
 
 class FitscopeError(Exception):
-    """Base of all errors of fitscope."""
+    """The base class of all fitscope errors."""
 
     def __init__(self, expected: str, received: str, fix: str) -> None:
         super().__init__(f"Expected {expected}. Received: {received}. {fix}")
@@ -33,27 +33,27 @@ class FitscopeError(Exception):
 
 
 class WatchError(FitscopeError, ValueError):
-    """What was asked for does not fit the model, or is not a thing we know."""
+    """An argument is not recognised, or does not fit the model."""
 
 
 class ModelError(FitscopeError, ValueError):
-    """The model cannot be watched as it is."""
+    """fitscope cannot watch this model."""
 
 
 class StoreError(FitscopeError, OSError):
-    """The place to write to cannot be used."""
+    """fitscope cannot write to this place."""
 
 
 class RunError(FitscopeError, LookupError):
-    """The run cannot be read, or has nothing under that name."""
+    """The run cannot be read, or has no data under this name."""
 
 
 class FitscopeWarning(UserWarning):
-    """Something could not be observed. Training goes on; the run says what is missing."""
+    """fitscope could not record something. Training continues, and the run lists what is missing."""
 
 
 def one_of(names: Iterable[str], wanted: str, limit: int = 20) -> str:
-    """Names what there is for the last clause of a message, the nearest spelling first."""
+    """Lists the valid names for the last clause of an error message, with a guess at the intended one."""
     known = list(names)
     near = difflib.get_close_matches(wanted, known, n=1)
     hint = f"Did you mean {near[0]!r}? " if near else ""

@@ -1,8 +1,8 @@
-"""The one thing that crosses every border: what was seen at one site at one step.
+"""The record of one site at one step: the data that passes from capture to store to reader.
 
-The capturing side makes records, the store keeps them, the reading side gets them back. Kinds of sites are
-data (the site's name), never methods: a store has one `write`. A `Block` holds the stats of all sites of one step, as the
-records of them would, but as columns: with hundreds of small layers, making an object for each is what costs.
+The capturing side creates records, the store keeps them, the reading side returns them. Kinds of sites are data (the site's name), not
+methods: a store has one `write`. A `Block` holds the stats of all sites of one step as columns, because creating an object for each of
+hundreds of small layers is expensive.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fitscope.reduce.stats import Columns, Stats
+from fitscope.reduce.stats import Columns, Stats, buckets
 from fitscope.sites import Site
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Where in the training something was seen.
+    """The moment of a record: step, epoch, batch and time.
 
     All batches of one pass (`sites.PASSES`) share one step: that of the weights they were computed with.
     """
@@ -35,11 +35,10 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What was seen at one site at one step.
+    """The values of one site at one step.
 
-    `shape` and `dtype` are those of the whole tensor in the step. `tensor` holds the values that are kept,
-    in that dtype; where only the first samples are kept its first axis is shorter than `shape[0]`. Nobody
-    writes into `tensor` after the record was made.
+    `shape` and `dtype` describe the whole tensor in the step. `tensor` holds the kept values in that dtype; if only the first
+    samples are kept, its first axis is shorter than `shape[0]`. `tensor` does not change after the record is created.
     """
 
     site: Site
@@ -50,10 +49,12 @@ class Record:
     tensor: np.ndarray[Any, Any] | None = None
     batched: bool = True  #: the first axis of the tensor counts samples
     cosine: float | None = None  #: cosine similarity with the batch before, where that was asked for
+    error: float | None = None  #: the value was derived, and is off by no more than this; None: it was seen
+    over: int | None = None  #: so many steps, of which a derived value is the mean
 
 
 class Head(NamedTuple):
-    """What a record says of a tensor beside its values."""
+    """The facts of a record about a tensor, without its values."""
 
     site: Site
     shape: tuple[int, ...]
@@ -63,7 +64,7 @@ class Head(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """The stats of many sites at one step, a row for each. Nobody writes into its arrays."""
+    """The stats of many sites at one step, one row each. Its arrays do not change."""
 
     at: Moment
     heads: tuple[Head, ...]  #: best the very same object at every step
@@ -101,8 +102,50 @@ class Block:
         ]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Stretch:
+    """One scalar site over many steps, one row each. Its arrays do not change."""
+
+    head: Head
+    steps: np.ndarray[tuple[int], np.dtype[np.int64]]
+    epochs: np.ndarray[tuple[int], np.dtype[np.int64]]
+    batches: np.ndarray[tuple[int], np.dtype[np.int64]]
+    times: np.ndarray[tuple[int], np.dtype[np.float64]]
+    values: np.ndarray[tuple[int], np.dtype[np.float64]]  #: NaN where `errors` is infinite: not known
+    errors: np.ndarray[tuple[int], np.dtype[np.float64]]  #: a value is off by no more than this
+    over: np.ndarray[tuple[int], np.dtype[np.int64]]  #: so many steps, of which the value is the mean
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    @property
+    def columns(self) -> Columns:
+        """The stats of each value. A value that is not known counts as no element."""
+        values, known = self.values, ~(np.isnan(self.values) & np.isinf(self.errors))
+        finite = np.isfinite(values)
+        nans, infs = np.isnan(values) & known, np.isinf(values)
+        counts = np.stack([known, values == 0, finite & (values < 0), nans, infs], axis=1).astype(np.int64)
+        some = np.where(finite, values, np.nan)
+        moments = np.stack([some, np.abs(some * 0), some + 0.0, some + 0.0, np.abs(some)], axis=1)
+        return Columns(
+            counts, moments, finite.astype(np.int64), buckets(values[finite]), np.ones(finite.sum(), np.int64)
+        )
+
+    def records(self) -> list[Record]:
+        """A record for each row."""
+        at = zip(
+            self.steps.tolist(), self.epochs.tolist(), self.batches.tolist(), self.times.tolist(), strict=True
+        )
+        return [
+            Record(self.head.site, Moment(*moment), (), self.head.dtype, stats, None, False, None, error, over)
+            for moment, stats, error, over in zip(
+                at, self.columns.rows(), self.errors.tolist(), self.over.tolist(), strict=True
+            )
+        ]  # fmt: skip
+
+
 def scalar(record: Record) -> float | None:
-    """The tensor itself where it is a scalar. Where only its stats are kept they have it, but for the sign of an infinity."""
+    """The value of a scalar tensor. If only stats are kept, they determine it, except the sign of an infinity."""
     if record.shape != () or record.stats is None:
         return None
     if record.tensor is not None:
@@ -114,9 +157,9 @@ def scalar(record: Record) -> float | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Samples:
-    """What was seen of each sample of one batch, at one output. Whatever is None was not asked for.
+    """The samples of one batch, for one output. A field that was not requested is None.
 
-    Nobody writes into the arrays after this was made.
+    The arrays do not change after the object is created.
     """
 
     at: Moment

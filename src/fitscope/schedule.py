@@ -1,4 +1,4 @@
-"""Schedules: at which steps something is due. `every=` takes one, or what `schedule` turns into one."""
+"""Schedules: the steps at which a watch records. `every=` takes a schedule, or a value that `schedule` converts."""
 
 from __future__ import annotations
 
@@ -13,54 +13,54 @@ from fitscope.errors import WatchError
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """The step about to run, as a schedule sees it."""
+    """The step about to run, as the input of a schedule."""
 
     step: int
     epoch: int
     batch: int
-    batches: int | None  #: in this epoch or pass, where that is known
-    phase: str = "train"
+    batches: int | None  #: in this epoch or pass; None if unknown
+    in_pass: str = "train"
 
     def following(self) -> Turn | None:
-        """The next turn as far as can be told; None after the last of a pass."""
+        """The next step as far as it is known; None after the last batch of a pass."""
         if self.batches is None or self.batch + 1 < self.batches:
-            return replace(self, step=self.step + (self.phase == "train"), batch=self.batch + 1)
+            return replace(self, step=self.step + (self.in_pass == "train"), batch=self.batch + 1)
         return (
             replace(self, step=self.step + 1, epoch=self.epoch + 1, batch=0)
-            if self.phase == "train"
+            if self.in_pass == "train"
             else None
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Says at which steps something is due.
+    """Decides at which steps a watch is due.
 
-    `due` answers yes, no, or "last": this step counts only if it turns out to be the last of its epoch (a
-    generator does not tell how long it is).
+    `due` returns True, False or "last". "last" means: keep this step only if it is the last of its epoch, which is
+    unknown while a generator of unknown length runs.
     """
 
     due: Callable[[Turn], bool | Literal["last"]]
-    text: str  #: how it reads in the plan
-    #: Of a step of the training: for how many steps after it nothing is due, at least. They need not be asked about.
+    text: str  #: its description in the plan
+    #: The number of training steps after this one for which `due` is certainly False. The scope skips the question for them.
     rest: Callable[[int], int] = lambda step: 0  # noqa: ARG005
 
     def __repr__(self) -> str:
         return self.text
 
 
-#: When: each n-th step, `fs.steps(...)`, `fs.epochs(...)`, or a function of the step.
+#: Every n-th step, `fs.steps(...)`, `fs.epochs(...)`, or a function `step -> bool`.
 Every = int | Schedule | Callable[[int], bool]
 
 
 def schedule(every: Every) -> Schedule:
-    """Reads `every=`: a number, `steps(...)`, `epochs(...)` or a callable `step -> bool`."""
+    """Parses `every=`: a number, `steps(...)`, `epochs(...)` or a function `step -> bool`."""
     if isinstance(every, Schedule):
         return every
     if isinstance(every, int) and not isinstance(every, bool) and every > 0:
-        # The batches of a validation all come at one step.
+        # All batches of a validation have the same step, so their schedule counts batches.
         return Schedule(
-            lambda turn: (turn.step if turn.phase == "train" else turn.batch) % every == 0,
+            lambda turn: (turn.step if turn.in_pass == "train" else turn.batch) % every == 0,
             f"every {every}" if every > 1 else "every step",
             lambda step: every - 1 - step % every,
         )
@@ -69,12 +69,12 @@ def schedule(every: Every) -> Schedule:
     raise WatchError(
         "`every` to be a positive whole number, fs.steps(...), fs.epochs(...) or a function step -> bool",
         repr(every),
-        "Use every=1 to capture each step",
+        "Use every=1 to capture every step",
     )
 
 
 def steps(*at: int | Iterable[int]) -> Schedule:
-    """Due at just these steps: `steps(0, 100, 200)` or `steps(range(0, 1000, 50))`."""
+    """A schedule of exactly these steps: `fs.steps(0, 100, 200)` or `fs.steps(range(0, 1000, 50))`."""
     wanted = frozenset(int(s) for item in at for s in ([item] if isinstance(item, int) else item))
     if not wanted or min(wanted) < 0:
         raise WatchError("steps to name one or more steps from 0 up", repr(at), "Write fs.steps(0, 100, 200)")
@@ -89,7 +89,12 @@ def steps(*at: int | Iterable[int]) -> Schedule:
 
 
 def epochs(*at: int | Iterable[int], batch: int | Literal["first", "last", "all"] = "last") -> Schedule:
-    """Due in these epochs (none named: in every epoch), at the last, the first, all or the n-th of its batches."""
+    """A schedule by epoch.
+
+    Args:
+        at: The epochs, counted from 0. Every epoch by default.
+        batch: The batch of the epoch: "first", "last", "all", or its index.
+    """
     wanted = frozenset(int(e) for item in at for e in ([item] if isinstance(item, int) else item))
     if batch not in ("first", "last", "all") and not (isinstance(batch, int) and batch >= 0):
         raise WatchError("batch to be 'first', 'last', 'all' or an index", repr(batch), "Write batch='last'")

@@ -3,7 +3,8 @@
     activations/encoder/dense        kind `activations`, layer `encoder/dense`
     gradients/dense#2[0]             the first output of the second call of `dense` in one step
     weight_gradients/conv1/kernel    kind `weight_gradients`, layer `conv1`, weight `kernel`
-    metrics/accuracy, taps/attention, loss/d_optimizer      a kind and a label, no layer
+    activity/dense                   derived from the activations of `dense`
+    metrics/accuracy, taps/attention, loss/d_optimizer, features/range      a kind and a label, no layer
     validation/changes/predictions   seen in the validation pass; what moved since the batch before
 
 `Site` is that name, a string, and carries the facts it was made from as attributes. Taps make sites from the facts they
@@ -37,12 +38,12 @@ class Site(str):
     layer: str  #: the path of the layer, or ""
     weight: str  #: the name of the weight below its layer, or ""
     label: str  #: of a metric, tap, optimizer, input or output, or ""
-    part: str  #: which of several tensors: the call (`#2`), the output (`[0]`, `/key`)
+    suffix: str  #: which of several tensors: the call (`#2`), the output (`[0]`, `/key`)
     in_pass: str  #: `TRAIN`, or one of `PASSES`
     moved: bool  #: it is the change of the tensor since the batch before
     batched: bool  #: the first axis of the tensor counts samples
 
-    __slots__ = ("base", "batched", "in_pass", "label", "layer", "moved", "part", "weight")
+    __slots__ = ("base", "batched", "in_pass", "label", "layer", "moved", "suffix", "weight")
 
     def __new__(
         cls,
@@ -50,46 +51,46 @@ class Site(str):
         layer: str = "",
         weight: str = "",
         label: str = "",
-        part: str = "",
+        suffix: str = "",
         in_pass: str = TRAIN,
         *,
         moved: bool = False,
         batched: bool | None = None,
     ) -> Site:
         before = ("" if in_pass == TRAIN else in_pass, _CHANGES if moved else "")
-        self = super().__new__(cls, "/".join(filter(None, (*before, base, layer, weight, label))) + part)
+        self = super().__new__(cls, "/".join(filter(None, (*before, base, layer, weight, label))) + suffix)
         self.base, self.layer, self.weight, self.label = base, layer, weight, label
-        self.part, self.in_pass, self.moved = part, in_pass, moved
+        self.suffix, self.in_pass, self.moved = suffix, in_pass, moved
         self.batched = base in _BATCHED if batched is None else batched
         return self
 
     @classmethod
     def parse(cls, name: str) -> Site:
-        """The site of this name, with the facts that the name shows."""
+        """Parses a name into a site with the facts that the name contains."""
         if isinstance(name, Site):
             return name
         in_pass, rest = _cut(name, PASSES)
         moved, rest = _cut(rest, (_CHANGES,))
         base, _, path = rest.partition("/")
-        base, call = _without_part(base)
-        path, part = ("", f"{call}/{path}" if path else call) if call else _without_part(path)
+        base, call = _without_suffix(base)
+        path, suffix = ("", f"{call}/{path}" if path else call) if call else _without_suffix(path)
         layer = weight = label = ""
         if base in OF_WEIGHTS:
             layer, _, weight = path.rpartition("/")
-            weight, part = weight + part, ""
-        elif base in OF_LAYERS:
+            weight, suffix = weight + suffix, ""
+        elif base in (*OF_LAYERS, "activity"):
             layer = path
         else:
             label = path
-        found = cls(base, layer, weight, label, part, in_pass or TRAIN, moved=bool(moved))
+        found = cls(base, layer, weight, label, suffix, in_pass or TRAIN, moved=bool(moved))
         return found if found == name else cls(name)  # an odd name is a kind of its own
 
     @classmethod
-    def at(cls, place: Place, label: str = "", part: str = "") -> Site:
-        """The site of a layer, of a weight by its path, or of what a kind has only one of."""
+    def at(cls, place: Place, label: str = "", suffix: str = "") -> Site:
+        """The site of a layer, of a weight by its path, or of a kind without layers."""
         kind, path = place
         layer, _, weight = path.rpartition("/") if kind in OF_WEIGHTS else (path, "", "")
-        return cls(kind, layer, weight, label, part)
+        return cls(kind, layer, weight, label, suffix)
 
     @property
     def kind(self) -> str:
@@ -99,20 +100,30 @@ class Site(str):
     @property
     def path(self) -> str:
         """The name below its kind: `conv1/kernel`, `dense#2`, `accuracy`."""
-        return "/".join(filter(None, (self.layer, self.weight, self.label))) + self.part
+        return "/".join(filter(None, (self.layer, self.weight, self.label))) + self.suffix
 
     @property
     def place(self) -> Place:
-        """What a watch or a tap looks it up by: all its calls and outputs are one place."""
+        """The key for watches and taps: all calls and outputs of a layer are one place."""
         path = self.label if self.base == "taps" else "/".join(filter(None, (self.layer, self.weight)))
         return self.base, path
 
     def within(self, in_pass: str) -> Site:
-        """The same site, seen in a pass."""
+        """The same site in a pass."""
         return self if in_pass == self.in_pass else self.but(in_pass=in_pass)
 
+    def activity(self) -> Site:
+        """The site for the activity of the units here."""
+        return self.but(base="activity", batched=False)
+
+    def beside(self, kind: str, label: str) -> Site:
+        """A site of another kind, derived from this input, target or prediction."""
+        return Site(
+            kind, label="/".join(filter(None, (label, self.label))), suffix=self.suffix, in_pass=self.in_pass
+        )
+
     def change(self) -> Site:
-        """The site of what moved here since the batch before."""
+        """The site for the change since the previous batch."""
         return self.but(moved=True)
 
     def but(self, **facts: Any) -> Site:
@@ -121,24 +132,24 @@ class Site(str):
         return Site(**(mine | facts))
 
     def __getnewargs_ex__(self) -> tuple[tuple[str, ...], dict[str, Any]]:  # for pickle and copy
-        mine = (self.base, self.layer, self.weight, self.label, self.part, self.in_pass)
+        mine = (self.base, self.layer, self.weight, self.label, self.suffix, self.in_pass)
         return mine, {"moved": self.moved, "batched": self.batched}
 
 
 def _cut(name: str, heads: tuple[str, ...]) -> tuple[str, str]:
-    """The first part of a name if it is one of these, and the rest."""
+    """Splits a name into its first part, if it is one of these, and the rest."""
     head, slash, rest = name.partition("/")
     return (head, rest) if slash and head in heads else ("", name)
 
 
-def _without_part(path: str) -> tuple[str, str]:
-    """A path, and where it ends in `#2` or `[0]`, that end."""
+def _without_suffix(path: str) -> tuple[str, str]:
+    """Splits a path into its stem and its suffix `#2` or `[0]`, if any."""
     at = min((i for i in (path.find("#"), path.find("[")) if i > 0), default=len(path))
     return path[:at], path[at:]
 
 
 def pass_of(name: str) -> str | None:
-    """The pass that a site of this name belongs to; None for one of the training."""
+    """The pass of a site name; None for a training site."""
     return _cut(name, PASSES)[0] or None
 
 

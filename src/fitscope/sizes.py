@@ -1,4 +1,4 @@
-"""Amounts of bytes as people write them."""
+"""Parses and formats amounts of bytes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Watches: what to record.
 
-A watch is plain frozen data: a kind of site, a choice of layers, what to keep, and when. It knows nothing about a
-model; `plan.resolve` applies it to one. People make watches with the functions here.
+A watch is frozen data: a kind of site, a selection of layers, what to keep, and when. It knows nothing about the
+model; `plan.resolve` applies it to one. Users create watches with the functions in this module.
 """
 
 from __future__ import annotations
@@ -14,36 +14,38 @@ from fitscope.errors import WatchError, one_of
 from fitscope.schedule import Every, Schedule, schedule
 from fitscope.sites import OF_LAYERS, OF_WEIGHTS
 
-#: What may be watched, in the order in which the plan lists it, with one line of meaning each.
+#: Every kind of site that can be watched, with its meaning, in the order of the plan.
 KINDS = {
     "activations": "the output of a layer",
     "gradients": "the gradient of the loss with respect to a layer's output",
-    "weights": "a weight as the step found it, before the update",
-    "weight_gradients": "the gradient of the loss with respect to a weight, as the optimizer got it",
-    "updates": "a weight after the step minus before it",
+    "weights": "a weight at the start of the step, before its update",
+    "weight_gradients": "the gradient of the loss with respect to a weight, as passed to the optimizer",
+    "updates": "a weight after the step minus the weight before it",
     "loss": "the loss of this batch alone",
     "sample_loss": "the loss of each sample of this batch",
     "metrics": "each metric of this batch alone",
-    "inputs": "what went into the model",
-    "targets": "what it should have predicted",
-    "predictions": "what it did predict",
-    "taps": "what `fs.tap` or a Tap layer showed",
-    "changes": "how far something moved since the batch before",
+    "inputs": "the inputs of the model",
+    "targets": "the targets of the batch",
+    "predictions": "the predictions of the model in this step",
+    "activity": "the share of recent samples at which each unit of a layer was active",
+    "data": "classes of targets and predictions, and features of inputs",
+    "taps": "a value passed to `fs.tap` or through a Tap layer",
+    "changes": "the change since the previous batch",
 }
 LAYER_KINDS = (*OF_LAYERS, *OF_WEIGHTS)
 
 
-#: Where a kind of site exists. All exist in training; the rest of `fit` and the other walks over data show less.
-PHASES = {
+#: Which kinds of site each pass has. Training has all of them.
+KINDS_IN = {
     "train": frozenset(KINDS),
     "validation": frozenset(KINDS) - {"gradients", "weights", "weight_gradients", "updates"},
-    "predict": frozenset(("activations", "inputs", "predictions", "taps", "changes")),
+    "predict": frozenset(("activations", "inputs", "predictions", "activity", "taps", "changes")),
 }
-PHASES["evaluate"] = PHASES["validation"]
+KINDS_IN["evaluate"] = KINDS_IN["validation"]
 
 
 class Layer(Protocol):
-    """A Keras layer, as far as a watch knows it: importing Keras would import a framework."""
+    """A Keras layer. A protocol, because importing Keras would import a framework."""
 
     name: str
 
@@ -60,37 +62,51 @@ CHANGING: tuple[str, ...] = get_args(Changing)
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """One thing the user asked for."""
+    """One request of the user."""
 
     kind: str
     layers: tuple[Selector, ...] = ()  #: empty: all
     stats: bool = True
     tensor: bool = False
-    samples: int | None = None  #: of the tensor, the first so many rows of the batch; None: all
-    every: Schedule | None = None  #: None: as the scope says
-    average: bool = False  #: keep the mean and std over everything captured, per element
-    on: tuple[str, ...] | None = None  #: parts of fit; None: as the scope says
+    samples: int | None = None  #: keep the tensor of this many rows, the first of the batch; None: all rows
+    every: Schedule | None = None  #: None: the schedule of the scope
+    average: bool = False  #: keep the mean and std of each element over all captured batches
+    on: tuple[str, ...] | None = None  #: parts of `fit`; None: those of the scope
     of: str = ""  #: what `changes` compares
-    per_sample: bool = False  #: the loss of each sample too,
-    ids: str | None = None  #: which this input names
-    exact: bool = False  #: statistics of all elements, also of large tensors
+    per_sample: bool = False  #: record the loss of each sample too
+    ids: str | None = None  #: the model input that identifies a sample
+    exact: bool = False  #: compute statistics from all elements, even in large tensors
+
+    def __str__(self) -> str:
+        """In a few words: `activations of conv* (stats, tensor, every 5)`."""
+        names = [
+            each if isinstance(each, str) else each.__name__ if isinstance(each, type) else each.name
+            for each in self.layers
+        ]
+        kept = [name for name in ("stats", "tensor", "average") if getattr(self, name)]
+        about = [*(kept if kept != ["stats"] else ()), *([str(self.every)] if self.every else ())]
+        return (
+            self.kind
+            + (f" of {' '.join(names)}" if names else "")
+            + (f" ({', '.join(about)})" if about else "")
+        )
 
 
-def phases(on: On, kind: str | None = None) -> tuple[str, ...]:
-    """Reads `on=`: the parts of `fit` that are watched."""
+def passes(on: On, kind: str | None = None) -> tuple[str, ...]:
+    """Parses `on=`: the parts of `fit` to record."""
     named: tuple[str, ...] = (on,) if isinstance(on, str) else tuple(on)
     unknown = [name for name in named if name not in ("train", "validation")]
     if unknown or not named:
         raise WatchError(
             "`on` to be 'train', 'validation' or both",
             repr(on),
-            "evaluate() and predict() need no `on`: they are recorded when they are given the scope",
+            "evaluate() and predict() need no `on`: pass them the scope as a callback",
         )
-    if kind is not None and "validation" in named and kind not in PHASES["validation"]:
+    if kind is not None and "validation" in named and kind not in KINDS_IN["validation"]:
         raise WatchError(
-            f"{kind} to be watched where there are some",
-            f"fs.{kind}(on={on!r}), and a validation has none",
-            "Watch them in training: on='train'",
+            f"`on` to be 'train' for {kind}",
+            f"on={on!r}, but a validation has no backward pass and no update",
+            "Write on='train', or leave it out",
         )
     return named
 
@@ -134,7 +150,7 @@ def _watch(
         samples=samples,
         every=None if every is None else schedule(every),
         average="average" in parts,
-        on=None if on is None else phases(on, kind),
+        on=None if on is None else passes(on, kind),
         exact=exact,
     )
 
@@ -147,17 +163,15 @@ def activations(
     on: On | None = None,
     exact: bool = False,
 ) -> Watch:
-    """The output of each matching layer, as this step computed it.
-
-    The same arguments mean the same in every watch that takes them.
+    """The output of each selected layer, as the training step computed it.
 
     Args:
-        layers: A glob on name or path (`"conv*"`, `"encoder/*"`), a class of layers, a layer, or several of these. None means all.
-        keep: "stats", "tensor", "both" or "average" (mean and std per element, over all captured batches), or several of them.
-        samples: Keep the tensor of the first so many samples of a batch only.
-        every: When: each n-th step, `fs.steps(...)`, `fs.epochs(...)` or a function `step -> bool`. By default as the scope says.
-        on: In which part of `fit`: "train", "validation" or both. By default as the scope says.
-        exact: Compute the statistics from every value. By default those of a large tensor come from some of its rows.
+        layers: Globs on a layer's name or path (`"conv*"`, `"encoder/*"`), layer classes, or layers. All layers by default.
+        keep: "stats", "tensor", "both" or "average" (mean and std of each element over all captured batches), or several of these.
+        samples: Keep the tensor for this many samples only, the first of the batch.
+        every: When to record: every n-th step, `fs.steps(...)`, `fs.epochs(...)` or a function `step -> bool`. The scope's by default.
+        on: Which part of `fit` to record: "train", "validation" or both. The scope's by default.
+        exact: Compute statistics from every value. By default fitscope reads only some rows of a large tensor.
     """
     return _watch("activations", layers, keep, samples, every, on, exact=exact)
 
@@ -170,7 +184,7 @@ def gradients(
     on: On | None = None,
     exact: bool = False,
 ) -> Watch:
-    """The gradient of the loss with respect to the output of each matching layer."""
+    """The gradient of the loss with respect to the output of each selected layer."""
     return _watch("gradients", layers, keep, samples, every, on, exact=exact)
 
 
@@ -181,7 +195,7 @@ def weights(
     on: On | None = None,
     exact: bool = False,
 ) -> Watch:
-    """The weights of each matching layer as the step found them, before its update."""
+    """The weights of each selected layer at the start of the step, before its update."""
     return _watch("weights", layers, keep, None, every, on, exact=exact)
 
 
@@ -192,7 +206,7 @@ def weight_gradients(
     on: On | None = None,
     exact: bool = False,
 ) -> Watch:
-    """The gradient of the loss with respect to each weight, as the optimizer received it."""
+    """The gradient of the loss with respect to each weight, as passed to the optimizer."""
     return _watch("weight_gradients", layers, keep, None, every, on, exact=exact)
 
 
@@ -203,7 +217,7 @@ def updates(
     on: On | None = None,
     exact: bool = False,
 ) -> Watch:
-    """How far this step moved each weight: new minus old."""
+    """The change of each weight in this step: new minus old."""
     return _watch("updates", layers, keep, None, every, on, exact=exact)
 
 
@@ -214,10 +228,13 @@ def loss(
     every: Every | None = None,
     on: On | None = None,
 ) -> Watch:
-    """The loss of this batch alone: not the running mean that callbacks get as `logs["loss"]`.
+    """The loss of this batch alone, not the running mean that Keras passes to callbacks as `logs["loss"]`.
 
-    With `per_sample`, the loss of each sample too, with its weight, target and prediction: `run.samples`. A sample is known again by
-    the input named `ids`, or by a hash of what went into the model.
+    Args:
+        per_sample: Also record the loss, weight, target and prediction of each sample, in `run.samples`.
+        ids: The name of the model input that identifies a sample. By default fitscope uses a hash of the sample's inputs.
+        every: When to record, as in `fs.activations`.
+        on: Which part of `fit` to record, as in `fs.activations`.
     """
     if ids is not None and not per_sample:
         raise WatchError(
@@ -227,7 +244,7 @@ def loss(
 
 
 def metrics(*, every: Every | None = None, on: On | None = None) -> Watch:
-    """Each metric on this batch alone; the model's own metric state is left untouched."""
+    """Each metric of this batch alone. The state of the model's own metrics does not change."""
     return _watch("metrics", (), "stats", None, every, on)
 
 
@@ -239,7 +256,7 @@ def inputs(
     on: On | None = None,
     exact: bool = False,
 ) -> Watch:
-    """What went into the model."""
+    """The inputs of the model."""
     return _watch("inputs", (), keep, samples, every, on, exact=exact)
 
 
@@ -251,7 +268,7 @@ def targets(
     on: On | None = None,
     exact: bool = False,
 ) -> Watch:
-    """What the model should have predicted. Keeps the values themselves by default."""
+    """The targets of the batch. Keeps statistics and values by default."""
     return _watch("targets", (), keep, samples, every, on, exact=exact, default="both")
 
 
@@ -263,8 +280,21 @@ def predictions(
     on: On | None = None,
     exact: bool = False,
 ) -> Watch:
-    """What the model predicted in this step. Keeps the values themselves by default."""
+    """The predictions of the model in this step. Keeps statistics and values by default."""
     return _watch("predictions", (), keep, samples, every, on, exact=exact, default="both")
+
+
+def activity(*layers: Layers, every: Every | None = None, on: On | None = None, exact: bool = False) -> Watch:
+    """The share of recent samples at which each unit of a layer was active. A unit at 0 is dead or saturated.
+
+    It exists for layers with a ReLU, sigmoid, tanh, softmax or similar activation. Units of other layers cannot be stuck.
+    """
+    return _watch("activity", layers, "stats", None, every, on, exact=exact)
+
+
+def data(*, every: Every | None = None, on: On | None = None, exact: bool = False) -> Watch:
+    """The share of each class among targets and predictions, and the variation of each input feature."""
+    return _watch("data", (), "stats", None, every, on, exact=exact)
 
 
 def taps(
@@ -275,7 +305,7 @@ def taps(
     on: On | None = None,
     exact: bool = False,
 ) -> Watch:
-    """What `fs.tap(name, x)` and `fs.layers.Tap` show in the step: those whose name matches a glob; none means all."""
+    """Values passed to `fs.tap(name, x)` or through an `fs.layers.Tap`. `names` are globs; all taps by default."""
     for name in names:
         if not isinstance(name, str):
             raise WatchError("taps to be chosen by name", repr(name), 'Write fs.taps("attention*")')
@@ -289,24 +319,31 @@ def changes(
     on: On | None = None,
     exact: bool = False,
 ) -> Watch:
-    """How far something moved since the batch before: stats of the absolute change, and the cosine similarity of the two.
+    """The change since the previous batch: statistics of the absolute difference, and the cosine similarity.
 
-    `of` is "activations", "gradients", "weights" or "predictions". The batch before is always the one just before: where `every`
-    leaves it out, it is captured for this alone. Of two batches of different size the samples that both have are compared.
+    fitscope always compares with the batch right before. If `every` skips that batch, fitscope captures it for the comparison. If two
+    batches differ in size, only the rows both have are compared.
+
+    Args:
+        layers: Which layers, as in `fs.activations`.
+        of: What to compare: "activations", "gradients", "weights" or "predictions".
+        every: When to record, as in `fs.activations`.
+        on: Which part of `fit` to record, as in `fs.activations`.
+        exact: Compute statistics from every value, as in `fs.activations`.
     """
     if of not in CHANGING:
         raise WatchError(f"`of` to be one of {CHANGING}", repr(of), one_of(CHANGING, str(of)))
     if layers and of == "predictions":
         raise WatchError(
-            "predictions of the model", f"layers {layers!r} too", "Write fs.changes(of='predictions')"
+            "no layers with of='predictions'", f"{layers!r}", "Write fs.changes(of='predictions')"
         )
     if on is not None:
-        phases(on, of)
+        passes(on, of)
     return replace(_watch("changes", layers, "stats", None, every, on, exact=exact), of=of)
 
 
 def several(watch: Iterable[Watch] | Watch | None) -> tuple[Watch, ...]:
-    """Reads `watch=`: one, several, or none, which means the default ones."""
+    """Parses `watch=`: one watch, several, or None for the defaults."""
     if watch is None:
         return defaults()
     found = (watch,) if isinstance(watch, Watch) else tuple(watch)
@@ -321,7 +358,8 @@ def several(watch: Iterable[Watch] | Watch | None) -> tuple[Watch, ...]:
 
 
 def defaults() -> tuple[Watch, ...]:
-    """What a scope watches when it is not told: statistics of everything, in every layer."""
+    """The default watches of a scope: statistics of everything in every layer."""
     return (
-        activations(), gradients(), weights(), weight_gradients(), updates(), loss(), metrics(), taps(),
+        activations(), gradients(), weights(), weight_gradients(), updates(), loss(), metrics(),
+        inputs(), targets(keep="stats"), predictions(keep="stats"), activity(), data(), taps(),
     )  # fmt: skip

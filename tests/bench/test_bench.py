@@ -29,28 +29,25 @@ def run(script: str, *arguments: Any) -> str:
 def test_the_suite_runs_and_goes_on_after_a_row_that_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broken = tmp_path / "broken"
-    broken.mkdir()
-    # What the callback of TensorBoard needs, in a state that cannot be imported.
-    (broken / "sitecustomize.py").write_text(
-        "import keras\n"
-        "def TensorBoard(*args, **kwargs): raise RuntimeError('no board')\n"
-        "keras.callbacks.TensorBoard = TensorBoard\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", f"{broken}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
-    arguments = ["--rows", "plain again", "every step, sampled", "Keras*", "--rounds", 1, "--steps", 2]
-    run("run.py", "--backend", "jax", "--models", "mlp", "--parts", "tables", *arguments,
+    """A package to be compared with is installed, but broken."""
+    package = tmp_path / "site" / "trainscope"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("raise RuntimeError('a broken release')")
+    path = os.pathsep.join([str(package.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    monkeypatch.setenv("PYTHONPATH", path)
+    arguments = ["--rows", "plain again", "every step, sampled", "trainscope", "--rounds", 1, "--steps", 2]
+    run("run.py", "--backend", "torch", "--models", "mlp", "--parts", "tables", *arguments,
         "--out", tmp_path, "--images", tmp_path)  # fmt: skip
 
     found = json.loads((tmp_path / "results.json").read_text())
-    rows = found["tables"]["jax/auto/mlp"]["rows"]
-    assert rows["Keras TensorBoard callback"] == {"failed": "RuntimeError: no board"}
+    rows = found["tables"]["torch/auto/mlp"]["rows"]
+    assert rows["trainscope"] == {"failed": "RuntimeError: a broken release"}
     assert rows["every step, sampled"]["cpu"] > 0
     assert rows["every step, sampled"]["bytes_per_step"] > 0
     assert rows["every step, sampled"]["compile_seconds"] > 0
     assert rows["every step, sampled"]["captured_share"] == 1
     page = (tmp_path / "results.md").read_text(encoding="utf-8")
-    assert "| Keras TensorBoard callback | failed: RuntimeError: no board |" in page
+    assert "| trainscope | failed: RuntimeError: a broken release |" in page
     assert "(bench.svg)" in page
     assert "every step, sampled" in (tmp_path / "bench.svg").read_text(encoding="utf-8")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,21 @@ def report_file(runs: Path) -> Path:
     gathered = Gathered(fs.open(runs, "broken"))
     gathered.update()
     return save(runs.parent / "report.html", report(gathered))
+
+
+def settle(page: Page) -> None:
+    """Lets the page do what it has to do by now, and draw it."""
+    frame = "() => new Promise((done) => requestAnimationFrame(() => setTimeout(done)))"
+    for _ in range(3):
+        page.evaluate(frame)
+
+
+def until(page: Page, so: Callable[[], bool]) -> None:
+    """Waits until something is so, looking after each frame; fails if it never is."""
+    deadline = time.monotonic() + 20
+    while not so():
+        assert time.monotonic() < deadline, "it never came to be"
+        settle(page)
 
 
 def pixel(page: Page, row: int, step: float, *, rows: int = LAYERS) -> tuple[int, int, int]:

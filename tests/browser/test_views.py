@@ -11,7 +11,7 @@ from playwright.sync_api import Page
 import fitscope as fs
 
 from . import made
-from .conftest import BORN, CULPRIT, Watched
+from .conftest import BORN, CULPRIT, Watched, until
 
 Look = Callable[..., Page]
 
@@ -62,16 +62,15 @@ def test_a_saved_view_draws_itself(name: str, runs: Path, sampled: Path, tmp_pat
     if part.endswith("td"):
         assert any(text.strip() for text in page.locator(part).all_inner_texts())
     else:
-        page.wait_for_timeout(100)
-        assert drawn(page, part) > 300
+        until(page, lambda: drawn(page, part) > 300)
 
 
 def test_a_saved_depth_profile_is_of_its_very_step(tmp_path: Path, look: Look) -> None:
     made.odd_batches(tmp_path / "runs", spike=1235, dip=3211)
     view = fs.open(tmp_path / "runs").plot.depth("activations", "rms", step=3211)
     page = look(view.save(tmp_path / "view.html").as_uri())
-    page.wait_for_timeout(200)
-    assert made.long_bars(page) == [True, False, True], "the dip, which the steps beside it do not have"
+    # The dip, which the steps beside it do not have.
+    until(page, lambda: made.long_bars(page) == [True, False, True])
 
 
 def test_a_view_in_a_notebook_runs_in_its_sandbox(

@@ -19,7 +19,7 @@ from fitscope import read
 from fitscope.errors import FitscopeError
 from fitscope.record import Moment, Record
 from fitscope.reduce.oracle import reduce
-from fitscope.show.server import app
+from fitscope.show.app import app
 from fitscope.store import Files, Memory, Objects, RunWriter
 
 EACH = 40  #: things that one seed tries

@@ -16,7 +16,7 @@ from rich.console import Console
 
 import fitscope as fs
 import fitscope.cli
-from fitscope import demo
+from fitscope.cli import demo_training as demo
 
 COMMAND = sys.modules["fitscope.cli.demo"]  #: the module; `fitscope.cli.demo` is the function in it
 
@@ -61,7 +61,7 @@ def test_the_command_shows_the_run_and_what_to_type_next(
     monkeypatch.setattr(COMMAND, "subprocess", SimpleNamespace(run=run))
     result = call("demo", "--backend", "jax")
     assert result.exit_code == 0
-    assert asked == [(["-m", "fitscope.demo", "--to", "runs"], "jax")]
+    assert asked == [(["-m", "fitscope.cli.demo_training", "--to", "runs"], "jax")]
     assert "✓ complete" in result.stdout
     assert " show runs --layers 'conv*'" in result.stdout
     assert " ls runs" in result.stdout

@@ -10,6 +10,7 @@ import pytest
 from keras import layers
 
 import fitscope as fs
+from complete import captured
 from fitscope.capture import identity
 from fitscope.plan import budget
 from fitscope.plan.budget import START, Budget
@@ -39,13 +40,15 @@ class Dictated(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         self.step += 1
         if self.step in self.at:
-            self.scope._recording.recorder.budget._set(self.at[self.step], self.step)
-            self.scope._recording._quiet = range(0)  # it decides only after captured steps, when this is over
+            self.scope._recordings.newest.recorder.costs.budget._set(self.at[self.step], self.step)
+            self.scope._recordings.newest._quiet = range(
+                0
+            )  # it decides only after captured steps, when this is over
 
 
 def ready(scope):
     """Waits for the writer's thread: before that nothing is timed."""
-    while not scope._recording.recorder._transport.ready:
+    while not scope._recordings.newest.recorder._transport.ready:
         time.sleep(0.01)
 
 
@@ -77,7 +80,7 @@ def test_what_was_decided_is_what_was_captured(tmp_path, together, monkeypatch):
     monkeypatch.setattr(budget, "LOOK", 10**9)  # then none is left out to compare with
     if together > 1 and keras.backend.backend() == "torch":
         pytest.skip("Keras runs one step per execution on torch")
-    scope = fs.Scope(tmp_path)
+    scope = fs.Scope(tmp_path, allowance=0)
     fit(model(steps_per_execution=together), scope)
     run = fs.open(tmp_path)
     kept = run.overhead["budget"]
@@ -85,15 +88,15 @@ def test_what_was_decided_is_what_was_captured(tmp_path, together, monkeypatch):
     assert kept["decisions"][0] == {"step": 0, "every": START}
     assert kept["every"] == kept["decisions"][-1]["every"]
     assert kept["cost"] is None or kept["cost"] >= 0
-    assert list(run.series("loss").index) == due(kept["decisions"], 160)
+    assert captured(run) == due(kept["decisions"], 160)
     assert run.plan[0]["every"] == "within 2 % of the time"
 
 
 def test_another_cadence_compiles_nothing(tmp_path, no_clock):
-    scope = fs.Scope(tmp_path)
+    scope = fs.Scope(tmp_path, allowance=0)
     fit(model(), scope, callbacks=[Dictated(scope, {15: 1, 40: 7, 100: 50})])
     run = fs.open(tmp_path)
-    assert list(run.series("loss").index) == due(run.overhead["budget"]["decisions"], 160)
+    assert captured(run) == due(run.overhead["budget"]["decisions"], 160)
     assert len(run.overhead["budget"]["decisions"]) == 4
     assert len(run.overhead["first_call_seconds"]) == 1
 
@@ -101,38 +104,38 @@ def test_another_cadence_compiles_nothing(tmp_path, no_clock):
 def test_every_overrides_it(tmp_path):
     fit(model(), fs.Scope(tmp_path, every=40))
     run = fs.open(tmp_path)
-    assert list(run.series("loss").index) == [0, 40, 80, 120]
+    assert captured(run) == [0, 40, 80, 120]
     assert "budget" not in run.overhead
 
 
 def test_a_watch_with_its_own_schedule_keeps_it(tmp_path, no_clock):
-    fit(model(), fs.Scope(tmp_path, [fs.loss(every=fs.steps(3, 5)), fs.activations("hidden")]))
+    fit(model(), fs.Scope(tmp_path, [fs.loss(every=fs.steps(3, 5)), fs.activations("hidden")], allowance=0))
     run = fs.open(tmp_path)
-    assert list(run.series("loss").index) == [3, 5]
+    assert captured(run) == [3, 5]
     assert list(run.series("activations/hidden", "mean").index) == list(range(0, 160, START))
 
 
 def test_fit_again_goes_on_with_what_is_known(tmp_path, no_clock):
-    scope, made = fs.Scope(tmp_path), model()
+    scope, made = fs.Scope(tmp_path, allowance=0), model()
     fit(made, scope, epochs=1, callbacks=[Dictated(scope, {1: 30})])
     fit(made, scope, epochs=1)
-    assert list(fs.open(tmp_path).series("loss").index) == [0, 30, 60, 90, 120, 150]
+    assert captured(fs.open(tmp_path)) == [0, 30, 60, 90, 120, 150]
     other = model()
     fit(other, scope, epochs=1)
-    assert scope._recording.recorder.budget.every == START
+    assert scope._recordings.newest.recorder.costs.budget.every == START
 
 
 def test_a_budget_that_cannot_be_kept_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr(budget, "LEAST", 10)
     monkeypatch.setattr(budget, "LADDER", (1, 10))
     monkeypatch.setattr(Budget, "_usual", lambda self: budget.Time(1e-9, 1e-9))  # plain steps take no time
-    scope = fs.Scope(tmp_path)
+    scope = fs.Scope(tmp_path, allowance=0)
     wait = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: ready(scope))
     with pytest.warns(fs.FitscopeWarning, match="cannot keep its budget: a captured step costs as much as"):
         fit(model(), scope, callbacks=[wait])
     run = fs.open(tmp_path)
     assert "Watch less" in run.overhead["budget"]["trouble"]
-    assert list(run.series("loss").index) == list(range(0, 160, 10))
+    assert captured(run) == list(range(0, 160, 10))
 
 
 def test_the_step_that_a_captured_one_is_compared_with_is_no_plain_one(tmp_path, no_clock, monkeypatch):
@@ -143,7 +146,7 @@ def test_the_step_that_a_captured_one_is_compared_with_is_no_plain_one(tmp_path,
         return original(self, step, steps, captured, tapped)
 
     monkeypatch.setattr(Budget, "next", listening)
-    fit(model(), fs.Scope(tmp_path, [fs.changes("hidden"), fs.loss(every=1)]), epochs=1)
+    fit(model(), fs.Scope(tmp_path, [fs.changes("hidden"), fs.loss(every=1)], allowance=0), epochs=1)
     looked_at = [(step, captured) for step, captured, tapped in told if tapped]
     before = [(step - 1, 0) for step in range(10, 80, 10)]
     assert looked_at == sorted([(step, 1) for step in range(0, 80, 10)] + before + [(79, 0)])
@@ -151,7 +154,7 @@ def test_the_step_that_a_captured_one_is_compared_with_is_no_plain_one(tmp_path,
 
 
 def test_epochs_of_one_batch_are_measured(tmp_path):
-    scope = fs.Scope(tmp_path)
+    scope = fs.Scope(tmp_path, allowance=0)
     wait = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: ready(scope))
     model().fit(X[:8], Y[:8], batch_size=8, epochs=60, verbose=0, callbacks=[scope, wait])
     assert fs.open(tmp_path).overhead["budget"]["cost"] is not None
@@ -159,7 +162,7 @@ def test_epochs_of_one_batch_are_measured(tmp_path):
 
 def test_a_step_of_your_own_is_measured(tmp_path):
     made = model()
-    scope = fs.Scope(tmp_path)
+    scope = fs.Scope(tmp_path, allowance=0)
     with scope.attach(made):
         for _ in range(60):
             made.train_on_batch(X[:8], Y[:8])
@@ -168,9 +171,9 @@ def test_a_step_of_your_own_is_measured(tmp_path):
 
 
 def test_without_a_watch_to_decide_on_there_is_no_budget(tmp_path):
-    fit(model(), fs.Scope(tmp_path, [fs.loss(every=40)]))
+    fit(model(), fs.Scope(tmp_path, [fs.loss(every=40)], allowance=0))
     run = fs.open(tmp_path)
-    assert list(run.series("loss").index) == [0, 40, 80, 120]
+    assert captured(run) == [0, 40, 80, 120]
     assert "budget" not in run.overhead
 
 
@@ -188,7 +191,7 @@ def test_an_error_while_timing_is_told_and_the_training_goes_on(tmp_path, monkey
         raise ZeroDivisionError("of ours")
 
     monkeypatch.setattr(Budget, broken, fail)
-    scope, made = fs.Scope(tmp_path), model()
+    scope, made = fs.Scope(tmp_path, allowance=0), model()
     wait = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: ready(scope))
     with pytest.warns(fs.FitscopeWarning, match="of ours"):
         fit(made, scope, callbacks=[wait])

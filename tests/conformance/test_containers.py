@@ -8,7 +8,7 @@ import pytest
 from keras import layers, ops
 
 import fitscope as fs
-from complete import assert_complete
+from complete import assert_complete, captured
 from watching import everything, same
 
 BACKEND = keras.backend.backend()
@@ -97,7 +97,7 @@ def test_a_gan_has_the_losses_and_learning_rates_of_both(tmp_path, mode):
         RNG = np.random.default_rng(7)
         models.append(model := gan(**mode))
         model.fit(X, callbacks=[scope] if scope else [], **FIT)
-        assert not model.built or BACKEND != "tensorflow"
+        assert not (model.built and BACKEND == "tensorflow")
     same(*models)
     run = fs.open(tmp_path)
     assert run.errors == []
@@ -272,7 +272,7 @@ def test_an_autoencoder_whose_parts_the_first_step_builds(tmp_path):
     run = fs.open(tmp_path)
     assert run.errors == []
     assert_complete(run)
-    assert list(run.series("loss").index) == [0, 1]
+    assert captured(run) == [0, 1]
     assert run.series("learning_rate").round(6).tolist() == [0.1, 0.1]
     assert {"activations/encoder/e1", "gradients/decoder/d1", "updates/encoder/e1/kernel"} <= set(run.sites)
     assert run.unseen["predictions"] == "the step does not call the model itself"

@@ -8,42 +8,14 @@ import pytest
 from keras import layers, ops
 
 import fitscope as fs
-from complete import assert_complete
-from watching import everything
+from complete import captured
 
-RNG = np.random.default_rng(5)
-
-
-def floats(*shape: int) -> np.ndarray:
-    return RNG.normal(size=shape).astype("float32")
-
-
-def compiled(
-    model: keras.Model, loss: object = "mse", optimizer: object = "sgd", **more: object
-) -> keras.Model:
-    model.compile(optimizer, loss, **more)
-    return model
+from .small_models import compiled, floats, sites, with_passes
 
 
 @pytest.fixture
 def watch_fit(watch_fit, tmp_path):
-    """Every model here is evaluated and predicts too: what is watched then is recorded or explained as well."""
-
-    def fit(make, x, y=None, **more):
-        seen = watch_fit(make, x, y, **more)
-        scope = fs.Scope(tmp_path / "passes", [*everything(), fs.loss(per_sample=True)], every=1)
-        seen.model.evaluate(x, y, batch_size=8, verbose=0, callbacks=[scope])
-        seen.model.predict(x, batch_size=8, verbose=0, callbacks=[scope])
-        run = fs.open(tmp_path / "passes")
-        assert run.errors == []
-        assert_complete(run, ("evaluate", "predict"))
-        return seen
-
-    return fit
-
-
-def sites(run: fs.Run, kind: str) -> list[str]:
-    return sorted(site.removeprefix(kind + "/") for site in run.sites if site.startswith(kind + "/"))
+    return with_passes(watch_fit, tmp_path)
 
 
 def test_a_functional_model_with_nested_and_shared_layers(watch_fit, tools):
@@ -147,7 +119,7 @@ def test_a_model_whose_second_call_also_ends_in_a_bit_identical_run(watch_fit):
         return compiled(model, optimizer="adam", metrics=["mae"])
 
     seen = watch_fit(make, floats(22, 4), floats(22, 2), epochs=2)
-    assert list(seen.run.series("loss").index) == [0, 1, 2, 3, 4, 5]
+    assert captured(seen.run) == [0, 1, 2, 3, 4, 5]
     assert list(seen.run.frame("metrics/mae").epoch) == [0, 0, 0, 1, 1, 1]
     site = next(s for s in seen.run.sites if s.startswith("activations/dense"))
     assert list(seen.run.tensor(site)["batch_size"].values) == [8, 8, 6, 8, 8, 6]
@@ -202,116 +174,6 @@ def test_lists_of_inputs_and_outputs_bear_the_models_names(watch_fit):
     assert np.array_equal(seen.at("targets/q"), y[1])
     assert seen.at("predictions/p").shape == (8, 2)
     assert {"metrics/p_loss", "metrics/q_loss"} <= set(seen.run.sites)
-
-
-def lstm(x, mask, kernel, recurrent, bias, units):
-    """An LSTM in NumPy: a masked step changes nothing."""
-
-    def sigmoid(v):
-        return 1 / (1 + np.exp(-v))
-
-    h = c = np.zeros((len(x), units))
-    for t in range(x.shape[1]):
-        i, f, g, o = np.split(x[:, t] @ kernel + h @ recurrent + bias, 4, axis=1)
-        new_c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
-        new_h = sigmoid(o) * np.tanh(new_c)
-        keep = mask[:, t, None]
-        h, c = np.where(keep, new_h, h), np.where(keep, new_c, c)
-    return h
-
-
-def test_masks_embeddings_and_recurrent_layers(watch_fit, tools):
-    def make():
-        keras.utils.set_random_seed(0)
-        i = layers.Input((6,), dtype="int32")
-        h = layers.Embedding(7, 4, mask_zero=True, name="embed")(i)
-        h = layers.LSTM(5, name="lstm")(h)
-        return compiled(keras.Model(i, layers.Dense(2, name="head")(h)), optimizer="adam")
-
-    tokens = RNG.integers(1, 7, (12, 6)).astype("int32")
-    tokens[:, 4:] = 0
-    tokens[::2, 3] = 0
-    seen = watch_fit(make, tokens, floats(12, 2))
-    at = seen.at
-    # The cell runs in a loop: what it computes at one time step is no value of the step.
-    assert sites(seen.run, "activations") == ["embed", "head", "lstm"]
-    embedded = at("weights/embed/embeddings")[tokens[:8]]
-    assert np.array_equal(at("activations/embed"), embedded)
-    weights = [at(f"weights/lstm/lstm_cell/{name}") for name in ("kernel", "recurrent_kernel", "bias")]
-    h = lstm(embedded.astype("float64"), tokens[:8] != 0, *weights, units=5)
-    tools.close(at("activations/lstm"), h, rtol=1e-3)
-    # The gradient of an embedding is sparse in TensorFlow; recorded is what it means.
-    by_token = np.zeros((7, 4))
-    np.add.at(by_token, tokens[:8], at("gradients/embed"))
-    tools.close(at("weight_gradients/embed/embeddings"), by_token)
-
-
-def test_gru_masking_bidirectional_and_time_distributed(watch_fit, tools):
-    def make():
-        keras.utils.set_random_seed(0)
-        i = layers.Input((4, 3))
-        h = layers.Masking(name="masking")(i)
-        h = layers.TimeDistributed(layers.Dense(3, name="each"), name="times")(h)
-        h = layers.Bidirectional(layers.GRU(2, return_sequences=True, name="gru"), name="both")(h)
-        h = layers.GRU(2, name="last")(h)
-        return compiled(keras.Model(i, h), optimizer="adam")
-
-    x = floats(10, 4, 3)
-    x[:, 2] = 0
-    seen = watch_fit(make, x, floats(10, 2))
-    at = seen.at
-    assert sites(seen.run, "activations") == [
-        "both",
-        "both/backward_gru",
-        "both/forward_gru",
-        "last",
-        "masking",
-        "times",
-    ]
-    tools.close(
-        at("activations/times"), tools.dense(at, "times/each", x[:8] * (x[:8] != 0).any(2, keepdims=True))
-    )
-    forward, backward = at("activations/both/forward_gru"), at("activations/both/backward_gru")
-    tools.close(at("activations/both"), np.concatenate([forward, backward[:, ::-1]], axis=2))
-    assert not forward[:, 2].any()  # Bidirectional puts out zeros where the input is masked
-    assert forward[:, 3].any()
-
-    for inner in ("last/gru_cell", "each", "both/*/gru_cell"):
-        with pytest.raises(fs.WatchError, match="once per time step"):
-            make().fit(
-                x,
-                floats(10, 2),
-                verbose=0,
-                callbacks=[fs.Scope(seen.run.path + "-no", fs.activations(inner))],
-            )
-
-
-def test_attention(watch_fit, tools):
-    def make():
-        keras.utils.set_random_seed(0)
-        i = layers.Input((4, 6))
-        h = layers.MultiHeadAttention(2, 3, name="attention")(i, i)
-        h = layers.LayerNormalization(name="norm")(h)
-        return compiled(keras.Model(i, layers.GlobalAveragePooling1D(name="pool")(h)), optimizer="adam")
-
-    x = floats(10, 4, 6)
-    seen = watch_fit(make, x, floats(10, 6))
-    at = seen.at
-    q, k, v = (
-        np.einsum("abc,cde->abde", x[:8], at(f"weights/attention/{n}/kernel"))
-        + at(f"weights/attention/{n}/bias")
-        for n in ("query", "key", "value")
-    )
-    tools.close(at("activations/attention/query"), q)
-    scores = np.einsum("aqhe,akhe->ahqk", q / np.sqrt(3), k)
-    scores = np.exp(scores - scores.max(-1, keepdims=True))
-    mixed = np.einsum("ahqk,akhe->aqhe", scores / scores.sum(-1, keepdims=True), v)
-    out = np.einsum("aqhe,hec->aqc", mixed, at("weights/attention/attention_output/kernel"))
-    tools.close(
-        at("activations/attention"), out + at("weights/attention/attention_output/bias"), rtol=1e-3, atol=1e-5
-    )
-    assert np.array_equal(at("activations/attention"), at("activations/attention/attention_output"))
-    tools.close(at("gradients/norm"), np.repeat(at("gradients/pool")[:, None] / 4, 4, axis=1))
 
 
 class WithLoss(layers.Layer):

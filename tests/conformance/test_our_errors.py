@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import fitscope as fs
+from complete import asked, captured
 from fitscope.capture.backends import adapter
 from fitscope.pipeline import digest, handover, recorder
 from fitscope.store import RunWriter
@@ -158,7 +159,7 @@ def test_a_schedule_of_the_users_that_raises(small, xy, tmp_path, plain_weights)
         model.fit(*xy, callbacks=[fs.Scope(tmp_path, fs.loss(), every=schedule)], **FIT)
     assert all(np.array_equal(a, b) for a, b in zip(model.get_weights(), wanted, strict=True))
     run = fs.open(tmp_path)
-    assert list(run.series("loss").index) == [0, 1, 2, 4, 5]
+    assert captured(run) == [0, 1, 2, 4, 5]
     assert any("broken on purpose" in error for error in run.errors)
 
 
@@ -199,7 +200,7 @@ def test_a_full_queue_drops_by_name(small, xy, tmp_path, monkeypatch):
     with pytest.warns(fs.FitscopeWarning, match="dropped"):
         model.fit(*xy, callbacks=[scope, Releases()], **FIT)
     run = fs.open(tmp_path)
-    assert set(run.dropped) == set(run.sites)
+    assert set(run.dropped) >= set(asked(run))
     assert run.dropped["activations/first"] > 0
     kept = len(run.series("activations/first", "mean"))
     assert kept + run.dropped["activations/first"] == 6

@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 
 import fitscope as fs
-from fitscope import scope
-from fitscope.capture import callback, dispatch, patch, training
+from fitscope.capture import callback, dispatch, life, patch, recordings, step_count, training
 from fitscope.capture.backends import _base, adapter
 from fitscope.capture.layer_taps import Taps
 from fitscope.capture.losses import Losses
 from fitscope.capture.missing import Missing
 from fitscope.capture.optimizer_taps import OptimizerTaps
-from fitscope.pipeline import recorder
+from fitscope.pipeline import costs, recorder
 from fitscope.plan.anatomy import Anatomy
 from fitscope.plan.plan import Plan
 
@@ -36,19 +35,20 @@ def boom(*args, **kwargs):
 
 #: What Keras calls, directly or not, from the begin of a training to its end.
 PATH = [
-    (scope, "_border"), (scope, "resolve"), (scope, "Recording"), (scope.Anatomy, "of"), (Anatomy, "describe"),
-    (scope.Scope, "_start"), (scope.Scope, "_begin"), (scope.Scope, "_pace"), (scope.Scope, "_recorder"),
-    (scope.Scope, "_begin_pass"), (scope.Scope, "_end"),
+    (life, "_adapter"), (recordings, "resolve"), (life, "Recording"), (life.Anatomy, "of"), (Anatomy, "describe"),
+    (life.Life, "train_begin"), (life.Life, "_start"), (life.Life, "_begin"), (life.Life, "_begin_pass"),
+    (life.Life, "epoch_begin"), (life.Life, "before_step"), (life.Life, "end_pass"), (life.Life, "end"),
+    (recordings.Recordings, "plan"), (recordings.Recordings, "_pace"), (recordings.Recordings, "recorder"),
     (ADAPTER, "unbuilt"), (ADAPTER, "why_not"), (ADAPTER, "on_accelerator"), (ADAPTER, "iterations"), (ADAPTER, "tapped"),
     (training, "install"), (training.Recording, "note_saves"), (training.Recording, "epoch"),
     (training.Recording, "before_step"), (training.Recording, "_turns"), (training.Recording, "_request"),
     (training.Recording, "_ask"), (training.Recording, "_deliver"), (training.Recording, "_shown"),
     (training.Recording, "epoch_end"), (training.Recording, "begin_pass"), (training.Recording, "before_pass_step"),
-    (training.Recording, "end_pass"), (training.Recording, "_leave"), (training.Recording, "done"),
+    (training.Recording, "end_pass"), (training.Recording, "_leave"), (step_count.StepCount, "done"),
     (dispatch.TappedSteps, "get"), (dispatch.StandIn, "remove"), (Plan, "due"), (Plan, "wants"), (Missing, "of"),
     (patch, "Taps"), (patch, "patched"), (Taps, "patches"), (Taps, "account"), (Taps, "_seen"), (Losses, "computed"),
     (Losses, "names"), (OptimizerTaps, "_applied"), (_base.Harvest, "rename"), (COLLECTOR, "Collector"),
-    (recorder.Recorder, "ready"), (recorder.Recorder, "put"), (recorder.Recorder, "measured"),
+    (recorder.Recorder, "ready"), (recorder.Recorder, "put"), (costs.Costs, "measured"),
     (recorder.Recorder, "finish"), (recorder.Recorder, "finish_with"),
     (recorder.Transport, "close"),
 ]  # fmt: skip
@@ -115,7 +115,7 @@ def test_every_hook_passes_the_shield():
 
 def test_a_warning_that_the_user_made_an_error_is_one(plain, tmp_path, monkeypatch):
     x, y, _ = plain
-    monkeypatch.setattr(scope, "resolve", boom)
+    monkeypatch.setattr(recordings, "resolve", boom)
     with pytest.raises(fs.FitscopeWarning, match="broken on purpose"):
         make().fit(x, y, callbacks=[fs.Scope(tmp_path, every=1)], **FIT)
 

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 import fitscope as fs
-from fitscope.record import Moment, Record
+from fitscope.record import Moment, Record, Samples
 from fitscope.reduce.oracle import reduce
 from fitscope.store import RunWriter
 
@@ -173,3 +173,38 @@ def read_events(path: Path) -> list[Any]:
 @pytest.fixture
 def events() -> Callable[[Path], list[Any]]:
     return read_events
+
+
+@pytest.fixture
+def steps(make: Any) -> Callable[..., None]:
+    """Trains from one step to another, three steps an epoch, each epoch with a validation of two batches."""
+
+    def steps(training: Any, first: int, end: int, *, scale: float = 1.0, flush_every: int = 1) -> None:
+        for step in range(first, end):
+            epoch, batch = divmod(step, 3)
+            rest: dict[str, Any] = {"epoch": epoch, "batch": batch}
+            at = Moment(step, epoch, batch, T0 + step)
+            some = Samples(at, "train", ids=["a", "b"], loss=np.array([step, scale]), target=np.eye(2))
+            training.write(
+                [
+                    make("predictions", step, np.full((2, 3), scale * step, np.float32), keep="both", **rest),
+                    make("loss", step, np.float32(scale / (step + 1)), **rest),
+                    make("activations/a", step, np.arange(4.0) * scale - step, **rest),
+                    make("weights/w", step, np.full(2, scale), keep="tensor", batched=False, **rest),
+                ],
+                [some],
+            )
+            for number, rows in enumerate((4, 2) if batch == 2 else ()):
+                rest = {"epoch": epoch, "batch": number}
+                seen = np.full((rows, 3), scale * (100 * epoch + number), np.float32)
+                training.write(
+                    [
+                        make("validation/predictions", step + 1, seen, keep="both", **rest),
+                        make("validation/loss", step + 1, np.float32(number + scale), keep="both", **rest),
+                    ],
+                    [Samples(Moment(step + 1, epoch, number, T0), "validation", loss=np.ones(rows))],
+                )
+            if step % flush_every == 0:
+                training.flush()
+
+    return steps

@@ -31,9 +31,9 @@ from fitscope.errors import FitscopeWarning, RunError
 from fitscope.read import untrusted
 from fitscope.record import Moment
 from fitscope.reduce.average import Average
+from fitscope.show.app import Asked, Pages, Shelf
 from fitscope.show.data.gather import Gathered
 from fitscope.show.report import report
-from fitscope.show.server import Asked, Pages, Shelf
 from fitscope.store import Files, RunWriter, decoded, schema
 from fitscope.store.tail import Waiting
 

@@ -206,7 +206,9 @@ def _scope(chance: Chance, spec: Spec) -> None:
             "targets",
             "predictions",
         )
-        watch = [f"fs.{kind}({keep})" for kind in kinds] + ["fs.loss()", "fs.metrics()", "fs.taps()"]
+        watch = [f"fs.{kind}({keep})" for kind in kinds] + [
+            "fs.loss()", "fs.metrics()", "fs.taps()", "fs.activity()", "fs.data()",
+        ]  # fmt: skip
     if which == "some":
         kept = [
             f"fs.{kind}({chance.member(KEEP)})"
@@ -216,7 +218,7 @@ def _scope(chance: Chance, spec: Spec) -> None:
             "fs.loss()", "fs.loss(per_sample=True)", "fs.metrics()", "fs.inputs()", "fs.targets()", "fs.predictions()",
             "fs.predictions(samples=2)", "fs.activations(samples=2)", "fs.changes()", "fs.changes(of='gradients')",
             "fs.changes(of='weights')", "fs.changes(of='predictions')", "fs.taps()", "fs.gradients(every=2)",
-            "fs.weights(every=fs.epochs())",
+            "fs.weights(every=fs.epochs())", "fs.activity()", "fs.activity(every=2)", "fs.data()",
         ]  # fmt: skip
         watch = chance.some(kept + more, 6, 1)
     settings = chance.options(0.15, exact=["True"], reduce=["'step'"]) | chance.options(

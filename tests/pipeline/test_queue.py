@@ -75,6 +75,17 @@ def test_block_waits_for_room():
     assert sink.transport.peak == 60
 
 
+def test_what_waits_is_counted():
+    sink = Sink()
+    sink.hold(10)
+    for item in ("a", "b"):
+        assert sink.transport.put(item, 10)
+    assert sink.transport.waiting() == 3
+    sink.go.set()
+    sink.transport.close()
+    assert sink.transport.waiting() == 0
+
+
 def test_drop_says_no():
     sink = Sink(when_full="drop")
     sink.hold(60)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 import pytest
 
 import fitscope as fs
+from fitscope.plan.allowance import seconds
 from fitscope.plan.budget import LADDER, LEAST, START, Budget, Spent, Time
 from fitscope.schedule import Turn
 
@@ -144,7 +146,7 @@ def test_short_epochs_are_measured_too(epoch, extra):
 def test_what_is_compared_with_the_batch_before_costs_two_steps(extra):
     training = Training(Budget(0.02), extra=extra, compares=True).run(40_000)
     assert training.share <= 0.025
-    assert training.budget.cost == pytest.approx(2 * extra / 0.01, rel=0.1) or training.budget.every == 1
+    assert training.budget.cost == pytest.approx(2 * extra / 0.01, rel=0.1)
 
 
 @pytest.mark.parametrize("together", [4, 16, 50])
@@ -197,3 +199,90 @@ def test_what_is_no_share_is_refused(share):
 def test_without_every_or_budget_there_is_nothing_to_go_by():
     with pytest.raises(fs.WatchError, match="every"):
         fs.Scope("runs", budget=None)
+
+
+@pytest.mark.parametrize(
+    ("plain", "extra", "steps"), [(0.002, 0.004, 3_125), (0.006, 0.006, 3_125), (0.03, 0.01, 400)]
+)
+def test_a_short_training_is_recorded_closely_within_the_allowance(plain, extra, steps):
+    budget = Budget(0.02, 3.0)
+    budget.expect(0, steps)
+    training = Training(budget, plain=plain, extra=extra, noise=0.2).run(steps)
+    assert len(training.captured) >= min(300, 0.5 * steps)
+    assert training.cost <= 3.2
+    gaps = [b - a for a, b in pairwise(training.captured)]
+    assert max(gaps[len(gaps) // 2 :]) <= 20, "spread over all of it"
+    assert 0.9 * training.cost <= budget.describe()["spent"] <= 1.4 * training.cost, (
+        "rather too much than too little"
+    )
+
+
+def test_a_long_training_keeps_to_its_share():
+    budget = Budget(0.02, 3.0)
+    budget.expect(0, 100_000)
+    training = Training(budget, extra=0.0038).run(100_000)
+    assert training.share <= 0.0205
+    assert budget.every == 20
+
+
+def test_a_training_of_unknown_length_spends_its_allowance_slowly():
+    budget = Budget(0.02, 3.0)
+    budget.expect(0, None)
+    training = Training(budget, extra=0.05).run(2_000)
+    assert 0.4 <= training.cost <= 3.0 + 0.02 * training.step * training.plain
+    assert training.run(100_000).share <= 0.021
+
+
+def test_each_training_has_an_allowance():
+    budget = Budget(0.02, 1.0)
+    for _ in range(2):
+        budget.expect(0, 1_000)
+        training = Training(budget, extra=0.005).run(1_000)
+        assert 100 <= len(training.captured) <= 260
+        budget.again()
+
+
+@pytest.mark.parametrize(
+    ("given", "means"), [(2, 2.0), ("3 s", 3.0), ("500ms", 0.5), ("1 min", 60.0), (0, 0.0)]
+)
+def test_an_allowance_is_a_length_of_time(given, means):
+    assert seconds(given, "allowance") == means
+
+
+@pytest.mark.parametrize("given", [-1, "3", "3 x", True, None, float("nan"), "1.2.3 s"])
+def test_what_is_no_length_of_time_is_refused(given):
+    with pytest.raises(fs.WatchError, match="allowance"):
+        fs.Scope("runs", allowance=given)
+
+
+def test_the_next_steps_are_captured_where_something_happened():
+    budget = Budget(0.02, 3.0)
+    budget.expect(0, 100_000)
+    training = Training(budget, extra=0.019).run(5_003)
+    assert budget.every >= 100
+    assert budget.schedule.rest(5_003) > 0
+    budget.look_closer(4_990)
+    assert budget.schedule.rest(5_003) == 0
+    training.run(1_000)
+    assert [step for step in training.captured if 5_003 <= step < 5_023] == list(range(5_003, 5_023))
+    assert len([step for step in training.captured if step >= 5_023]) <= 11
+    assert budget.describe()["closer"] == [{"step": 4_990, "from": 5_003, "to": 5_023}]
+
+
+def test_what_happens_all_the_time_keeps_to_the_allowance():
+    budget = Budget(0.02, 3.0)
+    budget.expect(0, 100_000)
+    training = Training(budget, extra=0.019)
+    for _ in range(200):
+        training.run(100)
+        budget.look_closer(training.step)
+    assert training.cost <= 3.0 + 0.025 * training.step * training.plain
+
+
+def test_nothing_is_looked_at_closer_in_a_training_without_room():
+    budget = Budget(0.02)
+    training = Training(budget, extra=1.0).run(2_000)
+    budget.look_closer(1_990)
+    before = len(training.captured)
+    training.run(100)
+    assert len(training.captured) <= before + 1

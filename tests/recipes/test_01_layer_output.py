@@ -9,6 +9,7 @@ import pytest
 
 import by_hand
 import fitscope as fs
+from complete import asked
 
 
 class Probe(keras.callbacks.Callback):
@@ -32,7 +33,7 @@ def test_every_batch_of_a_named_layer(watch_fit, tools, page_says):
         callbacks=lambda: [Probe(x, "hidden", late)],
     )  # fmt: skip
     by = by_hand.train(by_hand.weights(), x, y, epochs=2)
-    assert seen.run.sites == ["activations/hidden"]
+    assert asked(seen.run) == ["activations/hidden"]
     tools.every_value(seen.run, "activations/hidden", by)
 
     late = late[6:]  # of the watched one of the two trainings

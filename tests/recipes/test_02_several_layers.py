@@ -9,6 +9,7 @@ import numpy as np
 
 import by_hand
 import fitscope as fs
+from complete import asked
 
 SITES = ["activations/head", "activations/hidden", "activations/relu"]
 
@@ -21,8 +22,8 @@ def test_all_layers_from_one_step(watch_fit, tools):
     ]
     seen = watch_fit(tools.make, x, y, watch=watch, epochs=2)
     by = by_hand.train(by_hand.weights(), x, y, epochs=2)
-    assert seen.run.sites == [*SITES, "gradients/head", "gradients/hidden"]
-    for site in seen.run.sites:
+    assert asked(seen.run) == [*SITES, "gradients/head", "gradients/hidden"]
+    for site in asked(seen.run):
         tools.every_value(seen.run, site, by)
     for step in range(6):  # of one pass: each layer's output is what the next one got, to the last bit
         relu = seen.run.array("activations/relu", step)

@@ -9,6 +9,7 @@ import pytest
 
 import by_hand
 import fitscope as fs
+from complete import asked
 
 EPOCHS, STEPS = 4, 12
 
@@ -42,11 +43,11 @@ def test_changes_are_between_consecutive_batches(watch_fit, tools, every):
     seen = watch_fit(tools.make, x, y, watch=watch, every=every, epochs=EPOCHS)
     by = by_hand.train(by_hand.weights(), x, y, epochs=EPOCHS)
     steps = range(1, STEPS) if every == 1 else [5, 10]  # nothing comes before step 0
-    assert seen.run.sites == [
+    assert asked(seen.run) == [
         "changes/activations/head", "changes/activations/hidden", "changes/gradients/hidden", "changes/predictions",
         "changes/weights/head/bias", "changes/weights/head/kernel",
     ]  # fmt: skip
-    for site in seen.run.sites:
+    for site in asked(seen.run):
         of = site.removeprefix("changes/")
         check(seen.run, site, of, by, steps, tools.close, batched=not of.startswith("weights"))
 

@@ -7,6 +7,7 @@ import numpy as np
 
 import by_hand
 import fitscope as fs
+from complete import asked
 
 
 class Logs(keras.callbacks.Callback):
@@ -64,7 +65,7 @@ def test_the_models_own_metrics_go_on_over_the_epoch(watch_fit, tools):
     )  # fmt: skip
     by = by_hand.train(by_hand.weights(), x, y, epochs=2, weight=weight)
     hits = [step["predictions"].argmax(1) == step["targets"] for step in by]
-    assert seen.run.sites == ["metrics/accuracy", "metrics/weighted_accuracy"]
+    assert asked(seen.run) == ["metrics/accuracy", "metrics/weighted_accuracy"]
     tools.close(seen.run.series("metrics/accuracy"), [hit.mean() for hit in hits])
     weighted = [np.average(hit, weights=step["weight"]) for hit, step in zip(hits, by, strict=True)]
     tools.close(seen.run.series("metrics/weighted_accuracy"), weighted)

@@ -12,6 +12,7 @@ import pytest
 
 import by_hand
 import fitscope as fs
+from complete import asked
 
 BACKEND = keras.backend.backend()
 EPOCHS, N = 3, 19  # in batches of 8 the last one is smaller
@@ -107,7 +108,7 @@ def check(seen, by, x, y, epochs, batches, close) -> None:
     predictions = run.tensor("validation/predictions")
     assert list(predictions.step.values) == steps
     assert list(predictions.epoch.values) == epochs
-    assert all(site.startswith("validation/") for site in run.sites)
+    assert all(site.startswith("validation/") for site in asked(run))
     for i, step in enumerate(steps):
         out = by_hand.forward(by.after(step), x)
         np.testing.assert_array_equal(run.array("validation/inputs", step), x)
@@ -128,7 +129,7 @@ def test_training_and_validation_side_by_side(watch_fit, tools):
         scope={"on": ("train", "validation")},
     )  # fmt: skip
     by = by_hand.train(by_hand.weights(), x, y, epochs=2)
-    assert seen.run.sites == ["loss", "predictions", "validation/predictions"]
+    assert asked(seen.run) == ["loss", "predictions", "validation/predictions"]
     tools.every_value(seen.run, "predictions", by)
     for step in (3, 6):
         tools.close(

@@ -286,8 +286,10 @@ def test_an_array_that_changes_meanwhile_does_no_harm():
     with ThreadPoolExecutor(1) as pool:
         for word in (0x0080_0000, 0x7F7F_FFFF, 0xFFFF_FFFF, 0) * 10:
             future = pool.submit(bits.fill, word)
-            host.reduce(array)
+            stats = host.reduce(array)
             future.result()
+            assert stats.count == array.size
+            assert stats.hist.sum() + stats.nans + stats.infs == array.size
 
 
 def test_after_warming_up_nothing_is_compiled():

@@ -14,26 +14,11 @@ from fitscope.errors import RunError
 from fitscope.read.parts import Part
 from fitscope.read.tables import Table
 from fitscope.show.data import payload
-from fitscope.show.data.gather import Gathered
-from fitscope.show.data.matrix import INF, NAN, VALUE
 from fitscope.show.data.pack import pack, plain_json
 from fitscope.show.data.rows import rows_of
 
 from .conftest import Written, described, steady
-
-NAMES = ("a", "b", "c")
-
-
-def gathered(run: Written) -> Gathered:
-    found = Gathered(fs.open(run.path))
-    found.update()
-    return found
-
-
-def numbers(g: Gathered, measure: str, mode: str = "absolute", **more: Any) -> np.ndarray:
-    matrix = g.matrix(measure, mode, **more)
-    cells = matrix.cells()
-    return np.where(cells.flags & VALUE, matrix.code.decode(cells.high), np.nan)
+from .gathering import NAMES, gathered, numbers
 
 
 def test_rows_follow_the_model_with_what_is_no_layer_around_them() -> None:
@@ -128,157 +113,6 @@ def test_a_layer_that_turns_up_later_gets_its_row(written: Callable[..., Written
     assert g.generation == 1
     assert np.isnan(numbers(g, "activations.rms")[2, :5]).all()
     assert np.isfinite(numbers(g, "activations.rms")[2, 5:]).all()
-
-
-def test_modes_say_by_how_many_doublings(written: Callable[..., Written]) -> None:
-    run = written().add(range(60), steady(NAMES, lambda s, n, v: v * (8 if (s, n) == (40, "b") else 1)))
-    g = gathered(run)
-    change, start, past = (numbers(g, "activations.rms", mode) for mode in ("change", "start", "past"))
-    assert change[1, 40] == pytest.approx(3, abs=0.01)
-    assert change[1, 41] == pytest.approx(-3, abs=0.01)
-    assert start[1, 40] == pytest.approx(3, abs=0.01)
-    assert past[1, 40] > 10
-    assert np.nanmax(np.abs(past[[0, 2]])) < 0.1
-    assert np.isnan(change[:, 0]).all()
-
-
-def test_a_run_is_compared_by_name_and_step(written: Callable[..., Written]) -> None:
-    one = gathered(written(name="one").add(range(0, 40, 2), steady(NAMES, lambda s, n, v: 4 * v)))
-    other = gathered(written(("b", "c", "d"), name="other").add(range(30), steady("bcd")))
-    ratio = numbers(one, "activations.rms", "run", other=other)
-    assert np.isnan(ratio[0]).all(), "the other run has no layer a"
-    assert ratio[1, :15] == pytest.approx(np.full(15, 1.0), abs=0.01), "b is 4 × 1/2 here and 1 there"
-    assert np.isnan(ratio[1, 16:]).all(), "beyond the end of the other run there is nothing to compare with"
-
-
-def compared(one: Gathered, other: Gathered, level: int = 0) -> list[np.ndarray]:
-    matrix = one.matrix("activations.rms", "run", other)
-    cells = matrix.window(level, 0, matrix.columns(level))
-    return [cells.low, cells.high, cells.flags]
-
-
-def test_a_comparison_goes_on_with_the_run_it_is_with(written: Callable[..., Written]) -> None:
-    tensors = steady(NAMES, lambda s, n, v: v * (1 + s % 5))
-    ours, growing = written(name="one").add(range(2000), tensors), written(name="other")
-    one, other = gathered(ours), gathered(growing)
-    told = set()
-    for first, stop in ((0, 0), (0, 90), (90, 91), (91, 100), (100, 1400), (1400, 2000), (2000, 2100)):
-        growing.add(range(first, stop), steady(NAMES, lambda s, n, v: v * (1 + s % 3)))
-        other.update()
-        for level in range(8):
-            now = compared(one, other, level)
-            fresh = compared(gathered(ours), gathered(growing), level)
-            assert all(map(np.array_equal, now, fresh)), (stop, level)
-        assert np.isfinite(numbers(one, "activations.rms", "run", other=other)[1, : min(stop, 2000)]).all()
-        told.add(one.matrix("activations.rms", "run", other).rewritten)
-    assert len(told) == 6, "what the other had not reached is told to have changed, the rest is not touched"
-
-
-def test_a_comparison_sees_that_the_other_run_got_a_row_or_was_rewritten(
-    written: Callable[..., Written],
-) -> None:
-    one = gathered(written(name="one").add(range(20), steady(NAMES)))
-    growing = written(name="other").add(range(20), steady("ab"))
-    other = gathered(growing)
-    assert np.isnan(numbers(one, "activations.rms", "run", other=other)[2]).all()
-    growing.add(range(10, 20), lambda step: {"activations/c": np.full((2, 3), 0.25)})
-    other.update()
-    assert np.isfinite(numbers(one, "activations.rms", "run", other=other)[2, 10:]).all()
-    growing.add([15], lambda step: {"activations/c": np.full((2, 3), 4.0)})
-    other.update()
-    assert numbers(one, "activations.rms", "run", other=other)[2, 15] == pytest.approx(-2, abs=0.01)
-
-
-@pytest.mark.parametrize("mode", ["past", "change", "start", "run"])
-def test_a_mode_says_that_it_was_rewritten(written: Callable[..., Written], mode: str) -> None:
-    run = written(name="one").add(range(20), steady(NAMES))
-    g, other = gathered(run), gathered(written(name="other").add(range(30), steady(NAMES)))
-    before = g.matrix("activations.rms", mode, other).rewritten
-    run.add(range(20, 22), steady(NAMES))
-    g.update()
-    assert g.matrix("activations.rms", mode, other).rewritten == before
-    for times in (1, 2):
-        run.add([7], lambda step: {"activations/b": np.full((2, 3), np.nan)})
-        g.update()
-        matrix = g.matrix("activations.rms", mode, other)
-        assert matrix.rewritten > before, times
-        assert matrix.cells().flags[1, 7] & NAN
-        before = matrix.rewritten
-
-
-def test_the_first_nan_is_named_with_its_layer_and_exact_step(written: Callable[..., Written]) -> None:
-    def broken(step: int) -> dict[str, Any]:
-        found = steady(NAMES)(step)
-        if step >= 33:
-            found["gradients/c"] = np.full((2, 3), np.inf)
-            for name in "bc":
-                found[f"activations/{name}"][0, 0] = np.nan
-        return found
-
-    g = gathered(written().add(range(60), broken))
-    worst = g.findings[0]
-    assert (worst.severity, worst.row, worst.step, worst.site) == ("error", "b", 33, "activations/b")
-    assert "NaN born here · b" in worst.title
-    assert "1 of 6 values" in worst.text
-    flags = g.matrix("activations.rms").cells().flags
-    assert np.flatnonzero(flags[1] & NAN)[0] == 33
-    assert np.flatnonzero(g.matrix("gradients.rms").cells().flags[2] & INF)[0] == 33
-    assert payload.births(g) == {"b": {"activations": 33}, "c": {"activations": 33, "gradients": 33}}
-    lane = next(lane for lane in g.facts.lanes() if lane["name"] == "NaN / Inf")
-    assert lane["spans"] == [(33, 59)]
-
-
-def test_a_gradient_that_breaks_first_is_the_origin_not_a_layer_above(
-    written: Callable[..., Written],
-) -> None:
-    def broken(step: int) -> dict[str, Any]:
-        found = steady(NAMES)(step)
-        if step >= 5:
-            found["gradients/a"] = found["gradients/b"] = np.full((2, 3), np.nan)
-        return found
-
-    assert gathered(written().add(range(9), broken)).findings[0].row == "b", "gradients come from behind"
-
-
-def test_dead_layers_jumps_and_loss_spikes_are_found(written: Callable[..., Written]) -> None:
-    def at(step: int) -> dict[str, Any]:
-        found = steady(NAMES, lambda s, n, v: 0.0 if n == "c" and s >= 20 else v * (64 if s == 30 else 1))(
-            step
-        )
-        found["loss"] = 5.0 if step == 50 else 1.0 + 0.01 * (step % 3)
-        return found
-
-    g = gathered(written().add(range(70), at))
-    by_lane = {finding.lane: finding for finding in g.findings}
-    assert (by_lane["stays zero"].row, by_lane["stays zero"].step) == ("c", 20)
-    assert (by_lane["jumps"].row, by_lane["jumps"].step) == ("a", 30)
-    assert by_lane["loss spikes"].step == 50
-    assert "error" not in [finding.severity for finding in g.findings]
-
-
-def test_each_time_a_layer_stays_zero_is_told_as_it_was(written: Callable[..., Written]) -> None:
-    """That it is so again makes the first time neither go on nor be worse or better than it was."""
-
-    def at(step: int) -> dict[str, Any]:
-        found = np.ones((10, 10))
-        if step <= 30:
-            found[:] = 0
-        elif step >= 50:
-            found[:, 1:] = found[1:, 0] = 0  # 99 of 100
-        return {"activations/a": found}
-
-    run = written(("a",))
-    for first in range(0, 80, 20):  # in parts: a streak goes on from one to the next
-        run.add(range(first, first + 20), at)
-    told = [finding.text for finding in gathered(run).findings if finding.lane == "stays zero"]
-    assert told == [
-        "all of its output is zero, steps 0 to 30",
-        "99 % or more of its output is zero, since step 50",
-    ]
-
-
-def test_a_run_in_which_nothing_happens_has_no_findings(written: Callable[..., Written]) -> None:
-    assert gathered(written().add(range(80), steady(NAMES))).findings == []
 
 
 def test_a_moment_has_the_exact_numbers_now_and_before(written: Callable[..., Written]) -> None:

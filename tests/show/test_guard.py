@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from fitscope.show.app import app
 from fitscope.show.guard import HEADERS, Guard
 from fitscope.show.serve import Server
-from fitscope.show.server import app
 
 from .conftest import Written, steady
 
@@ -166,9 +166,9 @@ def test_only_get_and_head_are_answered(known: TestClient, method: str) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "/static/../server.py", "/static/..%2fserver.py", "/static/%2e%2e/server.py", "/static/%2e%2e%2fserver.py",
-        "/static/..%252fserver.py", "/static/..\\server.py", "/static//etc/passwd", "/static/%00main.js", "/static/", "/static/main.js%00",
-        "/../../secret.txt", "/static/....//server.py", "/static/\u2025/server.py",
+        "/static/../app.py", "/static/..%2fapp.py", "/static/%2e%2e/app.py", "/static/%2e%2e%2fapp.py",
+        "/static/..%252fapp.py", "/static/..\\app.py", "/static//etc/passwd", "/static/%00main.js", "/static/", "/static/main.js%00",
+        "/../../secret.txt", "/static/....//app.py", "/static/\u2025/app.py",
     ],
 )  # fmt: skip
 def test_no_file_but_ours_is_given_out(known: TestClient, path: str) -> None:
@@ -220,7 +220,10 @@ def test_a_link_inside_a_run_is_not_followed(known: TestClient, tmp_path: Path, 
     inside.rename(tmp_path / "elsewhere")
     inside.symlink_to(tmp_path / "elsewhere")
     answer = known.get("/api/head", params={"run": "first"})
-    assert answer.status_code == 404 or answer.json()["rows"] == []
+    if part == "run.json":
+        assert answer.status_code == 404  # then it is no run
+    else:
+        assert answer.json()["rows"] == []
 
 
 def test_the_place_itself_may_be_a_link(known: TestClient, tmp_path: Path) -> None:
@@ -230,13 +233,17 @@ def test_the_place_itself_may_be_a_link(known: TestClient, tmp_path: Path) -> No
         assert other.get("/api/head", params={"run": "first"}).json()["rows"]
 
 
-@pytest.mark.parametrize(
-    "query",
-    ["step=x", "step=1e9", "columns=nan", "from=x&to=1", "level=-", f"step={'9' * 400}", "from=1e400&to=2"],
-)
+@pytest.mark.parametrize("query", ["step=x", "step=1e9", "columns=nan", "from=x&to=1", "level=-"])
 def test_a_bad_question_is_no_server_error(known: TestClient, query: str) -> None:
     answer = known.get(f"/api/matrix?measure=activations.rms&{query}")
-    assert answer.status_code in (200, 400, 404)
+    assert answer.status_code == 400
+    safe(answer)
+
+
+@pytest.mark.parametrize("query", [f"step={'9' * 400}", "from=1e400&to=2", "level=99&first=7"])
+def test_a_question_beyond_all_bounds_gets_what_there_is(known: TestClient, query: str) -> None:
+    answer = known.get(f"/api/matrix?measure=activations.rms&{query}")
+    assert answer.status_code == 200
     safe(answer)
 
 
@@ -252,8 +259,8 @@ def test_a_bad_question_is_no_server_error(known: TestClient, query: str) -> Non
 )
 def test_an_unknown_question_is_answered_in_words(known: TestClient, query: str) -> None:
     answer = known.get(f"/api/matrix?{query}")
-    assert answer.status_code in (200, 404)
-    assert answer.status_code == 200 or "Expected" in answer.json()["problem"]
+    assert answer.status_code == 404
+    assert "Expected" in answer.json()["problem"]
 
 
 def test_every_answer_is_guarded_and_typed(known: TestClient) -> None:

@@ -44,3 +44,23 @@ def test_a_view_is_shown_once(outputs: Cells) -> None:
     assert [output.output_type for output in text] == ["stream"]
     assert "gradient RMS" in text[0].text
     assert many == []
+
+
+def test_runs_and_scopes_have_a_table(outputs: Cells) -> None:
+    run, runs, scope = outputs("run", "fs.runs(run.path)", "fs.Scope('nowhere')")
+    for shown in (run, runs, scope):
+        assert [output.output_type for output in shown] == ["execute_result"]
+        assert shown[0].data["text/html"].startswith("<table>")
+    assert "first" in runs[0].data["text/plain"]
+
+
+def test_tab_completes_names_in_the_kernel(outputs: Cells) -> None:
+    (offered,) = outputs(
+        "from IPython.core.completer import provisionalcompleter\n"
+        "def tab(text):\n"
+        "    with provisionalcompleter():\n"
+        "        return [one.text for one in get_ipython().Completer.completions(text, len(text))]\n"
+        "fs.open(run.path)\n"
+        "tab('run.series(\"gradients/'), tab('run.plot.depth(\"act')"
+    )
+    assert offered[0].data["text/plain"] == "(['gradients/a', 'gradients/b', 'gradients/c'], ['activations'])"

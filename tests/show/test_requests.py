@@ -15,11 +15,11 @@ import pytest
 from starlette.testclient import TestClient
 
 from fitscope.show import protocol
+from fitscope.show.app import app
 from fitscope.show.data import payload
 from fitscope.show.data.matrix import VALUE, Matrix, Scale
 from fitscope.show.guard import HEADERS, Guard
 from fitscope.show.serve import Server
-from fitscope.show.server import app
 
 from .conftest import Written, steady
 
@@ -31,7 +31,7 @@ PATHS = ("head", "matrix", "step", "series", "moment", "samples", "distribution"
 def client(written: Callable[..., Written], tmp_path: Path) -> Iterator[TestClient]:
     written(name="first").add(range(100), steady("abc"))
     written(name="second").add(range(30), steady("abc"))
-    with TestClient(app(tmp_path / "runs", token="t"), base_url="http://127.0.0.1:8760") as client:
+    with TestClient(app(tmp_path / "runs", token="a-token-of-a-test"), base_url="http://127.0.0.1:8760") as client:
         assert isinstance(client.app, Guard)
         client.cookies.set(client.app.cookie, client.app.session)
         yield client
@@ -129,7 +129,7 @@ def test_two_runs_compared_both_ways_at_once_do_not_wait_for_each_other(client: 
 
 def test_the_cookie_says_nothing_of_the_token(client: TestClient) -> None:
     assert isinstance(client.app, Guard)
-    answer = client.get("/?token=t", follow_redirects=False)
+    answer = client.get("/?token=a-token-of-a-test", follow_redirects=False)
     value = answer.cookies[client.app.cookie]
     assert value == client.app.session
     assert len(value) >= 32
@@ -138,7 +138,7 @@ def test_the_cookie_says_nothing_of_the_token(client: TestClient) -> None:
     client.cookies.clear()
     client.cookies.set(client.app.cookie, client.app.token)
     assert client.get("/api/runs").status_code == 403, "the token is no cookie"
-    assert Guard(client.app, "t").session != value, "another server with the same token has another"
+    assert Guard(client.app, "a-token-of-a-test").session != value, "another server with the same token has another"
 
 
 def test_a_page_on_another_port_is_refused(client: TestClient) -> None:

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from fitscope.errors import RunError, StoreError
+from fitscope.show.app import Asked, Pages, Shelf, Watcher
 from fitscope.show.serve import Server
-from fitscope.show.server import Asked, Pages, Shelf, Watcher
 
 from .conftest import Written, steady
 

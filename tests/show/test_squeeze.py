@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fitscope.show.squeeze import INF, MISSING, NAN, VALUE, Grid, extremes, log10, shares
+from fitscope.show.squeeze import INF, MISSING, NAN, VALUE, Grid, log10, shares, squeezed
 
 
 def test_a_spike_and_a_dip_of_one_step_survive() -> None:
@@ -60,7 +60,7 @@ def test_shares_cover_everything(count: int, columns: int) -> None:
     st.integers(1, 60),
 )
 def test_extremes_are_those_of_all_finite_values(values: list[float], columns: int) -> None:
-    low, high = extremes(np.array(values), columns)
+    low, high = squeezed(np.array(values), columns)
     finite = [v for v in values if np.isfinite(v)]
     if not finite:
         assert np.isnan(low).all()

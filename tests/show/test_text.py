@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from fitscope.show.colour import COLOURS, SCALE, VIRIDIS, colour, rgb
+from fitscope.show.data.cost import percent
 from fitscope.show.squeeze import INF, MISSING, NAN, VALUE, Grid, log10
-from fitscope.show.text import Pen, clean, curve, legend, number, percent, spectrogram, trend
+from fitscope.show.text import Pen, clean, curve, legend, number, spectrogram, trend
 
 
 def pen(colour: bool = True, encoding: str = "utf-8") -> Pen:

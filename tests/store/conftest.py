@@ -13,9 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fitscope import read
 from fitscope.record import Moment, Record
 from fitscope.reduce.stats import Stats
-from fitscope.store import Files, Memory, Objects, Remote
+from fitscope.store import Files, Memory, Objects, Remote, RunWriter
+from fitscope.store import parts as parts_module
+from fitscope.store import tail as tail_module
 
 Make = Callable[..., Record]
 
@@ -165,3 +168,40 @@ KINDS = ("files", "files, durable", "memory", "obstore memory", "obstore file", 
 def objects(request: pytest.FixtureRequest, tmp_path: Path) -> Objects:
     """A store, empty; each test runs once per kind."""
     return make_store(request.param, tmp_path, request)
+
+
+@pytest.fixture
+def store(make: Make) -> Memory:
+    """A run of six steps: statistics, tensors and a loss."""
+    store = Memory()
+    writer = RunWriter.create(store, "r", {"model": {"name": "net"}})
+    for step in range(6):
+        records = [
+            make(
+                f"{kind}/encoder/dense1",
+                step,
+                np.full((2, 3), step + 1, np.float32),
+                keep="both",
+                epoch=step // 3,
+            )
+            for kind in ("activations", "gradients")
+        ]
+        records.append(make("activations/encoder/dense2", step, np.ones((2, 3), np.float32), keep="stats"))
+        records.append(make("inputs", step, np.ones((2, 3), np.float32), keep="tensor"))
+        records.append(make("loss", step, np.float32(step / 3), keep="stats", batched=False))
+        writer.write(records)
+    writer.close()
+    return store
+
+
+@pytest.fixture
+def run(store: Memory) -> read.Run:
+    return read.open(store)
+
+
+@pytest.fixture
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows wait from the third flush on, and a part of a hundred rows has several row groups."""
+    monkeypatch.setattr(parts_module, "SHARE", 2)
+    monkeypatch.setattr(parts_module, "LONG_STRETCH", 2)
+    monkeypatch.setattr(tail_module, "GROUP_ROWS", 8)

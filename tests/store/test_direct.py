@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -97,11 +97,8 @@ def test_several_threads(here: Path) -> None:
         for _ in range(5):
             store.put(name, some(3 << 20) + name.encode())
 
-    threads = [threading.Thread(target=work, args=(f"t{n}",)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, [f"t{n}" for n in range(4)]))
     assert all(store.get(f"t{n}") == some(3 << 20) + f"t{n}".encode() for n in range(4))
 
 

@@ -50,17 +50,22 @@ def test_an_odd_name_stays_what_it_is(name: str) -> None:
 
 
 def test_the_facts_survive_copies_and_pickles() -> None:
-    site = Site("gradients", "head", part="/logits", in_pass="validation", batched=False)
+    site = Site("gradients", "head", suffix="/logits", in_pass="validation", batched=False)
     for same in (pickle.loads(pickle.dumps(site)), copy.deepcopy(site), copy.copy(site)):
         assert type(same) is Site
         assert same == site == "validation/gradients/head/logits"
-        assert (same.layer, same.part, same.in_pass, same.batched) == ("head", "/logits", "validation", False)
+        assert (same.layer, same.suffix, same.in_pass, same.batched) == (
+            "head",
+            "/logits",
+            "validation",
+            False,
+        )
 
 
 def test_one_place_has_many_sites() -> None:
-    assert Site("activations", "dense", part="#2[0]").place == ("activations", "dense")
+    assert Site("activations", "dense", suffix="#2[0]").place == ("activations", "dense")
     assert Site.at(("weights", "block/dense/kernel")) == Site("weights", "block/dense", "kernel")
-    assert Site("taps", label="a/b", part="#2").place == ("taps", "a/b")
+    assert Site("taps", label="a/b", suffix="#2").place == ("taps", "a/b")
 
 
 def test_a_short_name_fits_by_its_parts() -> None:

@@ -94,24 +94,25 @@ def test_odd_keys(objects: Objects) -> None:
 def test_readers_never_see_half(objects: Objects) -> None:
     size, rounds = (300_000, 60) if not isinstance(objects, Remote) else (100_000, 15)
     objects.put("k", bytes(size))
-    stop = threading.Event()
-    bad: list[str] = []
+    stop, seen = threading.Event(), threading.Semaphore(0)
 
     def watch() -> None:
         while not stop.is_set():
             data = objects.get("k")
-            if len(data) != size or data.count(data[:1]) != size:
-                bad.append(f"{len(data)} bytes, starting with {data[:4]!r}")
+            assert len(data) == size
+            assert data.count(data[:1]) == size, f"it begins with {data[:4]!r}"
+            seen.release()
 
-    readers = [threading.Thread(target=watch) for _ in range(2)]
-    for reader in readers:
-        reader.start()
-    for number in range(rounds):
-        objects.put("k", bytes([number]) * size)
-    stop.set()
-    for reader in readers:
-        reader.join()
-    assert not bad
+    with ThreadPoolExecutor(2) as pool:
+        readers = [pool.submit(watch) for _ in range(2)]
+        try:
+            for number in range(rounds):
+                objects.put("k", bytes([number]) * size)
+            assert seen.acquire(timeout=30), "nothing was read"
+        finally:
+            stop.set()
+        for reader in readers:
+            reader.result()
 
 
 @pytest.mark.parametrize("durable", [False, True])

@@ -81,7 +81,7 @@ def test_in_graph_statistics_are_one_fetch(record, tools, graph):
         watch=[fs.activations(), fs.gradients(), fs.weight_gradients()],
         scope={"reduce": "step"},
     )
-    call = next(c for c in done.scope._recording._calls.values() if c.kind == "train")
+    call = next(c for c in done.scope._recordings.newest._calls.values() if c.kind == "train")
     (reading,) = call._readings.values()
     assert reading.fetches == {}
     assert len(reading.pack.names) == 8

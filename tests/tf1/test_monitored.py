@@ -71,7 +71,7 @@ def test_the_values_are_those_of_the_step_and_training_is_the_same(tools, tmp_pa
 def test_statistics_are_in_the_graph_before_it_is_finalized(tools, tmp_path):
     scope = fs.Scope(tmp_path, [fs.activations(), fs.gradients()], every=1, reduce="step")
     trained(tools, MONITORED["MonitoredSession"], tmp_path, scope.hook())
-    calls = [call for call in scope._recording._calls.values() if call.kind == "train"]
+    calls = [call for call in scope._recordings.newest._calls.values() if call.kind == "train"]
     reading = next(reading for call in calls[::-1] for reading in call._readings.values())
     assert reading.pack is not None
     assert reading.fetches == {}

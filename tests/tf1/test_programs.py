@@ -65,7 +65,7 @@ def test_a_program_trains_alike_and_shows_what_a_person_expects(name, identity, 
     assert run.errors == []
     assert run.status == "complete"
     assert run.identity == (program.identity if identity == "proven" else identity), run.identity.why
-    complete(program, run, scope._recording.plan)
+    complete(program, run, scope._recordings.newest.plan)
 
 
 def complete(program: Program, run: Any, plan: Any) -> None:
@@ -91,4 +91,4 @@ def test_a_program_whose_own_runs_take_every_step(name, tmp_path):
     run = fs.open(tmp_path)
     assert run.identity == "twin", run.identity.why
     assert run.errors == []
-    complete(PROGRAMS[name], run, scope._recording.plan)
+    complete(PROGRAMS[name], run, scope._recordings.newest.plan)

@@ -331,7 +331,7 @@ def test_within_a_budget(at, tmp_path):
     with scope.session(sess):
         for _ in range(60):
             sess.run([net.train, net.loss], feed)
-            while not scope._recording.recorder._transport.ready:  # before that nothing is timed
+            while not scope._recordings.newest.recorder._transport.ready:  # before that nothing is timed
                 time.sleep(0.01)
     run = fs.open(tmp_path / "paced")
     assert run.errors == []

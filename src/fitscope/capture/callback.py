@@ -1,7 +1,6 @@
-"""The shape of a Keras callback without Keras: every hook that Keras calls, and the shield around those that somebody overrides.
+"""The interface of a Keras callback without Keras: every hook that Keras calls, and the shield around overridden hooks.
 
-Python wraps every hook that a subclass overrides when it makes the class, so no error of fitscope can enter a training through
-a hook.
+`__init_subclass__` wraps every hook that a subclass overrides, so no error of fitscope can enter a training through a hook.
 """
 
 from __future__ import annotations
@@ -12,12 +11,13 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from fitscope.capture.shield import told
 from fitscope.errors import FitscopeWarning
-from fitscope.shield import described, told, warn
+from fitscope.pipeline.troubles import described, warn
 
 
 class Hooks:
-    """Every hook, doing nothing. Whoever hears one of them overrides it."""
+    """Every hook, doing nothing. A subclass overrides the hooks that it needs."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -28,7 +28,7 @@ class Hooks:
         warn(f"fitscope could not observe everything, training goes on. {described(error)}")
 
     def _lets_pass(self, hook: str, error: Exception) -> bool:  # noqa: ARG002
-        """Whether an error raised in a hook is for the user to hear, and so goes on."""
+        """Whether an error raised in a hook should reach the user."""
         return False
 
     def set_params(self, params: dict[str, Any]) -> None: ...
@@ -52,11 +52,13 @@ class Hooks:
     def on_predict_batch_end(self, batch: int, logs: Any = None) -> None: ...
 
 
+#: The hooks that begin something, of which nothing has run yet.
+BEGIN = frozenset(("on_train_begin", "on_test_begin", "on_predict_begin"))
 NAMES = frozenset(name for name in vars(Hooks) if name.startswith(("on_", "set_")))
 
 
 def shield_hooks(cls: type) -> None:
-    """Wraps the hooks that a class overrides, one that has `_hook_failed` and `_lets_pass`."""
+    """Wraps the hooks that a class overrides. The class needs `_hook_failed` and `_lets_pass`."""
     for name in NAMES & vars(cls).keys():
         setattr(cls, name, _shielded(vars(cls)[name]))
 
@@ -77,7 +79,7 @@ def _shielded(hook: Callable[..., None]) -> Callable[..., None]:
 
 
 def caller() -> FrameType | None:
-    """Called in a hook: the frame that called the hook, outside of the shield."""
+    """Called in a hook: returns the frame that called the hook, outside the shield."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and frame.f_globals is globals():
         frame = frame.f_back

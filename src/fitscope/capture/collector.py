@@ -1,6 +1,6 @@
-"""A place in the step that was passed, how it is shown to a collector, and the tensors of a nested structure by name.
+"""The collector that taps report to, and the tensors of a nested structure by name.
 
-`guarded` and `kept` are the shield inside the step: an error at a site becomes the reason why that site was not seen.
+`guarded` and `kept` are the shield inside the step: an error at a site becomes the reason why that site was not recorded.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fitscope._compat import versions
-from fitscope.shield import described, shield
+from fitscope.capture.shield import shield
+from fitscope.pipeline.troubles import described
 from fitscope.sites import Site
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Collector(Protocol):
-    """Where taps report to. One per execution of an eager step, or per trace of a compiled one."""
+    """The target of taps. There is one per execution of an eager step, or per trace of a compiled one."""
 
     harvest: Any  #: what it has collected, see `backends._base.Harvest`
     losses: Losses
@@ -31,7 +32,7 @@ class Collector(Protocol):
 
 
 def leaves(structure: Any, names: list[str] | None = None) -> Iterator[tuple[str, Any]]:
-    """The tensors of a nested structure with the end of their site's name: "", "/name" or "[0]"."""
+    """The tensors of a nested structure, with the suffix of their site names: "", "/name" or "[0]"."""
     if isinstance(structure, Mapping):
         for key in structure:
             for suffix, tensor in leaves(structure[key]):
@@ -61,14 +62,14 @@ def rebuilt(structure: Any, tensors: Iterator[Any]) -> Any:
 
 
 def guarded(collector: Collector, site: Site, tensor: Any, *, gradient: bool = False) -> Any:
-    """Shows a tensor to the collector; an error of ours never becomes an error of the step."""
+    """Passes a tensor to the collector; an error in fitscope never becomes an error of the step."""
     with kept(collector, site):
         return (collector.see_gradient if gradient else collector.see)(site, tensor)
     return tensor
 
 
 def kept(collector: Collector, *sites: Site) -> AbstractContextManager[None]:
-    """An error inside the block becomes the reason why these sites are not seen, and the user hears of it, with versions."""
+    """Turns an error inside the block into the reason why these sites are missing, and warns the user, with versions."""
 
     def tell(error: Exception) -> None:
         collector.failed.update(dict.fromkeys(sites, described(error)))

@@ -1,12 +1,11 @@
-"""Which compiled step runs next: the user's own, or one with taps.
+"""Chooses the compiled step that runs next: the user's own, or one with taps.
 
-Before a step that is to be captured, `install` puts a stand-in where Keras keeps its compiled function. Keras calls it once;
-the first thing it does is put the user's function back. Steps that are not captured are therefore run by
-Keras itself, through its own function, and no stand-in outlives the step it was made for, whatever is raised
-and wherever. Several scopes that want the same step share one stand-in, and one tapped step.
+Before a captured step, `install` replaces Keras's compiled function with a stand-in. Keras calls it once; the stand-in first
+restores the user's function. So Keras runs all other steps itself, with its own function, and no stand-in outlives its step, even
+if an error is raised. Several scopes that want the same step share one stand-in and one tapped step.
 
-A model that is built by its first step (TensorFlow's way) cannot be watched before it. `when_built` puts a stand-in of
-another kind there, which builds the model just before that step.
+A model that is built by its first step (on TensorFlow) cannot be watched before it. `when_built` installs another kind of
+stand-in, which builds the model just before that step.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ from typing import Any
 from fitscope.capture.backends import Adapter, Ask, Call, Harvest, Program, TapFailed
 from fitscope.capture.backends._base import PHASES
 from fitscope.capture.identity import STRICTEST, Checked, Ran
+from fitscope.capture.shield import shield
 from fitscope.pipeline.handover import Finish
 from fitscope.pipeline.standing import Standing
 from fitscope.plan.anatomy import Anatomy
 from fitscope.plan.budget import Timing
 from fitscope.plan.plan import Wants
-from fitscope.shield import shield
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One scope's wish for the next call: what it wants to see, and whom to give it to."""
+    """The request of one scope for the next call: what to record, and where to send it."""
 
     who: object  #: whose wish it is
     key: object  #: equal keys want the same things of the same model
@@ -39,7 +38,7 @@ class Request:
     identity: str  #: how to make sure that the call changes nothing: see `identity.py`
     #: takes what the step showed, and why it showed nothing if it could not be built with taps
     deliver: Callable[[list[Harvest], BaseException | None], None]
-    stands: Callable[[Standing], None]  #: told what is known of the tapped program now
+    stands: Callable[[Standing], None]  #: receives the knowledge about the tapped program
     failed: Callable[[BaseException], None]  #: reports an error of fitscope itself
     raised: Callable[[BaseException], None]  #: the user's own step raised
     timing: Timing | None = None  #: the call is to be timed
@@ -47,7 +46,7 @@ class Request:
 
 @dataclass(slots=True)
 class TappedSteps:
-    """The tapped steps built so far for one model, by what they show. Building one again would compile it again."""
+    """The tapped steps of one model, by what they record. Building one again would compile it again."""
 
     adapter: Adapter
     anatomy: Anatomy
@@ -57,10 +56,10 @@ class TappedSteps:
     _traced: int = 0  # programs, so far
 
     def get(self, phase: str, plain: Any, requests: list[Request]) -> Checked | None:
-        """The step that shows what is requested; None if it is known that it cannot be built."""
+        """The step that records the request; None if it is known that it cannot be built."""
         key = _key(phase, requests)
         made_for, step = self.built.get(key, (None, None))
-        if made_for is not plain:  # not built yet, or the model was compiled anew
+        if made_for is not plain:  # not built yet, or the model was compiled again
             wants = Wants()
             for request in requests:
                 for place, want in request.wants.items():
@@ -68,13 +67,14 @@ class TappedSteps:
             function = plain if phase == "step" else None
             ask = Ask(self.anatomy, wants, phase, self.finish(wants), function, self._trace)
             strictest = min((request.identity for request in requests), key=STRICTEST.index)
-            step = Checked(self._timed(self.adapter.tapped(ask)), plain, strictest)
+            program = self._timed(self.adapter.tapped(ask))
+            step = Checked(program, plain, strictest, lambda: sum(self.first_calls))
             self.built[key] = (plain, step)
         return step
 
     @property
     def proofs(self) -> list[float]:
-        """The seconds that each proof took so far: a step that is one takes longer than others."""
+        """The seconds of each proof so far, because a step with a proof takes longer."""
         return [
             seconds for _, step in list(self.built.values()) if step is not None for seconds in step.proofs
         ]
@@ -83,7 +83,7 @@ class TappedSteps:
         self._traced += 1
 
     def _timed(self, program: Program) -> Program:
-        """Has the program measure its own calls in which something is traced and compiled."""
+        """Makes the program measure its own calls that trace and compile."""
         first = True  # whatever the first run does, it does once: torch compiles without telling
         tracing = 0.0  # seconds, of a program that was traced and not compiled yet
 
@@ -104,7 +104,7 @@ class TappedSteps:
         return program
 
     def give_up(self, phase: str, plain: Any, requests: list[Request]) -> None:
-        """This one cannot be built: do not try again."""
+        """Marks this step as impossible to build."""
         self.built[_key(phase, requests)] = (plain, None)
 
 
@@ -113,7 +113,7 @@ def _key(phase: str, requests: list[Request]) -> object:
 
 
 class StandIn:
-    """Stands in for a model's compiled function for one call."""
+    """Replaces a model's compiled function for one call."""
 
     def __init__(self, steps: TappedSteps, phase: str, plain: Any) -> None:
         self.steps = steps
@@ -128,7 +128,7 @@ class StandIn:
                 own[PHASES[self.phase][0]] = self.plain
 
     def withdraw(self, who: object) -> None:
-        """Drops a wish that was not fulfilled, and with the last one the stand-in."""
+        """Drops a request that was not fulfilled, and with the last one the stand-in."""
         self.requests[:] = [request for request in self.requests if request.who != who]
         if not self.requests:
             self.remove()
@@ -164,7 +164,7 @@ class StandIn:
             request.failed(error)
 
     def _settled(self, values: Any) -> bool:
-        """Waits until these are computed. What goes wrong in that is the user's to hear of, from the next use of them."""
+        """Waits until these are computed. The user gets any error from the next use of them."""
         try:
             self.steps.adapter.settle(values)
         except Exception:
@@ -173,11 +173,11 @@ class StandIn:
 
     @property
     def _asking(self) -> list[Request]:
-        """Those that want to see something, and not only to know how long it takes."""
+        """The requests that record something, and do not only measure time."""
         return [request for request in self.requests if request.wants]
 
     def _run(self, *args: Any, **kwargs: Any) -> Ran:
-        """Runs the step with taps, or, if it turns out that it has none, the user's own on the same batch."""
+        """Runs the step with taps, or the user's own step on the same batch if there are no taps."""
         failure: BaseException | None = None
         harvests: list[Harvest] = []
         asking = self._asking
@@ -185,7 +185,7 @@ class StandIn:
         call = Call(args, kwargs)
         try:
             step = self.steps.get(self.phase, self.plain, asking) if asking else None
-        except Exception as error:  # whatever it is, it is ours: nothing was run
+        except Exception as error:  # any error here is fitscope's, because nothing has run
             failure = error
         try:
             if step is not None:
@@ -199,19 +199,19 @@ class StandIn:
             failure, call, harvests = failed.error, failed.call, failed.harvests
         if failure is not None:
             self.steps.give_up(self.phase, self.plain, asking)
-        # Outside of the handlers: what the user's own step raises bears no trace of our failure.
+        # Outside the handlers, so that errors of the user's own step do not show fitscope's failure as their context.
         return Ran(call.of(self.plain), harvests, failure)
 
 
 def run(steps: TappedSteps, function: Callable[..., Any], request: Request, *args: Any, **kwargs: Any) -> Any:
-    """Runs a step of the user's own, which stands on no model, showing what the request wants."""
+    """Runs a custom step that belongs to no model, and records what the request wants."""
     stand_in = StandIn(steps, "step", function)
     stand_in.requests.append(request)
     return stand_in(*args, **kwargs)
 
 
 def install(steps: TappedSteps, phase: str, request: Request) -> StandIn:
-    """Has the next call of the model's compiled function show what the request wants."""
+    """Makes the next call of the model's compiled function record what the request wants."""
     own = vars(steps.anatomy.model)
     attribute = PHASES[phase][0]
     current = own[attribute]
@@ -223,7 +223,7 @@ def install(steps: TappedSteps, phase: str, request: Request) -> StandIn:
 
 
 class FirstCall:
-    """Stands in for the compiled function of a model that is not built yet, for one call."""
+    """Replaces the compiled function of a model that is not built yet, for one call."""
 
     def __init__(self, adapter: Adapter, model: Any, phase: str, plain: Any) -> None:
         self.adapter = adapter
@@ -238,7 +238,7 @@ class FirstCall:
             own[PHASES[self.phase][0]] = self.plain
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        with shield(lambda error: None):  # noqa: ARG005 - nothing depends on it, and there is nobody to tell yet
+        with shield(lambda error: None):  # noqa: ARG005 - nothing depends on it, and no recorder exists yet
             self.remove()
         failure: BaseException
         try:
@@ -260,9 +260,9 @@ class FirstCall:
 def when_built(
     adapter: Adapter, model: Any, phase: str, begin: Callable[[BaseException | None], None]
 ) -> Callable[[], None]:
-    """Calls `begin` when the model was built, before its first step or, with the reason why, after it.
+    """Calls `begin` when the model is built: before its first step, or after it with the reason why.
 
-    Returns what takes it all back.
+    Returns a function that undoes this.
     """
     own = vars(model)
     attribute = PHASES[phase][0]

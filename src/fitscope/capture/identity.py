@@ -4,8 +4,8 @@ A compiler may round a program with more outputs differently, and no trick insid
 before a tapped program takes a step of the training, it is compared with the user's own: both run once from the same state on the
 same batch, and everything they return and change is compared bit for bit. The user's own result is the one that training
 goes on with, so the proof itself cannot change anything. Equal: the tapped program may take the captured steps. Not equal: it is
-a *twin* from then on. The user's own program takes every step, and the twin runs beside it on the same state and batch, only to
-be looked at.
+a *twin* from then on. The user's own program takes every step, and the twin runs alongside on the same state and batch, only to
+be recorded.
 
 Two programs that round differently may agree by chance, the more so the fewer numbers they return. So nothing is trusted before
 `PROOFS` steps agreed and `NUMBERS` numbers were compared, and the proof is repeated at the 10th, 100th, … captured step, and
@@ -35,7 +35,7 @@ MOST_STEPS = 50  #: of proofs that the run names
 
 
 class Ran(NamedTuple):
-    """What became of one captured step."""
+    """The result of one captured step."""
 
     result: Any
     harvests: list[Harvest]
@@ -43,25 +43,31 @@ class Ran(NamedTuple):
 
 
 class Checked:
-    """A tapped program together with the user's own, and what is known of the two. Serves one thread at a time."""
+    """A tapped program with the user's own program, and the knowledge about the two. Serves one thread at a time."""
 
-    def __init__(self, program: Program, own: Own, choice: str) -> None:
+    def __init__(
+        self, program: Program, own: Own, choice: str, compiling: Callable[[], float] = lambda: 0.0
+    ) -> None:
         self.standing = FIRST[choice]
-        self.proofs: list[float] = []  #: the seconds that each took
+        self.proofs: list[
+            float
+        ] = []  #: the seconds that each took, without compiling and without the user's own step
+        self._compiling = compiling  # seconds that tapped programs took to compile so far
+        self._own_seconds = 0.0  # of the newest proof
         self._program = program
         self._own = own
         self._choice = choice
         self._run: Callable[[Call, int], Ran] = self._first
-        self._kinds: dict[Hashable, Kind] = {}  # of arguments, by signature
+        self._kinds: dict[Hashable, PerSignature] = {}  # of arguments, by signature
 
     def __call__(self, call: Call, step: int) -> Ran:
-        """Runs the captured step of this number. Raises what the user's own step raises, and `TapFailed` before anything ran."""
+        """Runs the captured step of this number. Raises the errors of the user's own step, and `TapFailed` before anything ran."""
         return self._run(call, step)
 
     # ---- the ways to run ---------------------------------------------------------------------------------
 
     def _first(self, call: Call, step: int) -> Ran:
-        """Decides what is known beforehand."""
+        """Decides what is known in advance."""
         if self._choice == "trust":
             self._run = self._take
         elif self._program.identical is not None:
@@ -72,8 +78,9 @@ class Checked:
         return self._run(call, step)
 
     def _hold(self, call: Call) -> Held:
-        """Holds the arguments. Where there is no batch left, or drawing it fails, the user's own program is to meet that too:
-        a graph of TensorFlow changes some of its state all the same."""
+        """Holds the arguments. If there is no batch left, or drawing it fails, the user's own program must see that too,
+        because a TensorFlow graph changes some of its state even then.
+        """
         try:
             return self._program.hold(call)
         except Exception:
@@ -85,7 +92,7 @@ class Checked:
         return Ran(*self._program.take(call))
 
     def _proving(self, call: Call, step: int) -> Ran:
-        """The tapped program takes the step, once it is proven for such arguments."""
+        """Lets the tapped program take the step, once it is proven for such arguments."""
         try:
             signature, held = self._program.signature(call), None
         except Exception as error:
@@ -93,14 +100,15 @@ class Checked:
         if signature is None:
             held = self._hold(call)
             call, signature = held.call(), held.signature
-        kind = self._kinds.setdefault(signature, Kind())
+        kind = self._kinds.setdefault(signature, PerSignature())
         kind.uses += 1
         if kind.due:
-            began = time.perf_counter()
+            began, compiled, self._own_seconds = time.perf_counter(), self._compiling(), 0.0
             try:
                 return self._prove(held or self._hold(call), step, kind)
             finally:
-                self.proofs.append(time.perf_counter() - began)
+                others = self._own_seconds + self._compiling() - compiled
+                self.proofs.append(max(time.perf_counter() - began - others, 0.0))
         kind.trusted = True
         return Ran(*self._program.take(call))
 
@@ -117,7 +125,7 @@ class Checked:
         return self._look(self._hold(call))
 
     def _look(self, held: Held) -> Ran:
-        """The user's own program takes the step, the tapped one looks at it."""
+        """Lets the user's own program take the step, and records the tapped one."""
         harvests: list[Harvest] = []
         failure: BaseException | None = None
         try:
@@ -126,11 +134,11 @@ class Checked:
             failure = failed.error
         except Exception as error:
             failure = error
-        # Outside of the handlers: what the user's own step raises bears no trace of our failure.
+        # Outside the handlers, so that errors of the user's own step do not show fitscope's failure as their context.
         return Ran(held.call().of(self._own), harvests, failure)
 
     def _unsettled(self, call: Call, step: int) -> Ran:
-        """The first step after the two programs differed: does the user's own program at least agree with itself?"""
+        """The first step after the two programs differed: checks whether the user's own program agrees with itself."""
         held = self._hold(call)
         self._run = self._beside
         expected, error = self._rehearsed(held)
@@ -148,8 +156,8 @@ class Checked:
 
     # ---- the proof -----------------------------------------------------------------------------------------
 
-    def _prove(self, held: Held, step: int, kind: Kind) -> Ran:
-        """Runs both programs from one state, and compares. Training goes on with what the user's own returned."""
+    def _prove(self, held: Held, step: int, kind: PerSignature) -> Ran:
+        """Runs both programs from one state and compares them. Training continues with the result of the user's own."""
         obstacle = self._program.obstacle(held)
         if obstacle is not None:
             status = "twin" if obstacle.beside else "not provable"
@@ -176,17 +184,19 @@ class Checked:
         return Ran(held.result(expected), harvests, failure)
 
     def _rehearsed(self, held: Held) -> tuple[Any, str | None]:
-        """What the user's own program leaves behind, run on a copy of the state; or why that cannot be known."""
+        """The result of the user's own program on a copy of the state, or the reason why it is unknown."""
         try:
             held.save()
+            began = time.perf_counter()
             try:
                 return held.after(held.rehearsal().of(self._own)), None
             finally:
+                self._own_seconds += time.perf_counter() - began
                 held.restore()
         except Exception as error:
             return None, f"{type(error).__name__}: {error}".partition("\n")[0]
 
-    def _judge(self, differs: str | None, step: int, kind: Kind) -> None:
+    def _judge(self, differs: str | None, step: int, kind: PerSignature) -> None:
         steps = self.standing.steps
         if differs is None:
             steps = steps if len(steps) >= MOST_STEPS else (*steps, step)
@@ -209,8 +219,8 @@ class Checked:
 
 
 @dataclass(slots=True)
-class Kind:
-    """Arguments of one signature, and what is known of the program for them."""
+class PerSignature:
+    """The arguments of one signature, and the knowledge about the program for them."""
 
     uses: int = 0
     proofs: int = 0
@@ -219,7 +229,7 @@ class Kind:
 
     @property
     def due(self) -> bool:
-        """Whether the next step is to be a proof."""
+        """Whether the next step should be a proof."""
         enough = self.proofs >= PROOFS and (self.numbers >= NUMBERS or self.proofs >= MOST_PROOFS)
         return not enough or _power_of(AGAIN, self.uses)
 

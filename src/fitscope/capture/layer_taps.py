@@ -1,7 +1,7 @@
-"""The taps on a model's layers, predictions, loss and metrics, and on what `fs.tap` shows.
+"""The taps on a model's layers, predictions, loss and metrics, and on the values of `fs.tap`.
 
-Every tap runs the user's own method first and returns what it returned, or an identity of it; what goes wrong in between is
-kept as the reason why that site was not seen.
+Every tap runs the user's own method first and returns its result, or an identity of it. An error in between becomes the reason
+why that site was not recorded.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from fitscope.capture.collector import Collector, guarded, kept, leaves, rebuilt
+from fitscope.pipeline.troubles import described
 from fitscope.plan.anatomy import Anatomy
 from fitscope.plan.plan import LOSS, SAMPLE_LOSS, Wants
-from fitscope.shield import described
 from fitscope.sites import OF_LAYERS, Site
 
 Patch = tuple[
@@ -23,7 +23,7 @@ Patch = tuple[
 
 
 class Taps:
-    """The patches for one model, and how often each layer was called so far."""
+    """The patches of one model, and the number of calls of each layer."""
 
     def __init__(self, anatomy: Anatomy, wants: Wants, collector: Collector) -> None:
         self.anatomy = anatomy
@@ -57,7 +57,7 @@ class Taps:
                 yield metric, "update_state", self._metric(name, metric)
 
     def account(self) -> None:
-        """The step is over: names what it did not pass."""
+        """Ends the step: names the wanted sites that it did not reach."""
         if self._tracked is not None and not self.collector.losses.any:
             with kept(self.collector, Site("loss")):
                 self.collector.losses.computed(self._tracked)
@@ -96,17 +96,17 @@ class Taps:
         return make
 
     def _seen(self, path: str, outputs: Any) -> Any:
-        """The outputs of a layer, shown, with the tensors the collector wants to go on with: mostly just what they were."""
+        """Records the outputs of a layer, and returns the tensors to continue with: usually the same."""
         self.calls[path] += 1
         call = _numbered(self.calls[path])
         value, gradient = (("activations", path) in self.wants), (("gradients", path) in self.wants)
         seen = []
         for suffix, tensor in leaves(outputs):
             if value:
-                site = Site("activations", path, part=call + suffix)
+                site = Site("activations", path, suffix=call + suffix)
                 tensor = guarded(self.collector, site, tensor)
             if gradient:
-                site = Site("gradients", path, part=call + suffix)
+                site = Site("gradients", path, suffix=call + suffix)
                 tensor = guarded(self.collector, site, tensor, gradient=True)
             seen.append(tensor)
         if not seen:
@@ -123,13 +123,13 @@ class Taps:
                 call_number = _numbered(self.calls[""])
                 names = getattr(self.anatomy.model, "output_names", None)
                 for suffix, tensor in leaves(outputs, names):
-                    guarded(self.collector, Site("predictions", part=call_number + suffix), tensor)
+                    guarded(self.collector, Site("predictions", suffix=call_number + suffix), tensor)
             return outputs
 
         return tapped
 
     def show(self, name: str, value: Any) -> None:
-        """What `fs.tap` was given."""
+        """Records the value of `fs.tap`."""
         tap = Site("taps", label=name)
         if self.wants.at(tap.place) is None:
             return
@@ -141,7 +141,7 @@ class Taps:
                     f"{tap}: this name is used more than once in a step; later uses are recorded as {tap}#2 and so on"
                 )
             for suffix, tensor in leaves(value):
-                site = Site("taps", label=name, part=_numbered(times) + suffix)
+                site = Site("taps", label=name, suffix=_numbered(times) + suffix)
                 guarded(self.collector, site, tensor)
 
     def _loss(self, compute_loss: Any) -> Any:
@@ -158,7 +158,7 @@ class Taps:
         return tapped
 
     def _tracker(self, update_state: Any) -> Any:
-        """A custom step that computes its loss by itself, and needs no gradient of it, still tracks it."""
+        """Records the loss that a custom step computes without a gradient, but tracks."""
 
         def tapped(*args: Any, **kwargs: Any) -> Any:
             result = update_state(*args, **kwargs)
@@ -175,7 +175,7 @@ class Taps:
         show_sample(self.collector, "mask", masks, names)
 
     def _metric(self, own: str, metric: Any) -> Callable[[Any], Any]:
-        """The metric on this batch alone: Keras's stateless form of it, beside the stateful update."""
+        """The metric of this batch alone: Keras's stateless form of it, next to the stateful update."""
         state: list[Any] | None = None
         inside = False  # the stateless form calls update_state itself
 
@@ -208,7 +208,7 @@ class Taps:
         return make
 
     def _metric_site(self, metric: Any, name: str) -> Site:
-        """One site for each: of two metrics with one name the second is `name_1`, as in the logs of Keras."""
+        """A separate site for each metric: of two with the same name, the second is `name_1`, as in Keras's logs."""
         known = self._metric_sites
         if (id(metric), name) not in known:
             site, n = Site("metrics", label=name), 0
@@ -229,19 +229,19 @@ def _numbered(call: int) -> str:
 
 
 def show_sample(collector: Collector, part: str, value: Any, names: list[str] | None = None) -> None:
-    """Reports something that the samples are made of: see `samples.py`."""
+    """Reports data of the samples: see `sample_loss.py`."""
     for suffix, tensor in leaves(value, names):
-        guarded(collector, Site("sample_loss", label=part, part=suffix), tensor)
+        guarded(collector, Site("sample_loss", label=part, suffix=suffix), tensor)
 
 
 def own_loss_metrics(model: Any) -> list[Any]:
-    """The metrics by which the model itself tracks its loss: those called "loss" that are not Keras's own."""
+    """The metrics with which the model tracks its own loss: those called "loss" that are not Keras's."""
     keras_own = getattr(model, "_loss_tracker", None)
     return [metric for metric in model.metrics if metric.name == "loss" and metric is not keras_own]
 
 
 def batch_metrics(model: Any) -> list[tuple[str, Any]]:
-    """The metrics to take on the batch alone, by name: those given to compile() as one, and the model's own."""
+    """The metrics to compute on the batch alone, by name: those of compile(), and the model's own."""
     compiled = getattr(model, "_compile_metrics", None)
     inner = {id(m) for m in getattr(compiled, "metrics", ())} | {id(getattr(model, "_loss_tracker", None))}
     own = [(m.name, m) for m in model.metrics if id(m) not in inner and m is not compiled]

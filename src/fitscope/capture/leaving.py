@@ -5,8 +5,8 @@ An exception on its way out of `fit` passes objects that belong to this one `fit
 with `fit`. On them, and on torch around the model's step, fitscope notes what passes and lets it pass. Not seen
 is what Keras itself raises between a batch loop and the next callback.
 
-Whether `fit` is over cannot be concluded from that (somebody above may go on), nor from its objects being gone: whoever holds on to
-an exception, as a notebook does with the last one, holds on to all frames it passed. `Frame` tells by the stack of the thread.
+Whether `fit` is over cannot be concluded from that (a caller may catch the exception), nor from its objects being gone: a reference to
+an exception, as a notebook keeps for the last one, keeps all its frames alive. `Frame` tells by the stack of the thread.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from contextlib import contextmanager
 from types import CodeType, FrameType, FunctionType, TracebackType
 from typing import Any
 
-from fitscope.shield import described, shield, warn
+from fitscope.capture.shield import shield
+from fitscope.pipeline.troubles import described, warn
 
 Note = Callable[[BaseException], None]
 
@@ -35,17 +36,17 @@ OUTSIDE = ("torch",)
 
 
 class Frame:
-    """A frame that runs, recognized without being held: it knows all the data of the training."""
+    """A running frame, recognised without a reference to it, because it knows all the data of the training."""
 
     def __init__(self, frame: FrameType) -> None:
         self._id, self._code, self._thread = id(frame), frame.f_code, threading.get_ident()
 
     def left(self) -> bool:
-        """Whether it runs no more."""
+        """Whether it has ended."""
         return not self._among(sys._current_frames().get(self._thread))
 
     def passed(self, error: BaseException) -> bool:
-        """Whether the exception came through it. Keras leaves its own frames out of tracebacks, not out of the frames' chain."""
+        """Whether the exception passed through it. Keras removes its own frames from tracebacks, but not from the chain of frames."""
         traceback = error.__traceback__
         while traceback is not None and traceback.tb_next is not None:
             traceback = traceback.tb_next
@@ -61,15 +62,20 @@ class Frame:
 
 
 def outside(hook: FrameType | None) -> FrameType | None:
-    """The frame in which the list of callbacks was called, by the frame of its own method: where Keras trains."""
+    """The frame that called the list of callbacks, from the frame of its own method: there Keras trains."""
     callbacks = hook.f_locals.get("self") if hook is not None else None
     while hook is not None and (hook.f_globals is globals() or hook.f_locals.get("self") is callbacks):
         hook = hook.f_back
     return hook
 
 
+def iterator_in(frame: FrameType) -> Any:
+    """The data iterator in a frame in which Keras trains."""
+    return _local(frame, ITERATORS)
+
+
 class Notes:
-    """Those who want to know what is raised through an object, by who they are: several scopes may watch one training."""
+    """The listeners for exceptions through an object, by identity: several scopes may watch one training."""
 
     def __init__(self) -> None:
         self._notes: dict[int, Note] = {}
@@ -78,7 +84,7 @@ class Notes:
         self._notes[id(who)] = note
 
     def remove(self, who: object) -> bool:
-        """Whether nobody is left."""
+        """Removes a listener; returns whether none is left."""
         self._notes.pop(id(who), None)
         return not self._notes
 
@@ -93,11 +99,11 @@ def _unseen(error: Exception) -> None:
 
 
 def notice(frame: FrameType, callbacks: Any, who: object, note: Note, *, batches: bool) -> None:
-    """Notes what is raised through the iterator in this frame of Keras, and through its list of callbacks.
+    """Notes exceptions through the iterator in this frame of Keras, and through its list of callbacks.
 
-    `batches`: also through the callbacks of batches, where they are called outside of the iterator's block.
+    `batches` also covers the callbacks of batches, if they are called outside the iterator's block.
     """
-    iterator = _local(frame, ITERATORS)
+    iterator = iterator_in(frame)
     if hasattr(type(iterator), "catch_stop_iteration"):
         notes = _notes(iterator)
         _replace(iterator, "catch_stop_iteration", lambda plain: lambda: _Noticed(plain(), notes))
@@ -111,7 +117,7 @@ def notice(frame: FrameType, callbacks: Any, who: object, note: Note, *, batches
 
 
 class Noticed:
-    """A function through which nothing is raised without a note."""
+    """A function that notes every exception through it."""
 
     def __init__(self, plain: Callable[..., Any], notes: Notes) -> None:
         self.plain = plain
@@ -127,7 +133,7 @@ class Noticed:
 
 
 def _without_ours(traceback: TracebackType | None) -> TracebackType | None:
-    """The traceback without the frames of this module at its beginning, which say nothing."""
+    """The traceback without the leading frames of this module."""
     while traceback is not None and traceback.tb_frame.f_code.co_filename == __file__:
         traceback = traceback.tb_next
     return traceback
@@ -157,9 +163,9 @@ class _Noticed:
 
 @contextmanager
 def noticed_step(model: Any, name: str, who: object, note: Note) -> Iterator[None]:
-    """Notes what the model's compiled function raises, for the length of the block.
+    """Notes the exceptions of the model's compiled function inside the block.
 
-    It is one object for one compiled function, kept with it: tapped steps are known by the function they were made for.
+    It is one object per compiled function, kept with it, because tapped steps are found by the function they were made for.
     """
     own = vars(model)
     there = own.get(name)
@@ -179,7 +185,7 @@ def noticed_step(model: Any, name: str, who: object, note: Note) -> Iterator[Non
 
 
 def _local(frame: FrameType, names: tuple[str, ...]) -> Any:
-    """A local variable of a frame that runs."""
+    """A local variable of a running frame."""
     there = frame.f_locals
     try:
         return next((there[name] for name in names if name in there), None)
@@ -194,7 +200,7 @@ def _notes(owner: Any) -> Notes:
 
 
 def _replace(owner: Any, name: str, make: Callable[[Callable[..., Any]], Any]) -> None:
-    """Replaces a method on this instance, once. Without a cycle: that nobody needs the instance any more tells the end of `fit`."""
+    """Replaces a method on this instance, once, without a reference cycle: the end of the instance marks the end of `fit`."""
     if name not in vars(owner):
         reference, method = weakref.ref(owner), getattr(type(owner), name)
         vars(owner)[name] = make(lambda *args, **kwargs: method(reference(), *args, **kwargs))

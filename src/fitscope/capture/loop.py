@@ -1,24 +1,25 @@
-"""Hand-written training loops: the same recording, told of its steps by the loop itself.
+"""Custom training loops: the same recording, with steps reported by the loop itself.
 
-Inside `with scope.attach(model):` the model's `train_on_batch`, `test_on_batch` and `predict_on_batch` are steps of the recording, and
-so is every call of a function under `@scope.step`. Nobody tells where an epoch ends but the loop: `scope.epoch_end()`. An
-`evaluate` that is given the scope is the loop's validation.
+Inside `with scope.attach(model):`, the model's `train_on_batch`, `test_on_batch` and `predict_on_batch` are steps of the
+recording, and so is every call of a function under `@scope.step`. Only the loop knows where an epoch ends: it calls
+`scope.epoch_end()`. An `evaluate` with the scope is the loop's validation.
 """
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, Protocol
 
 from fitscope.capture.backends import Adapter
 from fitscope.capture.dispatch import when_built
 from fitscope.capture.patch import patched
+from fitscope.capture.shield import Tell, shield
 from fitscope.capture.training import Recording
 from fitscope.errors import WatchError
 from fitscope.plan.anatomy import unbuilt
-from fitscope.shield import Tell, shield
 
 #: The methods that run one step, the compiled function behind each, how it is made, and the pass it is a step of.
 ON_BATCH = {
@@ -29,15 +30,15 @@ ON_BATCH = {
 
 
 class Loop:
-    """A training loop that somebody wrote, and where it is."""
+    """A custom training loop and its position."""
 
     def __init__(
-        self, model: Any, border: Adapter, begin: Callable[[], Recording | None], tell: Tell
+        self, model: Any, adapter: Adapter, begin: Callable[[], Recording | None], tell: Tell
     ) -> None:
         self.model = model
         self.recording: Recording | None = None
         self.epoch = 0
-        self._border = border
+        self._adapter = adapter
         self._begin = begin
         self._tell = tell
         self._begun = False
@@ -48,11 +49,11 @@ class Loop:
             self._undo.enter_context(patched(model, name, self._on_batch(*how)))
 
     def close(self) -> None:
-        """Takes off the model what was put on it."""
+        """Removes the patches from the model."""
         self._undo.close()
 
     def epoch_end(self) -> None:
-        """The epoch of the loop is over."""
+        """Ends an epoch of the loop."""
         self._leave_pass()
         self.epoch += 1
         self._batch = 0
@@ -61,7 +62,7 @@ class Loop:
             self.recording.epoch(self.epoch, None)
 
     def step(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Runs one step of the user's own."""
+        """Runs one custom step."""
         with shield(self._tell):
             self._leave_pass()
         batch, self._batch = self._batch, self._batch + 1
@@ -80,15 +81,15 @@ class Loop:
 
     @property
     def _built(self) -> bool:
-        """Whether the model has all its weights now; on JAX a layer that is never called may stay without."""
-        return (self.model.built or not unbuilt(self.model)) and not self._border.unbuilt(self.model)
+        """Whether the model has all its weights; on JAX a layer that is never called may have none."""
+        return (self.model.built or not unbuilt(self.model)) and not self._adapter.unbuilt(self.model)
 
     def _build(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> str | None:
-        """Why the model cannot be built before the first step, if it is not."""
+        """The reason why the model cannot be built before the first step, if any."""
         try:
             if self._built:
                 return None
-            if self._border.build_step(function, *args, **kwargs):
+            if self._adapter.build_step(function, *args, **kwargs):
                 return None
         except Exception as error:
             return str(error)
@@ -126,7 +127,7 @@ class Loop:
         return patch
 
     def _before(self, phase: str, name: str) -> None:
-        """A step of one of the model's own methods is about to run."""
+        """Prepares a step of one of the model's own methods."""
         if name != self._pass:
             self._leave_pass()
         if name:
@@ -158,9 +159,42 @@ class Loop:
                     if failure is None:
                         announce()
 
-            when_built(self._border, self.model, phase, begin)
+            when_built(self._adapter, self.model, phase, begin)
 
     def _leave_pass(self) -> None:
         if self._pass and self.recording is not None:
             self.recording.end_pass()
         self._pass, self._pass_batch = "", 0
+
+
+class Attached(Protocol):
+    """The object that knows the current loop: a `Life`."""
+
+    loop: Loop | None
+
+    def attach(self, model: Any, optimizer: Any) -> None: ...
+
+
+def recorded_step(life: Attached, function: Any, model: Any, optimizer: Any) -> Callable[..., Any]:
+    """The user's function as a step of the current loop, or of a loop on this model."""
+    if not callable(function):
+        raise WatchError(
+            "a function", repr(function), "Put @scope.step above the function that does one step"
+        )
+    if getattr(function, "_fitscope_step", False):
+        raise WatchError("a step of one scope", "a function that has one", "Use one scope with all watches")
+
+    @functools.wraps(function)
+    def step(*args: Any, **kwargs: Any) -> Any:
+        if model is not None and (life.loop is None or life.loop.model is not model):
+            life.attach(model, optimizer)
+        if life.loop is None:
+            raise WatchError(
+                "a model that the step trains",
+                "none",
+                "Write `with scope.attach(model):` around the loop, or @scope.step(model=model)",
+            )
+        return life.loop.step(function, *args, **kwargs)
+
+    step._fitscope_step = True  # type: ignore[attr-defined]
+    return step

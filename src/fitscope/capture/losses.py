@@ -1,11 +1,10 @@
-"""The losses of one step: what `compute_loss` returned, or what a custom step differentiates, each once and in order.
+"""The losses of one step: the results of `compute_loss`, or the values that a custom step differentiates, each once and in order.
 
-A custom `test_step` may do neither: then its loss is what the model's own metric called "loss" was updated with.
+A custom `test_step` may have neither. Then its loss is the value that updates the model's own metric called "loss".
 
-A step that trains one model has one loss, `loss`. A step that computes several (a GAN, a critic trained three times) has
-`loss`, `loss#2` and so on. Where the model has several optimizers, and each loss was followed by one of them, the losses bear the
-optimizers' names: `loss/d_optimizer`. Which one follows is known only when the step has run, or was traced, to its end; so names
-are settled then.
+A step that trains one model has one loss, `loss`. A step with several (a GAN, a critic trained three times) has `loss`, `loss#2`
+and so on. If the model has several optimizers, and one of them follows each loss, the losses have the optimizers' names:
+`loss/d_optimizer`. The follower is known only at the end of the step or its trace, so names are assigned then.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from fitscope.sites import Site
 
 
 class Losses:
-    """Counts the losses of one step, and shows those that nobody has shown yet."""
+    """Counts the losses of one step, and records the new ones."""
 
     def __init__(self, collector: Collector) -> None:
         self._collector = collector
@@ -29,25 +28,25 @@ class Losses:
 
     @property
     def any(self) -> bool:
-        """Whether the step has shown a loss."""
+        """Whether the step has a loss."""
         return bool(self._shown)
 
     def computed(self, loss: Any) -> None:
-        """`compute_loss` returned this, or a custom step tracked it."""
+        """Reports a loss that `compute_loss` returned or a custom step tracked."""
         self._show(loss)
         self._unclaimed = True
 
     def differentiated(self, target: Any) -> None:
-        """The gradient of this with respect to weights is computed: it is a loss, unless it is one that we know.
+        """Reports a value whose gradient with respect to weights is computed: a loss, unless it is a known one.
 
-        What `compute_loss` returned just before is what is meant, also where a loss scale made something else of it.
+        It is the last result of `compute_loss`, even if a loss scale changed it.
         """
         if not self._unclaimed and not any(target is known for known in self._shown):
             self._show(target)
         self._unclaimed = False
 
     def applied(self, optimizer: str) -> None:
-        """An optimizer, by its name, is given gradients."""
+        """Reports that an optimizer, by name, gets gradients."""
         self._applied.append(optimizer)
 
     def _show(self, loss: Any) -> None:
@@ -55,7 +54,7 @@ class Losses:
         guarded(self._collector, _numbered("", len(self._shown)), loss)
 
     def names(self) -> dict[Site, Site]:
-        """What the losses are called in the end, where that is not what they were called first."""
+        """The final names of the losses, if they differ from the first names."""
         if len(self._applied) != len(self._shown) or "" in self._applied:
             return {}
         times: Counter[str] = Counter()

@@ -1,7 +1,7 @@
-"""The taps on a model's optimizers: the gradients they are given, how far they move the weights, their learning rates and loss scale.
+"""The taps on a model's optimizers: their gradients, the updates of the weights, learning rates and loss scale.
 
-A model has one optimizer, or a custom step keeps several on it (a GAN). Each has a name then, the attribute that holds it; with one
-alone the sites are `learning_rate` and `loss_scale`, without a name.
+A model has one optimizer, or a custom step keeps several on it (a GAN). Several optimizers have names, the attributes that hold
+them. A single one has no name, and its sites are `learning_rate` and `loss_scale`.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class OptimizerTaps:
         return make
 
     def _applied(self, optimizer: Any, name: str, grads: Iterable[Any], variables: list[Any]) -> None:
-        """An optimizer is given gradients of these variables."""
+        """Takes the gradients that an optimizer gets for these variables."""
         if LOSS in self.wants:
             self.collector.losses.applied(name)
         self._of_weights("weight_gradients", variables, grads)
@@ -111,7 +111,7 @@ class OptimizerTaps:
         return make
 
     def _stateless_call(self, stateless_call: Any) -> Any:
-        """What the model is called with are its weights, by position."""
+        """Handles a stateless call, whose arguments are the model's weights by position."""
 
         def tapped(trainable: Any, non_trainable: Any, *args: Any, **kwargs: Any) -> Any:
             with kept(self.collector):
@@ -135,7 +135,7 @@ class OptimizerTaps:
                 guarded(self.collector, Site.at((kind, path)), value)
 
     def _known(self, optimizer: Any) -> list[Any]:
-        """The variables an optimizer was built on, in its order."""
+        """The variables that an optimizer was built on, in its order."""
         return list(
             getattr(optimizer, "_trainable_variables", None) or self.anatomy.model.trainable_variables
         )
@@ -144,12 +144,12 @@ class OptimizerTaps:
 def optimizers(anatomy: Anatomy) -> dict[str, Any]:
     """The optimizers that train a model, by name: its own, those that a custom step keeps on it, and those of a loop.
 
-    One alone has the name "".
+    A single optimizer has the name "".
     """
     model, found = anatomy.model, {id(o): (_loops(n), o) for n, o in enumerate(anatomy.optimizers, 1)}
-    # Whoever names the optimizer of a loop says that it is not the one the model was compiled with.
+    # A user who names the optimizer of a loop means another one than the model was compiled with.
     own = None if found else getattr(model, "optimizer", None)
-    # Keras keeps what a model has in lists of its own too, whose names begin with an underscore: those come last.
+    # Keras also keeps a model's parts in private lists, whose names begin with an underscore: those come last.
     held = sorted(vars(model).items(), key=lambda item: item[0].startswith("_"))
     for name, thing in [("optimizer", own), *held]:
         if not (found and thing is getattr(model, "optimizer", None)):

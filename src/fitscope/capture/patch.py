@@ -1,12 +1,12 @@
-"""Puts the taps into a model for the length of one step or one trace, and takes them out again.
+"""Adds the taps to a model for one step or one trace, and removes them again.
 
-A tap is an identity: the layer's own `call` runs, its output is shown to the collector, and goes on. What is patched is
-patched on the instances (never on a Keras class), inside a `with` block, and undone in reverse order whatever
-happens. Outside that block the model is the user's own, so that saving, cloning and exporting never meet us.
+A tap is an identity: the layer's own `call` runs, the collector gets its output, and the output goes on. Patches are on instances
+(never on a Keras class), inside a `with` block, and are undone in reverse order in any case. Outside that block the model is the
+user's own, so saving, cloning and exporting are not affected.
 
-The collector is the adapter's: `see(site, tensor)` for a value, `see_gradient(site, tensor)` for the gradient that will
-flow back through it; both return the tensor to go on with. Nothing in here raises into the user's step: an error
-at a site is kept in `collector.failed` and that site is left alone; if the taps cannot be put in at all, the step runs without.
+The collector belongs to the adapter: `see(site, tensor)` for a value, `see_gradient(site, tensor)` for the gradient that will
+flow back through it. Both return the tensor to continue with. Nothing here raises into the user's step: an error at a site goes
+to `collector.failed`, and that site has no tap. If no taps can be added, the step runs without them.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from typing import Any
 from fitscope.capture.collector import Collector, guarded, kept, leaves
 from fitscope.capture.layer_taps import Taps, show_sample
 from fitscope.capture.optimizer_taps import OptimizerTaps
+from fitscope.capture.shield import shield
 from fitscope.capture.tap import listening
 from fitscope.plan.anatomy import Anatomy
 from fitscope.plan.plan import SAMPLE_LOSS, Wants
-from fitscope.shield import shield
 from fitscope.sites import Site
 
-__all__ = ["attached", "guarded", "leaves", "patched", "show_batch"]
+__all__ = ["guarded", "leaves", "patched", "show_batch", "taps_on"]
 
 
 @contextmanager
-def attached(
+def taps_on(
     anatomy: Anatomy, wants: Wants, collector: Collector, *, stateless: bool = False
 ) -> Iterator[None]:
-    """The model with taps at the wanted places, for the length of the block.
+    """Adds taps at the wanted places of the model inside the block.
 
-    `stateless`: the step is the user's own and may carry the weights through it as bare arrays.
+    `stateless` means that the step is custom and may pass the weights through as bare arrays.
     """
     with ExitStack() as undo:
         taps: Taps | None = None
@@ -56,10 +56,9 @@ def attached(
 
 @contextmanager
 def patched(owner: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
-    """`owner.name` replaced by `make(original)` on this instance alone.
+    """Replaces `owner.name` by `make(original)` on this instance alone.
 
-    Written straight into the instance's dictionary: Keras and torch watch attribute assignment, and a tap is not a part
-    of the model.
+    It writes to the instance's dictionary, because Keras and torch track attribute assignment, and a tap is not part of the model.
     """
     own = vars(owner)
     missing = object()
@@ -75,7 +74,7 @@ def patched(owner: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]
 
 
 def show_batch(wants: Wants, anatomy: Anatomy, collector: Collector, data: Any) -> None:
-    """Reports what the step was given. A custom step may be given anything: then all of it is its input."""
+    """Reports the arguments of the step. A custom step may have any arguments: then all of them are its input."""
     with kept(
         collector, *(Site(kind) for kind in ("inputs", "targets", "sample_loss") if (kind, "") in wants)
     ):
@@ -92,6 +91,6 @@ def show_batch(wants: Wants, anatomy: Anatomy, collector: Collector, data: Any) 
         ):
             if (kind, "") in wants:
                 for suffix, tensor in leaves(value, names):
-                    guarded(collector, Site(kind, part=suffix), tensor)
+                    guarded(collector, Site(kind, suffix=suffix), tensor)
             if kind == "inputs" and SAMPLE_LOSS in wants:
                 show_sample(collector, "x", value, names)

@@ -1,7 +1,7 @@
-"""`fs.tap(name, x)`: a value inside a step, shown to whoever watches that step.
+"""`fs.tap(name, x)`: records a value inside a step.
 
-It returns `x` itself, so that it can stand anywhere in a model, a loss or a loop. Outside of a captured step it does nothing: in a
-compiled step that is not captured there is no trace of it at all.
+It returns `x` itself, so you can use it anywhere in a model, a loss or a loop. Outside a captured step it does nothing: the compiled
+program of a step that is not captured contains no trace of it.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from fitscope.errors import WatchError
 
 Value = TypeVar("Value")
 
-_here = threading.local()  # .see: of the captured step that runs, or is traced, in this thread
+_here = threading.local()  # .see: receives taps while this thread runs or traces a captured step
 
 
 def tap(name: str, value: Value) -> Value:
-    """Shows a value of this step under the site `taps/<name>`, and returns it.
+    """Records a value of this step under the site `taps/<name>`, and returns it.
 
-    The value may be a tensor or a structure of tensors. Watch it with `fs.taps()`, which a scope does unless it is told what to watch.
+    The value is a tensor or a structure of tensors. `fs.taps()` selects taps; a scope without `watch=` records all of them.
     """
     if not isinstance(name, str) or not name:
         raise WatchError("a name for the tap", repr(name), 'Write fs.tap("attention", x)')
@@ -33,7 +33,7 @@ def tap(name: str, value: Value) -> Value:
 
 @contextmanager
 def listening(see: Callable[[str, Any], None]) -> Iterator[None]:
-    """Taps of this thread report to `see`, for the length of the block."""
+    """Sends the taps of this thread to `see` inside the `with` block."""
     before = getattr(_here, "see", None)
     _here.see = see
     try:

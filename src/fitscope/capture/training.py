@@ -1,7 +1,7 @@
-"""One training being recorded, from its first step until it ends.
+"""One recorded training, from its first step to its end.
 
-A recording owns what belongs to one `fit`: the plan, the tapped steps, and where in the training it is. It is made by `Scope`, told of
-every step before it runs, and hands what the steps show to its `Recorder`.
+A recording owns everything of one `fit`: the plan, the tapped steps, and the position in the training. `Life` creates it and
+announces every step before it runs. The recording passes the tensors of the steps to its `Recorder`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import time
 from collections import ChainMap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -19,20 +19,25 @@ from fitscope.capture.dispatch import Request, StandIn, TappedSteps, install, ru
 from fitscope.capture.leaving import OUTSIDE, noticed_step
 from fitscope.capture.missing import Missing
 from fitscope.capture.patch import patched
+from fitscope.capture.shield import shield, shielded
+from fitscope.capture.step_count import StepCount
 from fitscope.pipeline import handover
+from fitscope.pipeline.batch_ends import OFTEN
+from fitscope.pipeline.ending import Ending
 from fitscope.pipeline.handover import Shown
 from fitscope.pipeline.newest import Batch
-from fitscope.pipeline.recorder import Ending, Recorder
+from fitscope.pipeline.recorder import Recorder
+from fitscope.pipeline.troubles import described
 from fitscope.plan.plan import NOTHING, Due, Plan, Watches
 from fitscope.record import Moment
 from fitscope.schedule import Turn
-from fitscope.shield import described, shield, shielded
 
+_now = time.time
 _kept = shielded(lambda recording: recording.recorder.failed)
 
 
 class Recording:
-    """One training being recorded."""
+    """One recorded training."""
 
     def __init__(
         self,
@@ -48,34 +53,27 @@ class Recording:
         self.adapter = adapter
         self.recorder = recorder
         self.model = plan.anatomy.model
-        self.batches: dict[str, tuple[Moment, Shown]] = {}  #: by phase, the newest captured
-        self.next_step: int | None = None  #: the step after the last one announced
-        self.seen_step: int | None = None  #: the last one that was captured,
-        #: also in what we go on from
+        self.batches: dict[str, tuple[Moment, Shown]] = {}  #: by pass, the newest captured
+        #: the last step that was captured, also by the recording before
         self.last_step: int | None = after.last_step if after is not None else None
-        own = getattr(self.model, "optimizer", None)
-        self._optimizer = own if own is not None else next(iter(plan.anatomy.optimizers), None)
+        self._count: StepCount = StepCount.of(plan.anatomy, adapter, after._count if after else None)
         finish = handover.InStep if in_step else handover.OnHost
         self._steps = TappedSteps(adapter, plan.anatomy, lambda wants: finish(wants, adapter))
-        self._counted: int | None = None  # by the optimizer, when the newest epoch began
         if after is not None and after.plan.same(plan):  # nothing to compile again
             self._steps = after._steps
-        self._offset = 0  # steps that were done before this optimizer began to count
-        if after is not None and after._optimizer is self._optimizer:
-            self.next_step, self._counted, self._offset = after.next_step, after._counted, after._offset
-        elif after is not None:  # a new compile() counts from 0; a restored optimizer may know better
-            self._offset = max(after.done() - self._iterations(), 0)
         known = len(self._steps.first_calls)  # of those before us
-        recorder.first_calls = lambda: self._steps.first_calls[known:]
+        recorder.costs.first_calls = lambda: self._steps.first_calls[known:]
         proven = len(self._steps.proofs)
-        recorder.proofs = lambda: self._steps.proofs[proven:]
-        recorder.leaving = self._leave
+        recorder.costs.proofs = lambda: self._steps.proofs[proven:]
+        recorder.leaving, recorder.hurry = self._leave, self._hurry
+        self._ends = recorder.output.batch_ends.waiting if recorder.output.batch_ends is not None else None
         self._identity = identity
         self._undo, self._noticing = ExitStack(), ExitStack()
         self._stand_in: StandIn | None = None
         self._epoch, self._epoch_start = 0, 0
         self._quiet = range(0)  # batches of the epoch of which it is known that nothing is due
         self._batches: int | None = None
+        self._ahead: int | None = None  # steps of the training, when the epoch began
         self._pass, self._pass_step = "", 0
         self._pass_batches: int | None = None
         # Due only if it turns out to be the last of its epoch.
@@ -84,34 +82,35 @@ class Recording:
 
     @property
     def batch(self) -> Batch | None:
-        """The newest captured batch, and below it the newest of every other phase."""
+        """The newest captured batch, with the newest batch of every other pass."""
         newest = list(reversed(self.batches.values()))
         if not newest:
             return None
         values = ChainMap(*(shown.values(self.adapter) for _, shown in newest))
         return Batch(newest[0][0], values, self.adapter)
 
-    # ---- told by the training ----------------------------------------------------------------------------
+    # ---- reported by the training ----------------------------------------------------------------------------
 
     @_kept
-    def epoch(self, epoch: int, batches: int | None) -> None:
-        """An epoch begins."""
+    def epoch(self, epoch: int, batches: int | None, epochs: int | None = None) -> None:
+        """Begins an epoch; the last one has the number `epochs - 1`."""
         self._epoch, self._batches, self._quiet = epoch, batches, range(0)
+        self._ahead = None if epochs is None or batches is None else (epochs - epoch) * batches
 
     @_kept
     def before_step(self, batch: int, together: int | None = None) -> None:
-        """A step (or several together in one execution) is about to run, beginning with this batch of the epoch."""
+        """Announces a step (or several in one execution), which starts with this batch of the epoch."""
         together = self.model.steps_per_execution if together is None else together
         if batch in self._quiet and batch + together <= self._quiet.stop and not self.recorder.disturbed:
-            self.next_step = self._epoch_start + batch + together
-            self.recorder.steps += together
+            self._count.next = self._epoch_start + batch + together
+            self.recorder.costs.steps += together
             return
         turns = self._turns(batch, together)
         if turns:
             self._ask("train", turns)
 
     def run_step(self, batch: int, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Runs a step of the user's own, with taps if something of it is due."""
+        """Runs a custom step, with taps if a watch is due."""
         request = None
         with shield(self.recorder.failed):
             turns = self._turns(batch, 1)
@@ -125,36 +124,55 @@ class Recording:
             raise
 
     def _turns(self, batch: int, together: int) -> list[Turn]:
-        """The turns that are about to come; none if nothing more is recorded."""
+        """The coming turns; none if nothing more is recorded."""
         recorder = self.recorder
         self._goes_on()
         recorder.tell()
-        if batch == 0 or self.next_step is None:
-            self._epoch_start = self._count(batch)
+        if batch == 0 or self._count.next is None:
+            self._epoch_start = self._count.epoch_start(batch)
+            if recorder.costs.budget is not None:
+                recorder.costs.budget.expect(self._epoch_start, self._ahead)
         step = self._epoch_start + batch
-        self.next_step = step + together
-        recorder.steps += together
+        self._count.next = step + together
+        recorder.costs.steps += together
+        if recorder.output.batch_ends is not None and recorder.writer is None:
+            recorder.output.batch_ends.together = together
+            recorder.ready(step)  # a run begins with its first step, captured or not
         if recorder.stopped:
             return []
         return [Turn(step + k, self._epoch, batch + k, self._batches) for k in range(together)]
 
+    def batch_end(self, batch: int, logs: Mapping[str, Any] | None) -> None:
+        """Ends a batch, with the logs of Keras. Called on any thread, in any order within the epoch."""
+        # Nothing is looked at: it may be a value that is not computed yet. A plain tuple takes a third of the time of an `End`.
+        if logs and self._ends is not None and (loss := logs.get("loss")) is not None:
+            self._ends.append((self._epoch_start, self._epoch, batch, _now(), loss))
+            if not batch & OFTEN:
+                self.recorder.look()
+
     @_kept
-    def epoch_end(self) -> None:
-        """An epoch is over, so the step that might have been its last one was."""
+    def epoch_end(self, logs: Mapping[str, Any] | None = None) -> None:
+        """Ends an epoch, so a step that might have been its last one was. `logs` are those of Keras."""
         self._goes_on()
         self._put_pending()
+        if logs and not self.recorder.stopped and self.recorder.ready(self._epoch_start):
+            step = max(
+                self._count.done() - 1, self._epoch_start
+            )  # the last one; Keras has waited for it already
+            at = Moment(step, self._epoch, step - self._epoch_start, time.time())
+            self.recorder.epoch_logs(at, logs)
 
     @_kept
     def begin_pass(self, name: str, batches: int | None = None) -> None:
-        """A walk over data begins that does not train."""
+        """Begins a pass that does not train."""
         self._goes_on()
         self._put_pending()  # a validation begins when the last step of its epoch was run
-        self._pass, self._pass_step, self._pass_batches = name, self.done(), batches
+        self._pass, self._pass_step, self._pass_batches = name, self._count.done(), batches
         self.notice_steps()
 
     @_kept
     def before_pass_step(self, batch: int, together: int | None = None) -> None:
-        """A step of the pass is about to run, beginning with this batch of it."""
+        """Announces a step of the pass, which starts with this batch of it."""
         self._goes_on()
         self.recorder.tell()
         if self.recorder.stopped:
@@ -168,26 +186,26 @@ class Recording:
 
     @_kept
     def end_pass(self) -> None:
-        """The pass is over."""
+        """Ends the pass."""
         self._goes_on()
         self._put_pending()
 
     def _ask(self, function: str, turns: list[Turn]) -> None:
-        """Has the next call of the model's compiled function show what is due at these turns."""
+        """Makes the next call of the model's compiled function record what is due at these turns."""
         request = self._request(turns)
         if request is not None:
             self._stand_in = install(self._steps, function, request)
-        elif turns[-1].phase == "train":
+        elif turns[-1].in_pass == "train":
             last = turns[-1]
             self._quiet = range(last.batch + 1, last.batch + 1 + max(self.plan.rest(last.step), 0))
 
     def _request(self, turns: list[Turn], function: object = None) -> Request | None:
-        """What is wanted of these turns, and whether they are to be timed; None if it is neither."""
+        """The request for these turns, and whether to time them; None if neither is needed."""
         recorder = self.recorder
         due = [self.plan.due(turn) for turn in turns]
         timing = None
-        if recorder.budget is not None and turns[0].phase == "train":
-            timing = recorder.weigh(turns, *self.plan.paced(due))
+        if recorder.costs.budget is not None and turns[0].in_pass == "train":
+            timing = recorder.costs.weigh(turns, *self.plan.paced(due))
         wanted: Watches = frozenset().union(*(each.all for each in due if each is not NOTHING))
         if wanted and not recorder.ready(turns[0].step):
             wanted = frozenset()
@@ -196,15 +214,19 @@ class Recording:
         return Request(
             who=id(self),
             key=(id(self._steps), wanted, id(function)),
-            wants=self.plan.wants(wanted, turns[0].phase),
+            wants=self.plan.wants(wanted, turns[0].in_pass),
             step=turns[0].step,
             identity=self._identity,
-            stands=lambda standing: recorder.identity.learn(turns[0].phase, wanted, standing),
+            stands=lambda standing: recorder.identity.learn(turns[0].in_pass, wanted, standing),
             deliver=lambda harvests, failure: self._deliver(turns, due, harvests, failure),
             failed=self.recorder.failed,
             raised=self.raised,
             timing=timing,
         )
+
+    def _hurry(self) -> None:
+        """Something may be due sooner than was known. Called on any thread."""
+        self._quiet = range(0)
 
     def _put_pending(self) -> None:
         if self._pending is not None:
@@ -212,14 +234,14 @@ class Recording:
             self._pending = None
 
     def note_saves(self) -> None:
-        """Has the run know of every checkpoint that is saved through the model from now on."""
+        """Notes every checkpoint that is saved through the model from now on."""
         self._undo.close()
         for name in ("save", "save_weights"):
             if hasattr(self.model, name):
                 self._undo.enter_context(patched(self.model, name, self._noting))
 
     def notice_steps(self) -> None:
-        """Has us told what the model's own steps raise, where only they can tell."""
+        """Notes exceptions of the model's own steps, if only the steps see them."""
         self._noticing.close()
         if self.adapter.name in OUTSIDE:
             for name, _ in PHASES.values():
@@ -236,8 +258,8 @@ class Recording:
 
     @_kept
     def saved(self, path: Any) -> None:
-        """A checkpoint of the model was saved."""
-        self.recorder.checkpoint(str(path), self.done(), self._epoch)
+        """Notes a saved checkpoint of the model."""
+        self.recorder.checkpoint(str(path), self._count.done(), self._epoch)
 
     def _leave(self) -> None:
         self._undo.close()
@@ -246,46 +268,16 @@ class Recording:
         self._noticing.close()
         self._pending = None  # its epoch never ended
 
-    # ---- the count of steps ------------------------------------------------------------------------------
-
-    def _count(self, batch: int) -> int:
-        """The step at which this epoch's batch 0 stands (or stood, when told in the middle of an epoch).
-
-        The optimizer's own count, so that a resumed training goes on where it was. Where that does not move, because a
-        custom step has no use for it, it is ours: the steps announced. Ours alone would be too high, as a generator that
-        ends, or the last of several steps in one execution, is announced too. Never a step that was captured before:
-        loss scaling does not count a batch that overflowed.
-        """
-        known = self._iterations()
-        moved, self._counted = known != self._counted, known
-        ours = 0 if moved or self.next_step is None else self.next_step
-        return max(known - batch, ours, 0 if self.seen_step is None else self.seen_step + 1)
-
-    def _iterations(self) -> int:
-        """The steps done by the optimizer's count; the count before where a stateless loop carries its state elsewhere."""
-        try:
-            counted = self.adapter.iterations(self._optimizer) if self._optimizer is not None else 0
-            return self._offset + counted
-        except RuntimeError:  # JAX, of an array that was donated
-            return self._counted or 0
-
-    def done(self) -> int:
-        """How many steps were done so far: the step whose weights are the ones there are now."""
-        known = self._iterations()
-        if known == self._counted and self.next_step is not None:  # it does not count, so we do
-            return self.next_step
-        return max(known, 0 if self.seen_step is None else self.seen_step + 1)
-
     # ---- what the steps showed -----------------------------------------------------------------------------
 
     def raised(self, error: BaseException) -> None:
-        """A step raised, or something else inside of the training. Whether that ends it remains to be seen."""
+        """Notes an exception in a step or elsewhere in the training, which may or may not end it."""
         self.recorder.raised = Ending.by(error)
         if not isinstance(error, StopIteration) and type(error).__name__ != "OutOfRangeError":
-            self._undo.close()  # more than the end of the data: most likely the end, of which nobody will tell us
+            self._undo.close()  # more than the end of the data: most likely the end of the training, which nothing reports
 
     def _goes_on(self) -> None:
-        """What the newest step raised was not the end."""
+        """Continues the training: the error of the newest step was not its end."""
         if self.recorder.raised is not None:
             self.recorder.raised = None
             self.note_saves()
@@ -294,28 +286,32 @@ class Recording:
     def _deliver(
         self, turns: list[Turn], due: list[Due], harvests: list[Harvest], failure: BaseException | None
     ) -> None:
-        with self.recorder.measured():
+        with self.recorder.costs.measured():
             if failure is not None:
                 self.recorder.failed(failure)
                 for turn, wanted in zip(turns, due, strict=True):
                     why = f"the step could not be run with taps: {described(failure)}"
-                    self._missing.all(wanted.now | wanted.if_last, turn.phase, why)
+                    self._missing.all(wanted.now | wanted.if_last, turn.in_pass, why)
             for turn, wanted, harvest in zip(turns, due, harvests, strict=False):
                 at = Moment(turn.step, turn.epoch, turn.batch, time.time())
-                if turn.phase == "train":
-                    self.seen_step = self.last_step = turn.step
+                if turn.in_pass == "train":
+                    self._count.captured = self.last_step = turn.step
                 shown = wanted.now | wanted.if_last
-                self._missing.of(harvest, shown, turn.phase)
+                self._missing.of(harvest, shown, turn.in_pass)
                 if shown:
-                    self.batches.pop(turn.phase, None)  # the newest one stands last
-                    self.batches[turn.phase] = at, self._shown(wanted, shown, turn.phase, harvest)
-                now = self._shown(wanted, wanted.now, turn.phase, harvest)
+                    self.batches.pop(turn.in_pass, None)  # the newest one stands last
+                    self.batches[turn.in_pass] = at, self._shown(wanted, shown, turn.in_pass, harvest)
+                now = self._shown(wanted, wanted.now, turn.in_pass, harvest)
                 if now:
                     self.recorder.put(at, now)
                 later = wanted.if_last - wanted.now
-                self._pending = (at, self._shown(wanted, later, turn.phase, harvest)) if later else None
+                if self._pending is not None:
+                    self.recorder.expect_no_more(self._pending[0].step)
+                if later:
+                    self.recorder.expect(at.step)
+                self._pending = (at, self._shown(wanted, later, turn.in_pass, harvest)) if later else None
 
-    def _shown(self, due: Due, watches: Watches, phase: str, harvest: Harvest) -> Shown:
-        """What a step showed of what these watches want, and of what the next step is compared with."""
-        wants = self.plan.items(due, watches, phase)
-        return Shown(harvest.tensors, harvest.sites, wants, phase, harvest.failed)
+    def _shown(self, due: Due, watches: Watches, in_pass: str, harvest: Harvest) -> Shown:
+        """Takes the tensors of a step for these watches, and for the comparison with the next step."""
+        wants = self.plan.items(due, watches, in_pass)
+        return Shown(harvest.tensors, harvest.sites, wants, in_pass, harvest.failed)

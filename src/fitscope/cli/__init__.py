@@ -1,7 +1,7 @@
-"""The command line: `fitscope COMMAND`. One small file per command; this is the table of them.
+"""The command line: `fitscope COMMAND`. This module lists the commands; each has its own small file.
 
-Part of the reading side. A command reads a run and prints; what needs a framework (`demo`) runs in a
-process of its own. An error of fitscope is one message on standard error and exit code 2, never a
+It belongs to the reading side: a command reads a run and prints. `demo` needs a framework, so it trains in a
+separate process. A fitscope error prints one message on standard error and exits with code 2, without a
 traceback.
 """
 
@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 from fitscope._version import __version__
+from fitscope.cli.check import check
 from fitscope.cli.demo import demo
 from fitscope.cli.export import export
 from fitscope.cli.ls import ls
@@ -29,10 +30,11 @@ from fitscope.show.text import clean
 
 #: Every command, in the order of `fitscope --help`.
 COMMANDS: tuple[Callable[..., None], ...] = (
-    demo,  # train a small network under a scope and look at it
+    demo,  # train a small network with a scope and show the run
     ls,  # the runs in a directory
     show,  # one run on one screen
     watch,  # the same, live
+    check,  # what is wrong with it, with an exit code
     serve,  # the page, live in the browser
     report,  # the page as one file
     export,  # a run for other tools
@@ -48,7 +50,7 @@ app = typer.Typer(
 
 
 def _told(command: Callable[..., None]) -> Callable[..., None]:
-    """The command, with our errors as messages."""
+    """Wraps a command so that it prints fitscope errors as messages."""
 
     @functools.wraps(command)
     def told(*args: Any, **kwargs: Any) -> None:
@@ -84,7 +86,5 @@ def main() -> None:
     """The entry point of the `fitscope` command."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(
-                errors="backslashreplace"
-            )  # a terminal that cannot show a character is no reason to fail
+            stream.reconfigure(errors="backslashreplace")  # a terminal may lack a character
     app()

@@ -1,7 +1,7 @@
-"""`fitscope demo`: trains a small network under a scope and shows the run.
+"""`fitscope demo`: trains a small network with a scope and shows the run.
 
-The training is `fitscope.demo`, in a process of its own: a Keras backend is chosen once per process, and
-nothing of the reading side imports a framework.
+`fitscope.cli.demo_training` trains in a separate process, because Keras chooses its backend once per process, and
+the reading side imports no framework.
 """
 
 from __future__ import annotations
@@ -31,18 +31,20 @@ BACKENDS = ("jax", "torch", "tensorflow")
 def demo(
     to: Annotated[str, typer.Option(metavar="DIR", help="Where to put the run.")] = "runs",
     backend: Annotated[
-        str | None, typer.Option(help="jax, tensorflow or torch; the first that is installed.")
+        str | None, typer.Option(help="jax, tensorflow or torch. Default: the first installed one.")
     ] = None,
-    serve: Annotated[bool, typer.Option("--serve", help="Serve the page meanwhile, until Ctrl+C.")] = False,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Serve the page during training, until Ctrl+C.")
+    ] = False,
 ) -> None:
-    """Train a small network under a scope, in about a minute, and look at it."""
+    """Train a small network with a scope, in about a minute, and show the run."""
     from fitscope.cli.show import show
 
     console = Console(highlight=False, soft_wrap=True)
     environment = {**os.environ, "KERAS_BACKEND": _backend(backend), "TF_CPP_MIN_LOG_LEVEL": "3"}
     with _served(to, console) if serve else contextlib.nullcontext() as server:
         done = subprocess.run(
-            [sys.executable, "-m", "fitscope.demo", "--to", to], env=environment, check=False
+            [sys.executable, "-m", "fitscope.cli.demo_training", "--to", to], env=environment, check=False
         )
         if done.returncode:
             raise typer.Exit(done.returncode if done.returncode > 0 else 1)
@@ -51,7 +53,7 @@ def demo(
         text = SEEN + NEXT.format(command=escape(_command()), python=escape(_python()), **where)
         console.print(text)
         if server is not None:
-            console.print(f"Still served: [bold cyan]{escape(server.url)}[/]  Ctrl+C ends it.")
+            console.print(f"Serving [bold cyan]{escape(server.url)}[/]  Press Ctrl+C to stop.")
             with contextlib.suppress(KeyboardInterrupt):
                 _until_interrupted()
 
@@ -61,17 +63,17 @@ def _until_interrupted() -> None:
 
 
 def _served(to: str, console: Console) -> Server:
-    """The page of the runs to be, from now on."""
+    """Starts the page server for the coming run."""
     from fitscope.show.serve import Server
 
     Path(to).mkdir(parents=True, exist_ok=True)
     server = Server(to).start()
-    console.print(f"Open [bold cyan]{escape(server.url)}[/] and see it live.")
+    console.print(f"Open [bold cyan]{escape(server.url)}[/] to see it live.")
     return server
 
 
 def _report(to: str) -> str:
-    """Writes the report beside the runs, and says where."""
+    """Writes the report next to the runs and returns its path."""
     from fitscope.read import open as open_run
     from fitscope.show.data.gather import Gathered
     from fitscope.show.report import report, save
@@ -82,14 +84,14 @@ def _report(to: str) -> str:
 
 
 SEEN = """
-Two faults are built in, and the loss tells of neither:
-  [bold]side[/] gives almost nothing but zeros, because it began with a large negative bias;
-  [bold]conv1[/] jumps once in every epoch, because one batch was never scaled to 0…1.
+The training contains two bugs that the loss does not show:
+  [bold]side[/] outputs almost only zeros, because it started with a large negative bias;
+  [bold]conv1[/] jumps once per epoch, because one batch was never scaled to 0…1.
 """
 
 NEXT = """The page of this run as one file: [bold]{report}[/]
 
-[dim]Go on with[/]
+[dim]Next[/]
   {command} serve {where}                 [dim]# the page, live[/]
   {command} show {where} --layers 'conv*'
   {command} ls {where}
@@ -110,14 +112,14 @@ def _backend(wanted: str | None) -> str:
         missing = wanted or "jax"
         raise ModelError(
             "an installed backend",
-            f"{missing!r}, which is not" if wanted else "none",
+            f"{missing!r}, which is not installed" if wanted else "none",
             f"Install it: pip install 'fitscope[{missing}]'",
         )
     return installed[0]
 
 
 def _command() -> str:
-    """How to call `fitscope` from the directory we are in."""
+    """The command that runs `fitscope` from the current directory."""
     beside = Path(sys.executable).with_name("fitscope")
     found = shutil.which("fitscope")
     if found is not None and Path(found).exists() and beside.exists() and Path(found).samefile(beside):

@@ -1,4 +1,4 @@
-"""`fitscope export FORMAT RUN OUT`: a run for other tools."""
+"""`fitscope export FORMAT RUN OUT`: writes a run for other tools."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from fitscope.cli.arguments import RunArgument
 from fitscope.export import FORMATS, STATS, export_run
 
 _MEANINGS = "; ".join(f"{name}: {known.meaning}" for name, known in FORMATS.items())
@@ -18,19 +19,19 @@ _MEANINGS = "; ".join(f"{name}: {known.meaning}" for name, known in FORMATS.item
 
 def export(
     format: Annotated[str, typer.Argument(metavar="FORMAT", help=f"{_MEANINGS}.")],  # noqa: A002
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run, or a directory: the newest run in it.")],
+    run: RunArgument,
     out: Annotated[str, typer.Argument(metavar="OUT", help="The file or directory to write.")],
     site: Annotated[
         list[str] | None,
-        typer.Option(metavar="GLOB", help="Only the sites that match; can be given several times."),
+        typer.Option(metavar="GLOB", help="Only matching sites. Repeat it for several globs."),
     ] = None,
     stat: Annotated[
         list[str] | None,
-        typer.Option(metavar="STAT", help=f"Only these of {', '.join(STATS)}; can be given several times."),
+        typer.Option(metavar="STAT", help=f"Only these of {', '.join(STATS)}. Repeat it for several."),
     ] = None,
-    force: Annotated[bool, typer.Option(help="Replace what an earlier export left at OUT.")] = False,
+    force: Annotated[bool, typer.Option(help="Replace an earlier export at OUT.")] = False,
 ) -> None:
-    """Write a run in a format of other tools: parquet, csv, duckdb, sqlite, tensorboard, npz or npy."""
+    """Write a run for other tools: parquet, csv, duckdb, sqlite, tensorboard, npz or npy."""
     from fitscope import sizes
     from fitscope.errors import FitscopeWarning
     from fitscope.show.text import clean

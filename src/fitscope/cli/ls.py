@@ -1,4 +1,4 @@
-"""`fitscope ls [DIR]`: the runs there are, oldest first."""
+"""`fitscope ls [DIR]`: lists the runs in a directory, oldest first."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def ls(
     if not found:
         raise RunError(
             "a directory with runs in it",
-            f"{directory!r}, where there is none",
+            f"{directory!r}, which has none",
             "Train with fs.Scope(directory), or try: fitscope demo",
         )
     table = Table(box=None, padding=(0, 3, 0, 0), pad_edge=False, header_style="dim")
@@ -50,7 +50,7 @@ def ls(
         )
     console = Console(highlight=False)
     if not console.is_terminal:
-        console.width = 1000  # nothing is cut off on its way to a file or another program
+        console.width = 1000  # do not truncate output to a file or a pipe
     console.print(table)
     for run in found:
         if run.problem:

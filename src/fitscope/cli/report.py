@@ -1,4 +1,4 @@
-"""`fitscope report RUN -o report.html`: a run as one file to keep or send."""
+"""`fitscope report RUN -o report.html`: writes a run as one file to keep or send."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from fitscope.cli.arguments import RunArgument
+
 
 def report(
-    run: Annotated[
-        str, typer.Argument(metavar="RUN", help="A run, or a directory: the newest run in it.")
-    ] = "runs",
+    run: RunArgument = "runs",
     out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE", help="The file to write.")] = Path(
         "report.html"
     ),
 ) -> None:
-    """Write the page of a run as one HTML file that needs nothing else."""
+    """Write the page of a run as one self-contained HTML file."""
     from fitscope import sizes
     from fitscope.errors import FitscopeWarning, StoreError
     from fitscope.read import open as open_run
@@ -29,15 +29,13 @@ def report(
     from fitscope.show.text import clean
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FitscopeWarning)  # what is damaged is said in the report
+        warnings.simplefilter("ignore", FitscopeWarning)  # the report lists damaged files
         gathered = Gathered(open_run(run))
         gathered.update()
         text = make(gathered)
     try:
         path = save(out, text)
     except OSError as problem:
-        raise StoreError(
-            "a file that can be written", f"{str(out)!r} ({problem})", "Name another"
-        ) from problem
+        raise StoreError("a writable file", f"{str(out)!r} ({problem})", "Choose another path") from problem
     size = sizes.show(path.stat().st_size)
     Console(highlight=False, soft_wrap=True).print(Text(f"{clean(path)} ({size})"))

@@ -1,4 +1,4 @@
-"""`fitscope serve RUNS`: the page, live in the browser."""
+"""`fitscope serve RUNS`: serves the page, live in the browser."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from rich.text import Text
 
 def serve(
     runs: Annotated[
-        str, typer.Argument(metavar="RUNS", help="A directory or URL with runs in it, or one run.")
+        str, typer.Argument(metavar="RUNS", help="A directory or URL with runs, or one run.")
     ] = "runs",
-    port: Annotated[int | None, typer.Option(help="The port; the first free one from 8760 on.")] = None,
-    browser: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+    port: Annotated[int | None, typer.Option(help="The port. Default: the first free one from 8760.")] = None,
+    browser: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
 ) -> None:
-    """Serve the page of runs on this machine, live while they train."""
+    """Serve the page of runs on this machine, live during training."""
     from fitscope.errors import RunError
     from fitscope.read import runs as list_runs
     from fitscope.show.serve import Server
@@ -40,8 +40,8 @@ def serve(
     console = Console(highlight=False, soft_wrap=True)
     console.print(Text.assemble("Open  ", (server.url, "bold cyan")))
     told = (
-        f"The runs in {clean(runs)}, live. Only this machine can look, and only with this address. "
-        f"Over SSH forward the port:\n  ssh -L {server.port}:127.0.0.1:{server.port} …\nCtrl+C ends it."
+        f"Serves the runs in {clean(runs)}, live. Only this machine can open the page, and only with this address. "
+        f"Over SSH, forward the port:\n  ssh -L {server.port}:127.0.0.1:{server.port} …\nPress Ctrl+C to stop."
     )
     console.print(Text(told, "dim"))
     with _in_browser(server.url) if browser else contextlib.nullcontext():
@@ -50,13 +50,13 @@ def serve(
 
 @contextlib.contextmanager
 def _in_browser(url: str) -> Iterator[None]:
-    """Opens an address that others must not see. What a browser is started with everybody on the machine can: that is
-    a file which only this user can read, and which leads there."""
+    """Opens an address that other users must not see. Everyone on the machine can read the browser's command line, so the
+    browser gets a redirecting file that only this user can read."""
     import webbrowser
 
     from fitscope.show.guard import onward
 
-    handle, name = tempfile.mkstemp(prefix="fitscope-", suffix=".html")  # readable for its owner alone
+    handle, name = tempfile.mkstemp(prefix="fitscope-", suffix=".html")  # only its owner can read it
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(onward(url))

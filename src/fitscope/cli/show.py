@@ -1,4 +1,4 @@
-"""`fitscope show RUN`: one run on one screen."""
+"""`fitscope show RUN`: prints one run on one screen."""
 
 from __future__ import annotations
 
@@ -8,20 +8,16 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from fitscope.cli.arguments import LayersOption, RunArgument, WidthOption
+
 
 def show(
-    run: Annotated[
-        str, typer.Argument(metavar="RUN", help="A run, or a directory: the newest run in it.")
-    ] = "runs",
-    layers: Annotated[
-        str | None, typer.Option(metavar="GLOB", help="Only the layers whose names match.")
-    ] = None,
-    rows: Annotated[int, typer.Option(min=0, help="The most lines of the table; 0: all.")] = 40,
-    width: Annotated[
-        int | None, typer.Option(min=40, help="Columns to draw in, if not those of the window.")
-    ] = None,
+    run: RunArgument = "runs",
+    layers: LayersOption = None,
+    rows: Annotated[int, typer.Option(min=0, help="Maximum number of table rows; 0: all.")] = 40,
+    width: WidthOption = None,
 ) -> None:
-    """Show a run: how it went, its loss, and every layer over the steps."""
+    """Show a run: its status, its loss, and every layer over the steps."""
     from fitscope.errors import FitscopeWarning
     from fitscope.read import open as open_run
     from fitscope.show.data.gather import Gathered
@@ -30,7 +26,7 @@ def show(
 
     console = Console(highlight=False, width=width)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FitscopeWarning)  # what is damaged is part of the picture
+        warnings.simplefilter("ignore", FitscopeWarning)  # the summary lists damaged files
         found = Gathered(open_run(run))
         found.update()
         drawn = summary(found, console.width, Pen.of(console), layers=layers, rows=rows)

@@ -1,4 +1,4 @@
-"""`fitscope watch RUN`: a run in the terminal, live while it trains."""
+"""`fitscope watch RUN`: shows a run in the terminal, live during training."""
 
 from __future__ import annotations
 
@@ -10,19 +10,15 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
+from fitscope.cli.arguments import LayersOption, RunArgument, WidthOption
+
 
 def watch(
-    run: Annotated[
-        str, typer.Argument(metavar="RUN", help="A run, or a directory: the newest run in it.")
-    ] = "runs",
-    layers: Annotated[
-        str | None, typer.Option(metavar="GLOB", help="Only the layers whose names match.")
-    ] = None,
-    rows: Annotated[int, typer.Option(min=1, help="The most lines of the table.")] = 12,
-    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 2.0,
-    width: Annotated[
-        int | None, typer.Option(min=40, help="Columns to draw in, if not those of the window.")
-    ] = None,
+    run: RunArgument = "runs",
+    layers: LayersOption = None,
+    rows: Annotated[int, typer.Option(min=1, help="Maximum number of table rows.")] = 12,
+    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between updates.")] = 2.0,
+    width: WidthOption = None,
 ) -> None:
     """Watch a run in the terminal until it ends."""
     from fitscope.errors import FitscopeWarning
@@ -34,12 +30,12 @@ def watch(
     console = Console(highlight=False, width=width)
     pen = Pen.of(console)
     found = Gathered(open_run(run))
-    # Into a file or another program goes only the end: what a screen would show over and over is of no use there.
+    # A file or a pipe gets only the final state, because repeated screens are of no use there.
     with (
         warnings.catch_warnings(),
         Live(console=console, auto_refresh=False, vertical_overflow="crop", transient=True) as live,
     ):
-        warnings.simplefilter("ignore", FitscopeWarning)  # what is damaged is part of the picture
+        warnings.simplefilter("ignore", FitscopeWarning)  # the summary lists damaged files
         while True:
             going = found.run.status == "running"
             if found.update() or not going:

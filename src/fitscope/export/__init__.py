@@ -1,12 +1,11 @@
-"""Runs for other tools: `export_run(run, format, out)`, one small file per format.
+"""Exports runs for other tools: `export_run(run, format, out)`, with one small module per format.
 
-Every format's module has one function of the same signature, `export(run, out, *, sites, stats, force,
-progress)`, which returns the paths it wrote; `sites` are full names there and `stats` names that exist. Memory
-is bounded however long the run is: statistics pass through part by part (`rows`), tensors capture by capture
-(`kept`). A run that is still being written is exported as of the moment of asking.
+Every module has a function `export(run, out, *, sites, stats, force, progress)` that returns the paths it wrote. It
+receives full site names and valid stat names. Memory is bounded for runs of any length: statistics pass part by part
+(`rows`), tensors capture by capture (`kept`). A run that is still being written is exported in its current state.
 
-What is written appears whole or not at all where the format allows it (`place`), and nothing that exists is
-overwritten unless told to. Part of the reading side: no framework, nothing of the capturing side.
+A file appears complete or not at all where the format allows it (`place`). An export overwrites nothing unless
+`force` is set. This package belongs to the reading side: it imports no framework and no capturing code.
 """
 
 from __future__ import annotations
@@ -25,30 +24,28 @@ from fitscope.reduce.stats import NAMES
 if TYPE_CHECKING:
     from fitscope.read import Run
 
-#: Told how much is done, of how much. The unit is the format's.
+#: Called with the work done and the total, in a unit that depends on the format.
 Progress = Callable[[int, int], None]
 
-#: The stats an export can be limited to. `value`, the scalar itself, is always there.
+#: The stats to choose from. The `value` of a scalar is always exported.
 STATS = (*NAMES, "cosine", "histogram")
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One line about a format. Its code is in the module of its name."""
+    """The description of a format. The module of the same name implements it."""
 
     meaning: str
     of: str = "stats"  #: or "tensors"
-    more: str = ""  #: what it also takes: "samples" or "averages"
+    more: str = ""  #: what it also exports: "samples" or "averages"
 
 
 FORMATS = {
     "parquet": Format("the statistics, one Parquet file", more="samples"),
     "csv": Format("the statistics, one CSV file; lists as JSON", more="samples"),
-    "duckdb": Format("the statistics, tables in a DuckDB file; further runs are added to it", more="samples"),
-    "sqlite": Format(
-        "the statistics, tables in an SQLite file; further runs are added to it", more="samples"
-    ),
-    "tensorboard": Format("scalars and histograms, an event file in a directory of the run's name"),
+    "duckdb": Format("the statistics, tables in a DuckDB file; you can add more runs", more="samples"),
+    "sqlite": Format("the statistics, tables in an SQLite file; you can add more runs", more="samples"),
+    "tensorboard": Format("scalars and histograms, an event file in a directory named after the run"),
     "npz": Format("all kept tensors and averages, one NumPy archive", of="tensors", more="averages"),
     "npy": Format("a directory of NumPy files: each kept tensor at the end of each epoch", of="tensors"),
 }
@@ -64,10 +61,16 @@ def export_run(
     force: bool = False,
     progress: Progress | None = None,
 ) -> list[Path]:
-    """Writes a run, or the newest run in a directory, to `out` in one of the `FORMATS`. Returns what it wrote.
+    """Writes a run in another format, and returns the paths it wrote.
 
-    `sites` are names or globs (`*` takes in slashes), `stats` some of `STATS`; all by default. The table of
-    single samples is called `samples` among the sites. `force` replaces what an earlier export left at `out`.
+    Args:
+        run: A run, its path, or a directory: then its newest run.
+        format: The name of a format, from the table below.
+        out: The file or directory to write.
+        sites: Names or globs, where `*` also matches slashes. The table of samples is called `samples`. All by default.
+        stats: The stats to export, or "histogram". All by default.
+        force: Replace an earlier export at `out`.
+        progress: Called with the work done and the total.
     """
     if format not in FORMATS:
         raise WatchError("the name of a format", repr(format), one_of(FORMATS, format))
@@ -84,7 +87,7 @@ def export_run(
         raise
     except OSError as problem:
         raise StoreError(
-            "a place that can be written to", f"{str(to)!r} ({problem})", "Make room there, or choose another"
+            "a writable path", f"{str(to)!r} ({problem})", "Free some space, or choose another path"
         ) from problem
     return written
 
@@ -121,7 +124,7 @@ def _stats(format: str, stats: str | Iterable[str] | None) -> tuple[str, ...]:  
 
 
 def _sites(run: Run, format: str, wanted: str | Iterable[str] | None) -> list[str]:  # noqa: A002
-    """The full names of what is to be exported; an error where there is nothing."""
+    """The full names of the sites to export; an error if there are none."""
     from fitscope.export import kept, rows
 
     more = FORMATS[format].more
@@ -130,7 +133,7 @@ def _sites(run: Run, format: str, wanted: str | Iterable[str] | None) -> list[st
         what, fix = "kept tensors", "Watch with keep='tensor', or export the statistics: parquet, csv, duckdb"
     else:
         there = [*rows.sites(run), *([rows.SAMPLES] if more == "samples" and rows.has_samples(run) else ())]
-        what, fix = "statistics", "Look again when the training has made some steps"
+        what, fix = "statistics", "Try again when the training has captured some steps"
     if not there:
         raise RunError(f"a run with {what}", f"run {run.id!r}, which has none", fix)
     if wanted is None:

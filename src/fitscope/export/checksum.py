@@ -1,7 +1,7 @@
-"""CRC-32C, the checksum in event files, by NumPy: that of the `tensorboard` package takes a step of Python for each byte.
+"""CRC-32C, the checksum of event files, computed with NumPy. The `tensorboard` package runs Python code for every byte.
 
-A checksum is linear: each byte adds a number that depends on it and on how far from the end it stands. So a stretch of
-bytes is one look into a table and one exclusive or over what is found there.
+The checksum is linear: each byte adds a number that depends on its value and its distance from the end. So the checksum of many
+bytes is one table lookup and one exclusive or.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def crc32c(data: bytes) -> int:
 
 
 def masked(data: bytes) -> bytes:
-    """The checksum as event files have it: turned by 15 bits, plus a constant, four bytes."""
+    """The checksum in the form of event files: rotated by 15 bits, plus a constant, as four bytes."""
     crc = crc32c(data)
     turned = (crc >> 15 | crc << 17) & 0xFFFFFFFF
     return ((turned + 0xA282EAD8) & 0xFFFFFFFF).to_bytes(4, "little")
@@ -39,7 +39,7 @@ def masked(data: bytes) -> bytes:
 
 @functools.cache
 def _table() -> Table:
-    """What a byte adds, by its distance from the end and its value."""
+    """The number that a byte adds, by its distance from the end and its value."""
     first = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         first = np.where(first & 1, first >> 1 ^ np.uint32(POLYNOMIAL), first >> 1).astype(np.uint32)

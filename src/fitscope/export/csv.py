@@ -1,6 +1,6 @@
-"""The stats table as one CSV file, single samples in one beside it.
+"""Writes the stats table as one CSV file, and the samples table as a second one.
 
-Lists (shape, buckets, counts; targets and predictions) are JSON; what is not there is empty.
+Lists (shape, buckets, counts; targets and predictions) become JSON; missing values are empty.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _write(out: Path, form: pa.Schema, tables: Iterator[pa.Table], force: bool) 
 
 
 def with_texts(table: pa.Table) -> pa.Table:
-    """The table with its lists as JSON text."""
+    """Converts the lists of a table to JSON text."""
     for place, field in enumerate(table.schema):
         if pa.types.is_list(field.type):
             texts = [None if items is None else json.dumps(items) for items in table[place].to_pylist()]

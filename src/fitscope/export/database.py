@@ -1,15 +1,15 @@
-"""The tables that the databases hold, the same in DuckDB and SQLite; and the one way to fill them.
+"""The tables of the databases, the same in DuckDB and SQLite, and the code that fills them.
 
-    runs         one row per run: facts about it, as of the export
-    stats        one row per run, site and moment: as in `store/schema.py`, without the histogram
-    histograms   one row per run, site, moment and non-empty bucket: lower, upper, count
-    samples      one row per run, moment and sample: as in `store/schema.py`
+    runs         one row per run: facts about it at the time of the export
+    stats        one row per run, site and step: as in `store/schema.py`, without the histogram
+    histograms   one row per run, site, step and non-empty bucket: lower, upper, count
+    samples      one row per run, step and sample: as in `store/schema.py`
 
-Bounds are those of the values, so for negative ones `lower` is the one farther from zero; bucket 0 is 0 … 0.
-The buckets next to zero begin there, and the outermost have no end (infinity), because `reduce/stats.py`
-puts into them all that is smaller or larger.
+`lower` and `upper` bound the values of a bucket, so for negative values `lower` is farther from zero; bucket 0 is 0 … 0. The
+buckets next to zero start at zero, and the outermost end at infinity, because `reduce/stats.py` counts all smaller or larger
+values in them.
 
-A `Database` is a file with these tables; a run is added to it whole or not at all.
+A `Database` is a file with these tables. Adding a run is atomic.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -75,52 +75,87 @@ TABLES = {
 
 
 class Database(ABC):
-    """An open file with these tables. Used as a context: what was added is there only if all went well."""
+    """An open file with these tables. Use it as a context manager: it commits only if no error occurs."""
 
     Error: type[Exception]  #: of the database itself
 
-    @abstractmethod
-    def __init__(self, out: Path) -> None: ...
+    def __init__(self, out: Path) -> None:
+        self._out = out
+        self._connection: Any = None
 
-    @abstractmethod
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        self._connection = self._connect()
+        try:
+            self._begin()
+            for name, form in TABLES.items():
+                self._prepare(name, form)
+        except BaseException as problem:
+            self._connection.close()
+            if isinstance(problem, self.Error):  # locked, read-only, or something else
+                raise not_ours(self._out, problem) from problem
+            raise
+        return self
 
-    @abstractmethod
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    ) -> None:
+        try:
+            if error is None:
+                self._connection.execute("COMMIT")
+        finally:
+            self._connection.close()  # what is not committed by then is gone
 
     @abstractmethod
+    def _connect(self) -> Any:
+        """Opens the file."""
+
+    @abstractmethod
+    def _begin(self) -> None:
+        """Begins the transaction."""
+
+    @abstractmethod
+    def _columns(self, name: str, form: pa.Schema) -> tuple[dict[str, str], Collection[str]]:
+        """Creates the table if it does not exist. Returns the expected columns with their types, and the existing columns."""
+
+    def _prepare(self, name: str, form: pa.Schema) -> None:
+        """Creates the table, or adds the columns that an older version lacks."""
+        wanted, there = self._columns(name, form)
+        if "run" not in there:
+            raise not_ours(self._out, f"its table {name} has no column run")
+        for column in wanted.keys() - there:
+            self._connection.execute(f'ALTER TABLE {name} ADD COLUMN "{column}" {wanted[column]}')
+
     def runs(self) -> list[str]:
-        """The ids of the runs in it."""
+        """The ids of the runs in the file."""
+        return [run for (run,) in self._connection.execute("SELECT run FROM runs").fetchall()]
+
+    def execute(self, statement: str, values: Sequence[Any]) -> None:
+        """Executes a statement, with values for its question marks."""
+        self._connection.execute(statement, values)
 
     @abstractmethod
     def insert(self, name: str, table: pa.Table) -> None:
         """Adds rows to one of the `TABLES`; columns that are not in `table` stay null."""
 
-    @abstractmethod
-    def execute(self, statement: str, values: Sequence[Any]) -> None:
-        """Does something, with values for its question marks."""
-
     @classmethod
     @abstractmethod
     def is_busy(cls, problem: BaseException) -> bool:
-        """Whether an error only says that somebody else uses the file at this moment."""
+        """Whether an error means that another process uses the file at the moment."""
 
     @classmethod
     @abstractmethod
     def is_one(cls, start: bytes) -> bool:
-        """Whether a file that begins with these bytes can be such a database."""
+        """Whether a file that starts with these bytes can be such a database."""
 
     def remove(self, run: str) -> None:
-        """Takes a run out of all tables."""
+        """Deletes a run from all tables."""
         for name in TABLES:
             self.execute(f"DELETE FROM {name} WHERE run = ?", [run])
 
     def forget(self, run: str, start: int) -> None:
-        """Takes out what counts no more when a run goes on from a step: as the run's reader has it.
+        """Deletes the rows that no longer count when a run continues from a step.
 
-        A pass at that very step is of the weights that were there before and still are: it stays.
+        A pass at that step stays, because it describes the weights before the step.
         """
         for name in ("stats", "histograms", "samples"):
             self.execute(
@@ -130,7 +165,7 @@ class Database(ABC):
 
 
 def check(database: type[Database], out: Path) -> None:
-    """An error if there is something else at `out` than such a database, or nothing."""
+    """Raises an error unless `out` is such a database or does not exist."""
     if out.is_dir():
         raise StoreError("the name of a file", f"the directory {str(out)!r}", "Name a file in it")
     if out.exists():
@@ -144,7 +179,7 @@ def fill(
     database: type[Database], run: Run, out: Path, sites: Sequence[str], stats: Sequence[str], force: bool,
     progress: Progress,
 ) -> list[Path]:  # fmt: skip
-    """Adds a run to the database at `out`, which is made if there is none."""
+    """Adds a run to the database at `out`, and creates the file if necessary."""
     check(database, out)
     out.parent.mkdir(parents=True, exist_ok=True)
     new = not out.exists()
@@ -182,7 +217,7 @@ def _fill(
 
 
 def insert_stats(tables: Database, run: Run, table: pa.Table) -> None:
-    """Adds rows of the stats table, and their histograms."""
+    """Adds rows of the stats table and their histograms."""
     tables.insert("stats", of(run, table.drop_columns([n for n in HISTOGRAM if n in table.column_names])))
     if "buckets" in table.column_names:
         tables.insert("histograms", of(run, histograms(table)))
@@ -197,19 +232,19 @@ def there_already(run: Run, out: Path, or_else: str) -> StoreError:
 
 
 def not_ours(out: Path, why: object) -> StoreError:
-    """The file is something else."""
+    """The error for a file that is not such a database."""
     return StoreError(
         "a database made by `fitscope export`, or a new file", f"{str(out)!r} ({why})", "Choose another name"
     )
 
 
 def of(run: Run, table: pa.Table) -> pa.Table:
-    """The table with the run's id in front."""
+    """Returns the table with the run's id as the first column."""
     return table.add_column(0, _RUN, pa.array([run.id] * table.num_rows, pa.string()))
 
 
 def facts(run: Run) -> pa.Table:
-    """The one row about a run."""
+    """Returns the row of a run in the table `runs`."""
     model = run.model if isinstance(run.model, dict) else {}
     parameters = model.get("parameters")
     row: dict[str, Any] = {
@@ -233,7 +268,7 @@ def facts(run: Run) -> pa.Table:
 
 @functools.cache
 def bounds() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """The lower and upper bound of the values in each bucket, −256…256."""
+    """The lower and upper bounds of the values in each bucket, −256…256."""
     near = edges()
     far = near * 2
     for sign in (-1, 1):
@@ -243,7 +278,7 @@ def bounds() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
 
 
 def histograms(table: pa.Table) -> pa.Table:
-    """The long form of the histograms in rows of the stats table."""
+    """The histograms of stats rows, with one row per bucket."""
     lists = table["buckets"].combine_chunks()
     lengths = np.diff(lists.offsets.to_numpy())
     row = pa.array(np.repeat(np.arange(table.num_rows), lengths))

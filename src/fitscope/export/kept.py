@@ -1,4 +1,4 @@
-"""The kept tensors of a run, capture by capture, and how they go into a `.npy` stream of any length."""
+"""The kept tensors of a run, capture by capture, and how to stream them into an `.npy` file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BLOCK_BYTES = 64 << 20  #: read at once of many small captures; a single one may
 
 
 def sites(run: Run) -> list[str]:
-    """The sites of which tensors were kept."""
+    """The sites with kept tensors."""
     run._now.look()
     found = {site for rank in run._now.ranks for site, _ in rank.arrays()}
     run._now.damaged.warn(4)
@@ -28,23 +28,23 @@ def sites(run: Run) -> list[str]:
 
 
 def captures(run: Run, site: str) -> Captures:
-    """All captures at a site, as committed by now."""
+    """All committed captures of a site."""
     return run._captures(site)
 
 
 def dtype(captures: Captures, place: int | None = None) -> DType:
-    """The type that holds all captures, or one."""
+    """The dtype that holds all captures, or one capture."""
     entries = captures.entries if place is None else [captures.entries[place]]
     return np.result_type(*{segment.array.dtype for entry in entries for segment in entry.segments})
 
 
 def stored(dtype: DType) -> DType:
-    """A type that every NumPy can load: bfloat16 and its like become the wider one the store uses."""
+    """A dtype that every NumPy can load: bfloat16 and similar types become the wider type of the store."""
     return np.dtype(STORED_AS.get(dtype.name, dtype)).newbyteorder("=")
 
 
 def blocks(captures: Captures) -> tuple[tuple[int, ...], DType, Iterator[Array]]:
-    """All captures as one array (step, …): its shape, its type and its blocks along the steps."""
+    """All captures as one array (step, …): its shape, its dtype and its blocks along the steps."""
     lazy = captures.lazy()
     kind = stored(lazy.dtype)
     count = lazy.shape[0]
@@ -55,7 +55,7 @@ def blocks(captures: Captures) -> tuple[tuple[int, ...], DType, Iterator[Array]]
 
 
 def write_npy(file: IO[bytes], shape: Sequence[int], dtype: DType, blocks: Iterable[Array]) -> None:
-    """A `.npy` of this shape, out of blocks that follow one another along its first axis."""
+    """Writes an `.npy` file of this shape from blocks along its first axis."""
     header = {
         "descr": np.lib.format.dtype_to_descr(dtype),
         "fortran_order": False,

@@ -1,9 +1,8 @@
-"""A NumPy file for each kept tensor and epoch: `epoch_0003_predictions.npy`.
+"""Writes a NumPy file for each kept tensor and epoch: `epoch_0003_predictions.npy`.
 
-It holds the last of the epoch: what was captured at its last step. A training step has one batch; a validation
-has many at the same step, and these follow one another in one array, in the order of the batches
-(`epoch_0003_validation~predictions.npy`). Epochs are counted from 0, as in the run. `index.json` says which
-file is which site, epoch and step.
+The file holds the capture at the last captured step of the epoch. A training step has one batch. A validation has many batches at the
+same step; they are concatenated in order (`epoch_0003_validation~predictions.npy`). Epochs count from 0, as in the run. `index.json`
+maps each file to its site, epoch and step.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ def export(
 
 
 def last_of_epochs(captures: Captures) -> list[tuple[int, int]]:
-    """For each epoch its last capture: a batch of a training, or a whole pass."""
+    """The last capture of each epoch: a training batch, or a whole pass."""
     return sorted(
         (int(epoch), int(np.flatnonzero(captures.epoch == epoch)[-1])) for epoch in np.unique(captures.epoch)
     )
@@ -75,7 +74,7 @@ def write_capture(path: Path, captures: Captures, place: int) -> Entry:
 
 
 def write(path: Path, shape: tuple[int, ...], dtype: kept.DType, blocks: Iterable[kept.Array]) -> Entry:
-    """Writes one file, streaming: a validation may be larger than the memory. Returns what the index says of it."""
+    """Writes one file as a stream, because a validation may not fit into memory. Returns its entry in the index."""
     with new_file(path, force=True) as unfinished, unfinished.open("wb") as file:
         kept.write_npy(file, shape, kept.stored(dtype), blocks)
     return {"shape": list(shape), "dtype": dtype.name}
@@ -87,7 +86,7 @@ def write_index(out: Path, run: str, files: Sequence[Entry], missing: Sequence[E
 
 
 def read_index(out: Path) -> dict[str, Any] | None:
-    """What an earlier export left: its run, and the files that are its own. None where there is no such thing."""
+    """The run and the files of an earlier export. None if there is none."""
     try:
         index = json.loads((out / INDEX).read_text())
         return {
@@ -107,7 +106,7 @@ def file_name(epoch: int, name: str) -> str:
 
 
 def new_name(site: str, used: Collection[str]) -> str:
-    """What a site is called in file names: different from those used also where upper and lower case are the same."""
+    """The name of a site in file names, unique even on file systems that ignore case."""
     name, taken = flat(site), {one.casefold() for one in used}
     while name.casefold() in taken:
         name += "+"
@@ -122,6 +121,6 @@ def _names(sites: Sequence[str]) -> dict[str, str]:
 
 
 def _clear(out: Path) -> None:
-    """Removes what an earlier export listed as its own; other files in the directory stay."""
+    """Deletes the files that an earlier export listed; other files in the directory stay."""
     for entry in (read_index(out) or {"files": ()})["files"]:
         (out / str(entry["file"])).unlink(missing_ok=True)

@@ -1,10 +1,9 @@
-"""All kept tensors and running averages in one NumPy archive.
+"""Writes all kept tensors and running averages to one NumPy archive.
 
-For each site the array under its name, (step, sample, …) as `run.tensor` gives it, and beside it
-`NAME@step`, `@epoch`, `@batch`, and where there are samples `@size` (the rows that are real, the others are
-padding) and `@batch_size`. `@index.json` says which key belongs to which site and what type it had: odd
-characters are percent-encoded in keys, and bfloat16 and its like are stored as float32. A pass has `@batches`,
-their number, instead of `@batch`. Of a running average there are `NAME@mean`, `NAME@std` and `NAME@count`.
+Each site has its array (step, sample, …), as `run.tensor` returns it, with `NAME@step`, `@epoch` and `@batch`. An array with samples also
+has `@size` (the real rows; the others are padding) and `@batch_size`. A pass has `@batches`, their number, instead of `@batch`. A running
+average has `NAME@mean`, `NAME@std` and `NAME@count`. `@index.json` maps keys to sites and original dtypes: unusual characters are
+percent-encoded in keys, and bfloat16 and similar types are stored as float32.
 """
 
 from __future__ import annotations

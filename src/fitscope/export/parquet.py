@@ -1,4 +1,4 @@
-"""The stats table as one Parquet file, columns as in `store/schema.py`; single samples in one beside it."""
+"""Writes the stats table as one Parquet file, with the columns of `store/schema.py`, and the samples table as a second one."""
 
 from __future__ import annotations
 

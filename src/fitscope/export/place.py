@@ -1,6 +1,6 @@
-"""Where an export goes: a file that appears whole or not at all, or a directory.
+"""The destination of an export: a file that appears complete or not at all, or a directory.
 
-Nothing that exists is overwritten without `force`; and with it only regular files are, never a directory.
+An export overwrites nothing without `force`. With it, it replaces regular files only, never a directory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LONGEST = 120  # a name gets a number and an ending yet, and most file systems 
 
 @contextlib.contextmanager
 def new_file(out: Path, force: bool) -> Iterator[Path]:
-    """A path to write to; what is there at the end becomes `out`, unless an error comes first."""
+    """A temporary path to write to, which becomes `out` unless an error occurs."""
     out = out.resolve()
     if out.is_dir():
         raise StoreError("the name of a file", f"the directory {str(out)!r}", "Name a file in it")
@@ -37,12 +37,12 @@ def new_file(out: Path, force: bool) -> Iterator[Path]:
 
 
 def beside(out: Path, name: str) -> Path:
-    """The file for a second table: `run.parquet` has `run.samples.parquet` beside it."""
+    """The file for a second table: `run.samples.parquet` for `run.parquet`."""
     return out.with_name(f"{out.stem}.{name}{out.suffix}")
 
 
 def folder(out: Path, force: bool) -> Path:
-    """A directory to write in, created if there is none."""
+    """A directory to write to, created if it does not exist."""
     if out.exists() and not out.is_dir():
         raise StoreError("a directory", f"{str(out)!r}, a file", "Choose another name")
     if out.exists() and any(out.iterdir()) and not force:
@@ -52,9 +52,9 @@ def folder(out: Path, force: bool) -> Path:
 
 
 def flat(name: str) -> str:
-    """A name as one part of a file name: ``/`` becomes ``~``, odd characters are percent-encoded.
+    """A name as one part of a file name: ``/`` becomes ``~``, unusual characters are percent-encoded.
 
-    No two names share one, but for those too long to be written out, which are cut and get a hash.
+    Different names stay different; a name that is too long is cut and gets a hash.
     """
     text = site_path(name).replace("/", "~")
     if len(text) > _LONGEST:

@@ -1,8 +1,7 @@
-"""The rows of a run's tables as a stream, ordered by step, whatever the number of parts and ranks.
+"""The rows of a run's tables as a stream, ordered by step, for any number of parts and ranks.
 
-At any time there is about one part per rank in memory. The parts of one rank follow one another in time;
-those of several ranks are merged by always reading on where the steps are lowest. A damaged part is reported
-(`run.damaged`, one warning) and left out, as everywhere in the reading side.
+Memory holds about one part per rank. The parts of one rank are in time order. The stream merges several ranks: it always reads on where
+the step is lowest. A damaged part is skipped and reported (`run.damaged`, one warning), as everywhere on the reading side.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from fitscope.read.parts import Part
     from fitscope.read.tables import Table
 
-#: What is in a row beside its stats.
+#: The columns of a row in addition to its stats.
 ABOUT = ("step", "epoch", "batch", "time", "attempt", "rank", "site", "dtype", "shape", "batched", "value")
 #: What the samples table is called among the sites of an export.
 SAMPLES = schema.SAMPLES
@@ -34,7 +33,7 @@ HISTOGRAM = ("buckets", "counts")
 
 
 def sites(run: Run) -> list[str]:
-    """The sites there are statistics of."""
+    """The sites with statistics."""
     run._now.look()
     found = run._now.stats.sites()
     run._now.damaged.warn(4)
@@ -42,13 +41,13 @@ def sites(run: Run) -> list[str]:
 
 
 def has_samples(run: Run) -> bool:
-    """Whether there are single samples."""
+    """Whether the run has samples."""
     run._now.look()
     return bool(run._now.samples.parts)
 
 
 def columns(stats: Sequence[str]) -> list[str]:
-    """The columns of an export limited to these stats; all of them if there are none."""
+    """The columns of an export with these stats; all columns if `stats` is empty."""
     if not stats:
         return list(schema.STATS_SCHEMA.names)
     wanted = {*ABOUT, *stats, *(HISTOGRAM if "histogram" in stats else ())}
@@ -58,9 +57,9 @@ def columns(stats: Sequence[str]) -> list[str]:
 def rows(
     run: Run, sites: Sequence[str], columns: Sequence[str], progress: Progress, before: int | None = None
 ) -> Iterator[pa.Table]:
-    """The rows of these sites, by step and site. What is flushed while this goes on is not part of it.
+    """The rows of these sites, by step and site, without rows flushed after the call.
 
-    With `before`, those of the attempts before that one.
+    With `before`, only the rows of earlier attempts.
     """
     form = pa.schema([schema.STATS_SCHEMA.field(name) for name in columns])
     wanted = pa.array(sites, pa.string())
@@ -83,7 +82,7 @@ def _stream(
     run: Run, table: Table, form: pa.Schema, chosen: Callable[[pa.Table], pa.Table], order: Sequence[str],
     progress: Progress, before: int | None,
 ) -> Iterator[pa.Table]:  # fmt: skip
-    """The chosen rows of all parts of a table, in the columns of `form`."""
+    """The selected rows of all parts of a table, with the columns of `form`."""
     parts = table.parts
     done = 0
 
@@ -115,7 +114,7 @@ def _stream(
 def _merged(
     lanes: list[deque[Part]], read: Callable[[Part], pa.Table], order: Sequence[str]
 ) -> Iterator[pa.Table]:
-    """The rows of several ranks in one stream."""
+    """Merges the rows of several ranks into one stream."""
     reached = [-math.inf if lane else math.inf for lane in lanes]  # the step up to which each has been read
     waiting: list[pa.Table] = []
     while any(lanes):
@@ -134,7 +133,7 @@ def _merged(
 
 
 def _split(table: pa.Table, reached: float) -> tuple[pa.Table, list[pa.Table]]:
-    """The rows that no rank can have anything before, and the others."""
+    """Splits the rows into those that no rank can precede, and the others."""
     if math.isinf(reached):
         return (table, []) if reached > 0 else (table.slice(0, 0), [table])
     early = pc.less_equal(table["step"], int(reached))
@@ -143,7 +142,7 @@ def _split(table: pa.Table, reached: float) -> tuple[pa.Table, list[pa.Table]]:
 
 
 def _formed(table: pa.Table, form: pa.Schema) -> pa.Table:
-    """With exactly the columns of `form`: those an older run does not have are null."""
+    """Converts to exactly the columns of `form`; columns that an older run lacks are null."""
     arrays = [
         table[field.name].cast(field.type)
         if field.name in table.column_names

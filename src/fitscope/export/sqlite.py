@@ -1,26 +1,25 @@
-"""The statistics in an SQLite file, tables as in `database`. Further runs can be added to it.
+"""Writes the statistics to an SQLite file, with the tables of `database`. You can add more runs to the file.
 
-Shapes are JSON. SQLite has no NaN and makes NULL of it: of a scalar that is not a number `value` is NULL and
-`nans` is 1.
+Shapes are JSON. SQLite has no NaN and stores NULL: for a NaN scalar, `value` is NULL and `nans` is 1.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from fitscope.export.csv import with_texts
-from fitscope.export.database import TABLES, Database, fill, not_ours
+from fitscope.export.database import Database, fill
 
 if TYPE_CHECKING:
     from fitscope.export import Progress
     from fitscope.read import Run
 
+INDEXED = ("stats", "histograms")  #: the tables that people ask by site
 BATCH_ROWS = 5_000  #: rows turned into Python objects at once
 
 
@@ -35,39 +34,11 @@ class SQLite(Database):
 
     Error = sqlite3.Error
 
-    def __init__(self, out: Path) -> None:
-        self._out = out
-        self._connection: sqlite3.Connection
+    def _connect(self) -> sqlite3.Connection:
+        return sqlite3.connect(self._out, isolation_level=None)
 
-    def __enter__(self) -> Self:
-        self._connection = sqlite3.connect(self._out, isolation_level=None)
-        try:
-            self._connection.execute("BEGIN IMMEDIATE")
-            for name, form in TABLES.items():
-                self._prepare(name, form)
-            for name in ("stats", "histograms"):
-                self._connection.execute(
-                    f"CREATE INDEX IF NOT EXISTS {name}_by_site ON {name} (run, site, step)"
-                )
-        except sqlite3.Error as problem:  # locked, read-only, or something else
-            self._connection.close()
-            raise not_ours(self._out, problem) from problem
-        except BaseException:
-            self._connection.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            if error is None:
-                self._connection.execute("COMMIT")
-        finally:
-            self._connection.close()  # what is not committed by then is gone
-
-    def runs(self) -> list[str]:
-        return [run for (run,) in self._connection.execute("SELECT run FROM runs")]
+    def _begin(self) -> None:
+        self._connection.execute("BEGIN IMMEDIATE")
 
     def insert(self, name: str, table: pa.Table) -> None:
         names = ", ".join(f'"{column}"' for column in table.column_names)
@@ -76,9 +47,6 @@ class SQLite(Database):
             batch = with_texts(table.slice(start, BATCH_ROWS))
             rows = zip(*(column.to_pylist() for column in batch.columns), strict=True)
             self._connection.executemany(f"INSERT INTO {name} ({names}) VALUES ({places})", rows)
-
-    def execute(self, statement: str, values: Sequence[Any]) -> None:
-        self._connection.execute(statement, values)
 
     @classmethod
     def is_busy(cls, problem: BaseException) -> bool:
@@ -90,15 +58,15 @@ class SQLite(Database):
         return start.startswith(b"SQLite format 3\0")
 
     def _prepare(self, name: str, form: pa.Schema) -> None:
-        """Makes the table, or adds the columns that an older version of it does not have."""
+        super()._prepare(name, form)
+        if name in INDEXED:
+            self._connection.execute(f"CREATE INDEX IF NOT EXISTS {name}_by_site ON {name} (run, site, step)")
+
+    def _columns(self, name: str, form: pa.Schema) -> tuple[dict[str, str], Collection[str]]:
         wanted = {field.name: _type(field.type) for field in form}
         columns = ", ".join(f'"{column}" {kind}' for column, kind in wanted.items())
         self._connection.execute(f"CREATE TABLE IF NOT EXISTS {name} ({columns})")
-        there = {row[1] for row in self._connection.execute(f"PRAGMA table_info({name})")}
-        if "run" not in there:
-            raise not_ours(self._out, f"its table {name} has no column run")
-        for column in wanted.keys() - there:
-            self._connection.execute(f'ALTER TABLE {name} ADD COLUMN "{column}" {wanted[column]}')
+        return wanted, {row[1] for row in self._connection.execute(f"PRAGMA table_info({name})")}
 
 
 def _type(kind: pa.DataType) -> str:

@@ -1,15 +1,12 @@
-"""Scalars and histograms as a TensorBoard event file, in a directory of the run's name.
+"""Writes scalars and histograms to a TensorBoard event file, in a directory named after the run.
 
-Tags are `activations/conv1/mean` and `activations/conv1/histogram`; of a scalar the site is the tag: `loss`,
-`metrics/accuracy`. Wall times are those of the training. TensorBoard keeps one value per tag and step, so what
-was seen several times at one step (by several ranks, or in the batches of a validation) is merged into one, a
-scalar to the mean. Values are float32 there. A histogram takes some hundred times the bytes it has in the run, and
-TensorBoard shows no more than a few hundred of a tag: so of a long training some are left out, the later the more,
-unless histograms were asked for by name.
+Tags are `activations/conv1/mean` and `activations/conv1/histogram`; for a scalar the tag is the site: `loss`, `metrics/accuracy`. Wall
+times are those of the training. TensorBoard keeps one value per tag and step. So several values at one step (from several ranks, or the
+batches of a validation) are merged, and scalars are averaged. Values are float32. A histogram takes a hundred times the bytes it has in
+the run, and TensorBoard shows a few hundred per tag. So a long training omits later histograms, unless the user asks for them by name.
 
-Written with the `tensorboard` package alone. Its own `EventFileWriter` is not used: it imports TensorFlow where
-that is installed (tensorboard 2.21), and its queue and thread serve nobody here; its checksum (`checksum`) takes longer than
-all the rest.
+This module needs only the `tensorboard` package. It does not use its `EventFileWriter`, which imports TensorFlow if installed
+(tensorboard 2.21) and adds a queue and a thread. Its checksum would take longer than everything else; see `checksum`.
 """
 
 from __future__ import annotations
@@ -35,7 +32,7 @@ if TYPE_CHECKING:
     from fitscope.export import Progress
     from fitscope.read import Run
 
-#: What of a tensor is shown unless told otherwise.
+#: The stats that are written by default.
 SHOWN = ("mean", "std", "min", "max", "rms", "zeros", "nans", "infs", "cosine", "histogram")
 
 #: Of these, what is shown only where it is not 0: charts that never move would hide those that do.
@@ -64,7 +61,7 @@ def export(
 
 
 def directory(out: Path, run: Run) -> Path:
-    """Where a run's event files are, in a directory of logs."""
+    """The directory of a run's event files in a log directory."""
     return out / flat(run.id)
 
 
@@ -75,10 +72,10 @@ def file_name(run: Run, attempt: int = 0) -> str:
 
 
 class Events:
-    """An event file that is being written. TensorBoard can read it at any time after a `flush`."""
+    """An event file that is being written. TensorBoard can read it after every `flush`."""
 
     def __init__(self, path: Path, began: float, shown: Sequence[str] = SHOWN) -> None:
-        """`began`: seconds since 1970; TensorBoard shows times relative to it."""
+        """`began` is in seconds since 1970; TensorBoard shows times relative to it."""
         self._tb = package()
         self._shown = tuple(shown)
         self._seldom = SELDOM if self._shown == SHOWN else ()  # who asks for them gets them
@@ -90,8 +87,8 @@ class Events:
         self._file: IO[bytes] = path.open("wb")
         self._write(wall_time=began, file_version="brain.Event:2")
 
-    def add(self, seen: Seen) -> None:
-        """What is known about one site at one step. Steps of a site must grow."""
+    def add(self, seen: Point) -> None:
+        """Adds the values of one site at one step. The steps of a site must increase."""
         summary = self._tb.Summary()
         if seen.value is not None:
             self._scalar(summary, seen.site, seen.value)
@@ -108,7 +105,7 @@ class Events:
                     self._histogram(summary, f"{seen.site}/histogram", triples(seen.stats))
         self._write(wall_time=seen.time, step=seen.step, summary=summary)
 
-    def _is_due(self, seen: Seen) -> bool:
+    def _is_due(self, seen: Point) -> bool:
         """Whether the histogram of a site is kept: of each of the first `DENSE` steps, then one of 2, 4, 8 … steps."""
         wide = max(seen.step.bit_length() - DENSE.bit_length() + 1, 0) if self._thin else 0
         window = (wide, seen.step >> wide)
@@ -117,7 +114,7 @@ class Events:
         return due
 
     def restart(self, step: int, time: float) -> None:
-        """The training goes on from a step that was passed before: TensorBoard forgets what it has from there on."""
+        """Makes TensorBoard forget everything from a step on, because the training repeats it."""
         for _ in range(2):  # the first one that it meets in a directory is a start to it, and no restart
             self._write(wall_time=time, step=step, session_log=self._tb.started)
 
@@ -159,10 +156,10 @@ class Events:
 
 
 def triples(stats: Stats) -> np.ndarray[Any, Any]:
-    """The histogram as TensorBoard has it: rows of left edge, right edge, count.
+    """The histogram in TensorBoard's form: rows of left edge, right edge, count.
 
-    Ordered and without gaps, as the distributions view expects; empty stretches are one row. The ends are the
-    smallest and largest value, not the edges of their buckets, because the views take their range from there.
+    The rows are ordered and without gaps, as the distributions view expects; an empty stretch is one row. The ends are the
+    smallest and largest value, not bucket edges, because the views take their range from them.
     """
     lower, upper = bounds()
     used = np.flatnonzero(stats.hist)
@@ -177,8 +174,8 @@ def triples(stats: Stats) -> np.ndarray[Any, Any]:
 
 
 @dataclass(slots=True)
-class Seen:
-    """What was seen at one site at one step, by whoever and in however many batches."""
+class Point:
+    """The merged values of one site at one step."""
 
     site: str
     step: int
@@ -209,46 +206,46 @@ class Seen:
 
 
 class Steps:
-    """Merges what comes into one for each site and step. Holds one step at a time."""
+    """Merges values into one per site and step. It holds one step at a time."""
 
     def __init__(self) -> None:
         self._step: int | None = None
-        self._seen: dict[str, Seen] = {}
+        self._seen: dict[str, Point] = {}
 
-    def at(self, step: int) -> list[Seen]:
-        """What follows is of this step. Returns all of the step before, unless it is the same."""
+    def at(self, step: int) -> list[Point]:
+        """Starts a step. Returns everything of the previous step, unless it is the same."""
         if step == self._step:
             return []
         done, self._step, self._seen = self.rest(), step, {}
         return done
 
-    def of(self, site: str, time: float, rank: int = 0) -> Seen:
-        """What was seen at a site in this step, to be added to."""
+    def of(self, site: str, time: float, rank: int = 0) -> Point:
+        """The values of a site in this step, to add to."""
         if site not in self._seen:
             assert self._step is not None
-            self._seen[site] = Seen(site, self._step, time, rank)
+            self._seen[site] = Point(site, self._step, time, rank)
         return self._seen[site]
 
-    def rest(self) -> list[Seen]:
-        """All there is by now and was not handed out."""
+    def rest(self) -> list[Point]:
+        """Everything that was not returned yet."""
         return self._tell(list(self._seen.values()))
 
-    def quiet(self) -> list[Seen]:
-        """Of these, what has stayed the same since this was asked last: a pass that goes on has not."""
+    def quiet(self) -> list[Point]:
+        """The values that did not change since the last call; those of a running pass do."""
         found = self._tell([seen for seen in self._seen.values() if not seen.touched])
         for seen in self._seen.values():
             seen.touched = False
         return found
 
-    def _tell(self, some: list[Seen]) -> list[Seen]:
+    def _tell(self, some: list[Point]) -> list[Point]:
         new = sorted((seen for seen in some if not seen.told), key=lambda seen: seen.site)
         for seen in new:
             seen.told = True
         return new
 
 
-def by_step(tables: Iterable[pa.Table]) -> Iterator[Seen]:
-    """One for each site and step, of rows of the stats table."""
+def by_step(tables: Iterable[pa.Table]) -> Iterator[Point]:
+    """Merges rows of the stats table into one per site and step."""
     steps = Steps()
     needed = ["site", "step", "time", "rank", "batched", "value", "cosine", *NAMES, *HISTOGRAM]
     for table in tables:
@@ -268,7 +265,7 @@ def by_step(tables: Iterable[pa.Table]) -> Iterator[Seen]:
 
 @dataclass(frozen=True, slots=True)
 class _Package:
-    """What we use of tensorboard."""
+    """The parts of tensorboard that fitscope uses."""
 
     Event: Any
     Summary: Any

@@ -1,1 +1,1 @@
-"""From the training thread to the store: the hand-over, the queue, the writer thread, and the end of the process."""
+"""From the training thread to the store: the handover, the queue, the writer thread, and the end of the process."""

@@ -1,53 +1,63 @@
-"""What captures become, on the writer's thread: records, samples, and what is carried on from one batch to the next.
+"""Turns captures into records and samples on the writer thread, and keeps what the next batch needs.
 
-Most of what a step shows is reduced and forgotten. Two things stay: the running average of a site, and the batch before where a
-change is asked for. Both are bounded by the size of the tensors they are made of, however long the training goes on.
+Most tensors are reduced and freed. Two things stay: the running average of a site, and the previous batch if a change is watched.
+Both are bounded by the size of their tensors, for any length of training.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
-from fitscope.pipeline import handover
-from fitscope.pipeline.handover import Border, Part, Seen, Shown
+from fitscope.pipeline import to_record
+from fitscope.pipeline.activity import Joined, Vector
+from fitscope.pipeline.derived import Derived
+from fitscope.pipeline.handover import HostAdapter, Shown, Slot, slots
 from fitscope.pipeline.sample_loss import SampleLosses
+from fitscope.pipeline.to_record import HostTensor
+from fitscope.pipeline.troubles import described
 from fitscope.plan.plan import LOSS, SAMPLE_LOSS, Want
 from fitscope.record import Block, Head, Moment, Record, Samples
 from fitscope.reduce import host
 from fitscope.reduce.average import Average
-from fitscope.shield import described
 from fitscope.sites import TRAIN, Site
 
 Array = np.ndarray[Any, Any]
 
 
 class Layout:
-    """What a joined vector holds of what is wanted: worked out once, as it is the same at every step."""
+    """The contents of a joined vector. Computed once, because it is the same at every step."""
 
     def __init__(self, layout: Array, dtype: str, shown: Shown) -> None:
         self.wants = shown.wants
         self.heads: list[Head] = []  #: of those that stats are wanted of
-        self.more: list[tuple[Site, Want, Part]] = []  #: those of which more is wanted, and what
+        self.more: list[tuple[Site, Want, Slot]] = []  #: those of which more is wanted, and what
+        self.layers: list[
+            tuple[Site, str, Slot]
+        ] = []  #: whose activity is wanted, with the family of their nonlinearity
+        self.active: Joined | None = None
         chosen: list[tuple[int, int]] = []
-        all_parts = handover.parts(layout)
-        for part in all_parts:
-            found = shown.wanted(part.name)
+        all_slots = slots(layout)
+        for slot in all_slots:
+            found = shown.wanted(slot.name)
             if found is None:
                 continue
             site, want = found
             if want.stats:
-                self.heads.append(Head(site, part.shape, dtype, site.batched and len(part.shape) > 0))
-                chosen.append((part.start, part.end))
-            if not want.stats_only:
-                self.more.append((site, replace(want, stats=False), part))
-        self.chosen = None if len(chosen) == len(all_parts) else chosen  #: None: all of it
+                self.heads.append(Head(site, slot.shape, dtype, site.batched and len(slot.shape) > 0))
+                chosen.append((slot.start, slot.end))
+            if want.activity:
+                self.layers.append((site, want.activity, slot))
+            more = replace(want, stats=False, activity="")
+            if more.tensor or more.mean or more.whole or more.derived:
+                self.more.append((site, more, slot))
+        self.chosen = None if len(chosen) == len(all_slots) else chosen  #: None: all of it
         self.starts = np.array([start for start, _ in chosen] + [chosen[-1][1] if chosen else 0])
         self.scalars = np.array([i for i, head in enumerate(self.heads) if head.shape == ()], np.int64)
 
@@ -60,20 +70,22 @@ class Layout:
 
 
 class Digest:
-    """Makes records of what steps showed."""
+    """Makes records from the tensors of steps."""
 
     def __init__(
         self,
-        border: Border,
+        adapter: HostAdapter,
         failed: Callable[[str], None],
         samples: Callable[[], SampleLosses] | None = None,
         unseen: Callable[[str, str | None], None] = lambda site, why: None,  # noqa: ARG005
+        configuration: Mapping[str, Any] | None = None,
     ) -> None:
         self.averages: dict[str, Average] = {}  #: by site
         self.lock = threading.Lock()  #: over the averages, which others may read
-        self._border = border
+        self._adapter = adapter
         self._failed = failed
         self._unseen = unseen  # takes why a site is not recorded; None: it is, after all
+        self._derived = Derived(adapter, configuration or {}, failed, unseen)
         self._make_samples = samples
         self._samples: SampleLosses | None = None
         self._before: dict[str, deque[tuple[Moment, Array]]] = {}
@@ -84,39 +96,31 @@ class Digest:
     def take(self, at: Moment, shown: Shown) -> tuple[list[Block], list[Record], list[Samples]]:
         """The stats, other records and samples of one step."""
         records: list[Record] = []
-        rows: list[Seen] = []
+        rows: list[HostTensor] = []
         of_samples: dict[tuple[str, str], Any] = {}
         joined = [self._layout(vector, layout, shown) for vector, layout in shown.joined]
         more = (
-            (site, want, part.of(vector)) for layout, vector in joined for site, want, part in layout.more
+            (site, want, slot.of(vector)) for layout, vector in joined for site, want, slot in layout.more
         )
         for site, want, value in chain(shown.single(), more):
             try:
                 if site.place == SAMPLE_LOSS:
-                    of_samples[site.label, site.part] = value
+                    of_samples[site.label, site.suffix] = value
                     continue
                 if site.place == LOSS:
-                    array = self._border.to_numpy(value)
+                    array = self._adapter.to_numpy(value)
                     if array.ndim:
                         of_samples["loss", ""] = array
-                    value = handover.one_loss(array)
-                if isinstance(value, dict):
-                    if want.stats or want.tensor:
-                        records.append(handover.reduced(site, want, value, at, self._border))
-                elif want.stats:
-                    row = handover.seen(site, want, value, self._border)
-                    host.check(row.array.dtype)
-                    rows.append(row)
-                if want.tensor and not isinstance(value, dict):
-                    records.append(handover.kept(site, want, self._border.to_numpy(value), at))
-                if want.mean and site not in self._unaveraged:
-                    self._average(site, value, at)
-                if want.change or want.reference:
-                    records.extend(self._compare(site, want, self._border.to_numpy(value), at))
+                    value = to_record.one_loss(array)
+                self._take_one(site, want, value, at, records, rows)
             except Exception as error:  # one odd tensor must not cost the others
                 self._failed(f"{site}: {described(error)}")
                 self._unseen(site, described(error))
-        blocks = self._counted(at, rows, joined)
+        for layout, vector in joined:
+            if layout.active is not None:
+                self._derived.take_joined(shown.in_pass, vector, layout.active)
+        more_rows, activity = self._derived.rest(shown.in_pass)
+        blocks = self._counted(at, rows + more_rows, joined, activity)
         samples = (
             self._taken_apart(at, shown.in_pass, of_samples)
             if SAMPLE_LOSS in shown.wants and of_samples
@@ -129,9 +133,40 @@ class Digest:
         )
         return blocks, records, samples
 
-    def _counted(self, at: Moment, rows: list[Seen], joined: list[tuple[Layout, Array]]) -> list[Block]:
-        """The stats of tensors handed out by themselves, and of those that were joined."""
-        heads = tuple([row.head for row in rows] + [head for layout, _ in joined for head in layout.heads])
+    def _take_one(
+        self, site: Site, want: Want, value: Any, at: Moment, records: list[Record], rows: list[HostTensor]
+    ) -> None:
+        """Adds what is wanted of one tensor: a record, or a row of which stats are to be computed."""
+        row: HostTensor | None = None
+        if isinstance(value, dict):
+            if want.stats or want.tensor:
+                records.append(to_record.reduced(site, want, value, at, self._adapter))
+        elif want.stats:
+            row = to_record.seen(site, want, value, self._adapter)
+            host.check(row.array.dtype)
+            rows.append(row)
+        if want.tensor and not isinstance(value, dict):
+            records.append(to_record.kept(site, want, self._adapter.to_numpy(value), at))
+        if want.mean and site not in self._unaveraged:
+            self._average(site, value, at)
+        if want.change or want.reference:
+            records.extend(self._compare(site, want, self._adapter.to_numpy(value), at))
+        if want.derived:
+            self._derived.take(site, want, value, row)
+
+    def _counted(
+        self,
+        at: Moment,
+        rows: list[HostTensor],
+        joined: list[tuple[Layout, Array]],
+        activity: Vector | None = None,
+    ) -> list[Block]:
+        """The stats of tensors handed out by themselves, of those that were joined, and of the activity of layers."""
+        heads = tuple(
+            [row.head for row in rows]
+            + [head for layout, _ in joined for head in layout.heads]
+            + (activity.heads if activity is not None else [])
+        )
         if not heads:
             return []
         tally = host.Tally(len(heads))
@@ -145,16 +180,19 @@ class Digest:
             layout.tally(tally, first, vector)
             values[first + layout.scalars] = vector[layout.starts[layout.scalars]]
             first += len(layout.heads)
+        if activity is not None:
+            tally.add_all(first, activity.flat, activity.starts)
         _bounded(self._heads)
         return [Block(at, self._heads.setdefault(heads, heads), tally.columns(), values)]
 
     def _layout(self, vector: Any, layout: Any, shown: Shown) -> tuple[Layout, Array]:
-        array, numbers = self._border.to_numpy(vector), self._border.to_numpy(layout)
+        array, numbers = self._adapter.to_numpy(vector), self._adapter.to_numpy(layout)
         key = numbers.tobytes(), array.dtype.name, shown.in_pass
         known = self._layouts.get(key)
         if known is None or known.wants is not shown.wants:
             _bounded(self._layouts)
             known = self._layouts[key] = Layout(numbers, array.dtype.name, shown)
+            known.active = self._derived.joined(known.layers)
         return known, array
 
     def _taken_apart(self, at: Moment, in_pass: str, shown: dict[tuple[str, str], Any]) -> list[Samples]:
@@ -172,7 +210,7 @@ class Digest:
         try:
             with self.lock:
                 average = self.averages.setdefault(site, Average.empty())
-                handover.add_to_average(average, site, value, at, self._border)
+                to_record.add_to_average(average, site, value, at, self._adapter)
         except ValueError as error:  # it will not get better
             self._unaveraged.add(site)
             self._failed(f"{site} has no average: {error}")
@@ -206,7 +244,7 @@ def _follows(site: Site, before: Moment, after: Moment) -> bool:
 
 
 def _change(site: Site, before: Array, after: Array, at: Moment) -> Record:
-    """What moved between two batches, of the samples that both have."""
+    """The change between two batches, over the samples that both have."""
     if site.batched and after.ndim and before.ndim:
         n = min(len(before), len(after))
         before, after = before[:n], after[:n]

@@ -1,4 +1,4 @@
-"""The newest captured batch, for whoever wants the values now: another callback, or a line after the step."""
+"""The newest captured batch: `scope.batch`, for another callback or for code after the step."""
 
 from __future__ import annotations
 
@@ -8,31 +8,32 @@ from typing import Any
 import numpy as np
 
 from fitscope.errors import WatchError, one_of
-from fitscope.pipeline.handover import Border, tensor_of
+from fitscope.pipeline.handover import HostAdapter
+from fitscope.pipeline.to_record import tensor_of
 from fitscope.record import Moment
 
 
 class Batch(Mapping[str, np.ndarray[Any, Any]]):
     """The tensors of one captured step by site, as NumPy arrays: `scope.batch["activations/conv1"]`.
 
-    An array is made when it is asked for and shares memory with the framework where that is possible: read it, do not
-    write to it.
+    `.step`, `.epoch` and `.batch` say which step it is. An array is created on access and shares memory with the framework where
+    possible, so do not write to it.
     """
 
-    def __init__(self, at: Moment, values: Mapping[str, Any], border: Border) -> None:
+    def __init__(self, at: Moment, values: Mapping[str, Any], adapter: HostAdapter) -> None:
         self.step, self.epoch, self.batch = at.step, at.epoch, at.batch
         self._values = values
-        self._border = border
+        self._adapter = adapter
 
     def __getitem__(self, site: str) -> np.ndarray[Any, Any]:
         value = self._values.get(site)
         if value is None:
             raise WatchError("a site of the newest captured batch", repr(site), one_of(self._values, site))
-        array = tensor_of(value, self._border)
+        array = tensor_of(value, self._adapter)
         if array is None:
             raise WatchError(
                 "a site whose tensor was kept",
-                f"{site!r}, of which the step handed out only what its statistics are made of",
+                f"{site!r}, for which the step returned only statistics",
                 "Watch it with keep='tensor' or keep='both'",
             )
         return array
@@ -45,6 +46,9 @@ class Batch(Mapping[str, np.ndarray[Any, Any]]):
 
     def __len__(self) -> int:
         return len(self._values)
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self)
 
     def __repr__(self) -> str:
         return f"<Batch of step {self.step} (epoch {self.epoch}, batch {self.batch}): {', '.join(self)}>"

@@ -1,11 +1,11 @@
 """From the training thread to the disk: a queue bounded in bytes, and one thread that empties it.
 
-The training thread only hands over references; reducing and writing happen beside the next step. Order is kept. When
+The training thread only hands over references; reducing and writing happen during the next steps. Order is kept. When
 the queue is full, `"block"` makes the training wait (nothing is lost), `"drop"` refuses what does not fit (the caller
 counts it by name). One item larger than the whole queue is let through when the queue is empty.
 
 Errors come home: whatever `work` or `idle` raises is given to `on_error`, in the writer's thread, and the writer goes on
-with the next item. It never dies in silence. `close` waits until everything handed over was worked on; if nobody waits, the end of
+with the next item. It never dies in silence. `close` waits until everything handed over was worked on; otherwise the end of
 the process does (`unfinished`).
 
 **An exception may strike anywhere on the training thread**: Ctrl-C raises between any two instructions, and the garbage collector may call
@@ -30,7 +30,7 @@ FINISH = 10.0  #: seconds that the end of a training waits for the writer, twice
 
 
 class Owner(Protocol):
-    """Who is asked when the process ends before the training does; see `unfinished.Writer`."""
+    """The object to ask when the process ends before the training; see `unfinished.Writer`."""
 
     def more_may_come(self) -> bool: ...
 
@@ -40,11 +40,11 @@ class Owner(Protocol):
 
 
 class _End:
-    """Stands in the queue behind the last item."""
+    """A marker behind the last item of the queue."""
 
 
 class _Look:
-    """Stands in the queue to have `idle` called at once."""
+    """A marker in the queue that calls `idle` at once."""
 
 
 class Transport(Generic[Item]):
@@ -97,12 +97,12 @@ class Transport(Generic[Item]):
 
     @property
     def queued(self) -> int:
-        """Bytes handed over and not worked on yet."""
+        """The bytes handed over and not processed yet."""
         return self._handed_bytes - self._worked_bytes
 
     @property
     def cpu(self) -> float:
-        """Seconds of CPU that the writer has used, without getting ready."""
+        """The CPU seconds of the writer, without its warm-up."""
         if not self.ready:
             return 0.0
         try:
@@ -114,7 +114,7 @@ class Transport(Generic[Item]):
         return used - self.start_cpu
 
     def put(self, item: Item, nbytes: int) -> bool:
-        """Hands an item over. False: it did not fit and was dropped, or nothing is taken any more."""
+        """Hands an item over. Returns False if it did not fit and was dropped, or if the queue is closed."""
         if self.ended:  # in a forked child, where even a lock may be one that nobody releases
             return False
         if self._put(item, nbytes):
@@ -155,19 +155,19 @@ class Transport(Generic[Item]):
             self._waiters -= 1
 
     def drain(self) -> None:
-        """Waits until everything handed over so far was worked on."""
+        """Waits until everything handed over so far is processed."""
         handed = self._handed
         while self._worked < handed and not self.ended:
             self._listen()
 
     def look(self) -> None:
-        """Has the writer call `idle` as soon as it can."""
+        """Makes the writer call `idle` as soon as it can."""
         self._items.put(_Look)
 
     def close(self, *, wait: bool = True) -> None:
-        """Has the thread work off what is queued, call `end`, and end. Without `wait` it does so by itself.
+        """Makes the thread process the queue, call `end`, and end. Without `wait` this happens in the background.
 
-        An exception that ends the wait, like Ctrl-C, leaves the thread at its work.
+        An exception that ends the wait, such as Ctrl-C, does not stop the thread.
         """
         if not self._closing:
             self._closing = True

@@ -1,9 +1,9 @@
-"""From captures to a run: the open run, the queue before it, what went wrong, and what it cost.
+"""Takes captures to a run: opens the run, owns the queue, and ends both.
 
-A recorder knows nothing of models and steps. Whoever watches a training (a `Recording` for Keras, a session for TF1) hands it
-captures and tells it how the training ended; it opens the run when its first step is known, works on another thread, and is finished
-exactly once: by the end of the training, by an exception, by the next training, or when the process ends. Finished means that nothing
-more is taken: the writer then works off its queue, and the process does not end before it has (`unfinished`).
+A recorder knows nothing about models and steps. A `Recording` for Keras, or a session for TF1, passes captures to it and reports
+how the training ended. The recorder opens the run when its first step is known, works on another thread, and is finished exactly
+once: by the end of the training, an exception, the next training, or the end of the process. A finished recorder takes nothing
+more. The writer then empties its queue, and the process waits for that (`unfinished`).
 """
 
 from __future__ import annotations
@@ -11,109 +11,79 @@ from __future__ import annotations
 import sys
 import threading
 import time
-import warnings
 import weakref
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fitscope.errors import FitscopeWarning
 from fitscope.pipeline import signals
+from fitscope.pipeline.costs import Costs
+from fitscope.pipeline.diagnosis import Diagnosis
 from fitscope.pipeline.digest import Digest
-from fitscope.pipeline.handover import Border, Shown
+from fitscope.pipeline.ending import UNKNOWN, Ending
+from fitscope.pipeline.epoch_logs import EpochLogs
+from fitscope.pipeline.handover import HostAdapter, Shown
+from fitscope.pipeline.output import Capture, Output
 from fitscope.pipeline.queue import Transport
 from fitscope.pipeline.sample_loss import SampleLosses
 from fitscope.pipeline.sinks import Make, Sinks
 from fitscope.pipeline.standing import Standings
-from fitscope.plan.budget import Budget, Spent, Time, Timing
+from fitscope.pipeline.troubles import Troubles
 from fitscope.record import Moment
-from fitscope.reduce import host
 from fitscope.reduce.average import Average
-from fitscope.schedule import Turn
-from fitscope.shield import shield
+from fitscope.sites import TRAIN
 from fitscope.store import RunWriter, interval
 
 if TYPE_CHECKING:
     from fitscope.capture.leaving import Frame
 
+LOG_BYTES = 200  #: of one number of the logs of an epoch, in the queue
+DERIVE = 0.5  #: seconds between two looks at the losses of batches
 LOOK = 0.1  #: seconds between two looks whether an exception has ended the training
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """How a training ended. Not the exception itself: that would keep alive all that its traceback knows, the training too."""
-
-    status: str
-    by_what: str | None
-
-    @classmethod
-    def by(cls, error: BaseException | None) -> Ending:
-        if error is None:
-            return UNKNOWN
-        by_hand = isinstance(error, KeyboardInterrupt | SystemExit)
-        text = f"{type(error).__name__}: {error}".removesuffix(": ")
-        return cls("interrupted" if by_hand else "failed", text)
-
-
-COMPLETE = Ending("complete", None)
-UNKNOWN = Ending("interrupted", "unknown: nothing reported how the training ended")
-
-
-@dataclass(frozen=True, slots=True)
-class Capture:
-    """What one step showed, on its way to the writer."""
-
-    at: Moment
-    shown: Shown
-
-
 class Recorder:
-    """One run being written, from its first captured step until it ends, however it ends."""
+    """One run being written, from its first captured step to its end."""
 
     def __init__(
         self,
         open_run: Callable[[int], RunWriter],
-        border: Border,
+        adapter: HostAdapter,
         *,
         memory: int,
         when_full: str,
         samples: Callable[[Callable[[str, str], None]], SampleLosses] | None = None,
         sinks: Mapping[str, Make] | None = None,
+        configuration: Mapping[str, Any] | None = None,
+        diagnosis: Callable[[], Diagnosis | None] = lambda: None,
     ) -> None:
-        self.writer: RunWriter | None = None
         self.finished = False
         self.stopped = False  #: nothing more is recorded: the run could not be made, or is full
         self.trainer = threading.current_thread()  #: that hands over
-        self.first_calls: Callable[[], list[float]] = list  #: seconds, of steps that were compiled
-        self.proofs: Callable[[], list[float]] = list  #: seconds, of steps that were proofs of identity
         self.leaving: Callable[[], None] = lambda: None  #: called once, when the training ends
-        self.budget: Budget | None = None  #: that decides how often to capture
-        self.steps = 0  #: begun, captured or not
+        self.hurry: Callable[[], None] = lambda: None  #: called when something is due sooner than was known
+        self.costs = Costs(self.failed)  #: of the training and of watching it
         self.identity = Standings()  #: whether watching changed anything
         self._open_run = open_run  # start step -> RunWriter
-        self._border = border
+        self._adapter = adapter
         self._memory, self._when_full = memory, when_full
         self._digest = Digest(
-            border,
+            adapter,
             self.failed,
             None if samples is None else lambda: samples(self._no_samples),
             self.unseen,
+            configuration,
         )
-        self._sinks = Sinks(sinks or {}, self.failed)
-        self._transport: Transport[Capture] | None = None
-        self._errors: list[tuple[str, str]] = []  # not told yet: what kind of error, and its text
-        self._told: Counter[str] = Counter()
-        self._texts: dict[str, str] = {}  # by kind
-        self._early: list[str] = []  # from before there was a run
+        self.output = Output(
+            self._digest, Sinks(sinks or {}, self.failed), diagnosis, self.failed, self._facts
+        )  #: used by the writer's thread
+        self._transport: Transport[Capture | EpochLogs] | None = None
+        self._troubles = Troubles()
+        self._early: list[str] = []  # errors from before there was a run
         self._unseen: dict[str, str] = {}
         self._seen: set[str] = set()  # that are not unseen, whatever another kind of step says
-        self._dropped: Counter[str] = Counter()
         self._checkpoints: list[dict[str, Any]] = []
-        self._began = time.perf_counter(), time.process_time()
-        self._captured, self._thread_seconds = 0, 0.0
-        self._names: Sequence[str] = ()  # of what the newest captured step showed, where a limit may stop it
+        self._names: Sequence[str] = ()  # of the newest captured step, where a limit may stop the recording
         self._raised: Ending | None = None
         self._frame: Frame | None = None  # in which the training runs
         self._flush_at = 0.0
@@ -123,30 +93,31 @@ class Recorder:
     # ---- on the training thread ----------------------------------------------------------------------------
 
     def ready(self, step: int) -> bool:
-        """Whether there is a run to record to; made when its first step is known."""
+        """Whether there is a run to record to; it is created when its first step is known."""
         if self.writer is None and not self.stopped:
             try:
-                self.writer = self._open_run(step)
+                self.output.writer = self._open_run(step)
             except Exception as error:  # an unusable disk must not stop the training
                 self.failed(error)
                 self.stopped = True
                 self.tell()
                 return False
+            assert self.writer is not None
             for text in self._early:
                 self.writer.note(error=text)
             if self.writer.trouble is not None:
                 self.failed(self.writer.trouble)
             if self._checkpoints:
                 self.writer.note(checkpoints=list(self._checkpoints))
-            self._transport = Transport(
+            self._transport = self.costs.transport = Transport(
                 self._work,
                 self._idle,
                 self._on_error,
                 limit=self._memory,
                 when_full=self._when_full,
-                start=self._start,
+                start=self.output.start,
                 end=self._end,
-                skipped=lambda capture: self._dropped.update(capture.shown.names()),
+                skipped=self._skipped,
                 owner=self,
             )
             signals.listen()
@@ -156,13 +127,18 @@ class Recorder:
         return not self.stopped
 
     @property
+    def writer(self) -> RunWriter | None:
+        """The writer of the run, once there is one."""
+        return self.output.writer
+
+    @property
     def disturbed(self) -> bool:
-        """Whether there is something to tell, or the newest captured step raised."""
-        return bool(self._errors) or self.raised is not None
+        """Whether there is something to report, or the newest captured step raised."""
+        return bool(self._troubles.new) or self.raised is not None
 
     @property
     def raised(self) -> Ending | None:
-        """How the training ends, if what was raised last goes all the way up: it passed a place that we see."""
+        """How the training ends, if the last exception reaches the top: it passed a place that fitscope sees."""
         return self._raised
 
     @raised.setter
@@ -172,57 +148,54 @@ class Recorder:
             self._transport.look()
 
     def put(self, at: Moment, shown: Shown) -> None:
-        """Hands over what a step showed."""
+        """Hands over the tensors of a step."""
         assert self._transport is not None
         if self.writer is not None and self.writer.limited:
             self._names = shown.names()
         if self.finished:  # the process is about to end
             return
-        if self._transport.put(Capture(at, shown), shown.nbytes(self._border)):
-            self._captured += 1
+        capture = Capture(at, shown)
+        if shown.in_pass == TRAIN:
+            self.expect(at.step)
+        if self._transport.put(capture, shown.nbytes(self._adapter)):
+            self.costs.captured += 1
         elif not self.finished:  # a signal may have ended the run just now: this step is none of it any more
-            self._dropped.update(shown.names())
+            self._skipped(capture)
 
-    def weigh(self, turns: Sequence[Turn], captured: int, tapped: int) -> Timing | None:
-        """Tells the budget of steps that are about to run: in so many of them something is captured, or looked at, because of it.
+    def expect(self, step: int) -> None:
+        """A training step was captured, and will be handed over now or later."""
+        if self.output.batch_ends is not None:
+            self.output.batch_ends.expect(step)
 
-        What times them, if they are to be.
+    def expect_no_more(self, step: int) -> None:
+        """It will not."""
+        if self.output.batch_ends is not None:
+            self.output.batch_ends.expect_no_more(step)
+
+    def look_closer(self, step: int) -> None:
+        """Something happened at this step: a loss out of the ordinary, or what a rule found. The next steps are captured closely.
+
+        Called on any thread. Where `every` says when to capture, nothing changes.
         """
-        if self.budget is None or not self.budget.next(turns[0].step, len(turns), captured, tapped):
-            return None
-        ready = (
-            self._transport is None or self._transport.ready
-        )  # else the process is busy with getting the kernel ready
-        return Timing(self._start_timed, self._stop_timed) if ready else None
+        if self.costs.budget is not None:
+            self.costs.budget.look_closer(step)
+            self.hurry()
 
-    def _start_timed(self) -> None:
-        self._timed(lambda budget: budget.start(self._spent()))
+    def look(self) -> None:
+        """Makes the writer check for work now."""
+        if self._transport is not None:
+            self._transport.look()
 
-    def _stop_timed(self) -> None:
-        self._timed(lambda budget: budget.stop(self._spent()))
-
-    def _timed(self, act: Callable[[Budget], None]) -> None:
-        """This runs around the user's own step: an error of ours ends our timing, not the training."""
-        assert self.budget is not None
-        trouble = self.budget.trouble
-        try:
-            act(self.budget)
-        except Exception as error:
-            self.failed(error)
-        if self.budget.trouble is not trouble:
-            _warn(f"fitscope cannot keep its budget: {self.budget.trouble}")
-
-    def _spent(self) -> Spent:
-        transport = self._transport
-        return Spent(
-            Time(time.perf_counter(), time.process_time()),
-            transport.cpu if transport is not None else 0.0,
-            transport.waited if transport is not None else 0.0,
-            len(self.first_calls()) + len(self.proofs()),
-        )
+    def epoch_logs(self, at: Moment, logs: Mapping[str, Any]) -> None:
+        """Hands over Keras's logs of the epoch that just ended."""
+        said = EpochLogs(at, dict(logs))
+        if self._transport is None or self.finished or not said.logs:
+            return
+        if not self._transport.put(said, LOG_BYTES * len(said.logs)) and not self.finished:
+            self._troubles.dropped.update(said.names())
 
     def average(self, site: str) -> Average | None:
-        """The running average of a site over all that was captured so far, as a copy; None if it has none."""
+        """A copy of the running average of a site so far; None if it has none."""
         if self._transport is not None:
             self._transport.drain()
         with self._digest.lock:
@@ -235,29 +208,20 @@ class Recorder:
         return list(self._digest.averages)
 
     def checkpoint(self, path: str, step: int, epoch: int) -> None:
-        """A checkpoint was saved after so many steps."""
+        """Notes a checkpoint, saved after this many steps."""
         self._checkpoints.append({"path": path, "step": step, "epoch": epoch, "time": time.time()})
         if self.writer is not None:
             self.writer.note(checkpoints=list(self._checkpoints))
 
-    @contextmanager
-    def measured(self) -> Iterator[None]:
-        """What happens in this block on the training thread is our cost."""
-        began = time.thread_time()
-        try:
-            yield
-        finally:
-            self._thread_seconds += time.thread_time() - began
-
     def unseen(self, site: str, why: str | None) -> None:
-        """Something that was asked for is not recorded, and why; None if it is, after all."""
+        """Notes that a watched site is not recorded, with the reason; None withdraws it."""
         if why is None:
             self.seen([site])
         elif site not in self._seen:
             self._unseen.setdefault(site, why)
 
     def seen(self, sites: Iterable[str]) -> None:
-        """Sites that one step showed, although another could not."""
+        """Notes sites that one step recorded, although another could not."""
         for site in sites:
             self._seen.add(site)
             self._unseen.pop(site, None)
@@ -267,49 +231,27 @@ class Recorder:
         self.unseen(site, why)
 
     def failed(self, error: BaseException | str) -> None:
-        """Keeps what went wrong; `tell` says it."""
-        text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
-        # A full disk says the same of one file after the other.
-        kind = f"errno {error.errno}" if isinstance(error, OSError) and error.errno is not None else text
-        self._errors.append((kind, text))
+        """Stores an error, in the run too; `tell` reports it."""
+        text = self._troubles.add(error)
         if self.writer is not None:
             self.writer.note(error=text)
         else:
             self._early.append(text)
 
     def tell(self, *, last: bool = False) -> None:
-        """Warns of new errors, of each kind once, and of all of them again at the end."""
-        if not self._errors and not last:
-            return
-        new, self._errors = self._errors, []
-        fresh = {kind: text for kind, text in reversed(new) if kind not in self._told}
-        self._told.update(kind for kind, _ in new)
-        self._texts.update(fresh)
-        for text in fresh.values():
-            _warn(f"fitscope could not observe everything, training goes on. {text}")
-        if last and self._told.total() > len(fresh):
-            worst = "; ".join(
-                f"{self._texts[kind]} ({n}×)" if n > 1 else self._texts[kind]
-                for kind, n in self._told.most_common(3)
-            )
-            _warn(f"fitscope met {self._told.total()} errors in this training: {worst}")
-        if last and self._dropped:
-            _warn(
-                f"fitscope dropped {self._dropped.total()} records because its queue was full; "
-                "see run.dropped, or give Scope more `memory`"
-            )
+        """Warns of new errors, once per kind, and of all of them again at the end."""
+        self._troubles.tell(last=last)
 
     # ---- the end -----------------------------------------------------------------------------------------
 
     def abandon(self, error: BaseException | None = None, *, wait: bool = True) -> None:
-        """The training ended and nobody told us; the exception says how, where it is known."""
+        """Ends the recording of a training that ended without a report; the exception says how, if it is known."""
         self.finish(self.raised or Ending.by(error), wait=wait)
 
     def finish(self, ending: Ending, *, wait: bool = True) -> None:
-        """Has the run closed when all that is queued is written. Only the first call says how the training ended.
+        """Closes the run when everything queued is written. Only the first call decides how the training ended.
 
-        With `wait`, returns when that is done, and says what went wrong. An exception that ends the wait, like Ctrl-C, costs nothing:
-        the writer goes on.
+        With `wait`, returns when that is done, and reports errors. If an exception such as Ctrl-C ends the wait, the writer continues.
         """
         first = self._finished(ending)
         if first:
@@ -326,7 +268,7 @@ class Recorder:
             self.tell(last=first)
 
     def _finished(self, ending: Ending) -> bool:
-        """Whether this is the first word about how the training ended."""
+        """Whether this is the first report about how the training ended."""
         with self._lock:
             first, self.finished = not self.finished, True
             if first:
@@ -334,10 +276,10 @@ class Recorder:
         return first
 
     def finish_with(self, owner: object, frame: Frame | None = None) -> None:
-        """Finishes when `owner` goes away: the training ended and nobody told us.
+        """Finishes when `owner` is garbage-collected: the training ended without a report.
 
-        The garbage collector may call this anywhere, so it only leaves word for the writer's thread. Whoever holds on to an exception
-        holds on to `owner` too; then it is the end when something was raised and the frame of the training was left.
+        The garbage collector may call this anywhere, so it only leaves a message for the writer thread. A reference to an
+        exception also keeps `owner` alive; in that case the training is over when something was raised and its frame has ended.
         """
         self._frame = frame
         weakref.finalize(owner, _owner_gone, weakref.ref(self)).atexit = False
@@ -345,18 +287,18 @@ class Recorder:
     # ---- the process ends before the training does: `transport.Owner` ------------------------------------------
 
     def more_may_come(self) -> bool:
-        """Whether the training goes on in a thread that Python waits for."""
+        """Whether the training continues in a thread that Python waits for."""
         main = self.trainer is threading.main_thread()
         return not self.finished and not main and not self.trainer.daemon and self.trainer.is_alive()
 
     def process_ends(self, signal: str | None) -> None:
-        """Nothing is undone: nobody will see the model again, and a signal may have come in the middle of anything."""
+        """Ends the recording with the process. Patches stay, because nothing uses the model any more and a signal may come at any point."""
         self.stopped = True
         by_process = Ending("interrupted", signal or "the process ended before the training was finished")
         self._finished(self.raised or (None if signal else self._uncaught()) or by_process)
 
     def _uncaught(self) -> Ending | None:
-        """By the exception that ends the process, if it is the one that ended this training."""
+        """The exception that ends the process, if it is the one that ended this training."""
         error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
         if error is None or (hasattr(sys, "ps1") if self._frame is None else not self._frame.passed(error)):
             return None
@@ -370,109 +312,53 @@ class Recorder:
 
     # ---- on the writer's thread ----------------------------------------------------------------------------
 
-    def _start(self) -> None:
-        assert self.writer is not None
-        self._sinks.open(self.writer)
-        host.warm_up()
-
-    def _work(self, capture: Capture) -> None:
-        assert self.writer is not None
-        blocks, records, samples = self._digest.take(capture.at, capture.shown)
-        try:
-            self.writer.write(records, samples, blocks)
-        finally:
-            if self._sinks and not self.writer.full:
-                self._sinks.write([*(r for block in blocks for r in block.records()), *records], samples)
+    def _work(self, item: Capture | EpochLogs) -> None:
+        self.output.work(item)
 
     def _idle(self) -> float:
-        """Returns after how many seconds to look again."""
+        """Does regular work, and returns the seconds until the next."""
         looking = self.raised is not None and self._frame is not None
         if looking and self._frame is not None and self._frame.left():
             self.abandon(wait=False)
             return 0.0
-        if looking and time.monotonic() < self._flush_at:
-            return LOOK
+        early = self._flush_at - time.monotonic()
+        if early > 0 and (looking or self.output.batch_ends is not None):
+            self.output.derive()
+            return LOOK if looking else min(DERIVE, early)
         try:
-            self._flush()
+            self.output.flush()
         finally:
-            pause = interval(time.perf_counter() - self._began[0])
+            pause = interval(self.costs.wall)
             self._flush_at = time.monotonic() + pause
-        return LOOK if looking else pause
-
-    def _flush(self) -> None:
-        assert self.writer is not None
-        self._note()
-        self._average()
-        try:
-            self.writer.flush()
-        finally:
-            self._sinks.flush()
+        return LOOK if looking else min(DERIVE, pause) if self.output.batch_ends is not None else pause
 
     def _end(self) -> None:
         """When everything is written."""
-        assert self.writer is not None
-        if self.writer.full:
-            lost = sum(self.writer.lost.values())
-            self.failed(
-                f"the run reached its limit at step {self.writer.full_at}; {lost} records were not kept"
-            )
-        self._note()
-        self._average()
-        if self._ending.by_what is not None:
-            self.writer.note(ended_by=self._ending.by_what)
-        self._sinks.flush()  # what goes wrong there is still noted in the run
-        try:
-            self.writer.close(self._ending.status)
-        finally:
-            self._sinks.close()  # now they can say how it ended
+        self.output.end(self._ending)
 
-    def _average(self) -> None:
-        assert self.writer is not None
-        for site, average in self._digest.averages.items():
-            self.writer.average(site, average)
+    def _skipped(self, item: Capture | EpochLogs) -> None:
+        """What was captured is not recorded: there was no room for it, or no time."""
+        self._troubles.dropped.update(item.names())
+        if isinstance(item, Capture) and item.shown.in_pass == TRAIN:
+            self.expect_no_more(item.at.step)
 
-    def _on_error(self, error: Exception, _: Capture | None) -> None:
+    def _on_error(self, error: Exception, _: Capture | EpochLogs | None) -> None:
         self.failed(error)
 
-    def _note(self) -> None:
-        assert self.writer is not None  # the transport may be: its thread runs before we have it
-        self.writer.note(
-            overhead=self.overhead(),
-            dropped=dict(self._dropped),
-            unseen=dict(self._unseen),
-            identity=self.identity.describe(self._captured),
-        )
-
-    def overhead(self) -> dict[str, Any]:
-        """What observing has cost so far. Shares are of the CPU time of the whole process since the training began."""
-        wall, cpu = (
-            now() - then
-            for now, then in zip((time.perf_counter, time.process_time), self._began, strict=True)
-        )
-        transport = self._transport
+    def _facts(self) -> dict[str, Any]:
+        """What the run says about its own recording."""
         return {
-            "steps": self.steps,
-            "captured": self._captured,
-            "wall_seconds": wall,
-            "cpu_seconds": cpu,
-            "training_thread_seconds": self._thread_seconds,
-            "writer_seconds": transport.cpu if transport else 0.0,
-            "warm_up_seconds": transport.start_cpu if transport else 0.0,
-            "waited_seconds": transport.waited if transport else 0.0,
-            "first_call_seconds": self.first_calls(),
-            "proof_seconds": sum(self.proofs()),
-            "queue_peak_bytes": transport.peak if transport else 0,
-            **({"budget": self.budget.describe()} if self.budget is not None else {}),
-            "cpu_share": (self._thread_seconds + (transport.cpu if transport else 0.0)) / cpu if cpu else 0.0,
+            "overhead": self.costs.describe(),
+            "dropped": dict(self._troubles.dropped),
+            "unseen": dict(self._unseen),
+            "identity": self.identity.describe(self.costs.captured),
         }
-
-
-def _warn(text: str) -> None:
-    warnings.warn(text, FitscopeWarning, stacklevel=3)
 
 
 def _owner_gone(reference: weakref.ref[Recorder]) -> None:
     recorder = reference()
     if recorder is not None and not recorder.finished:
-        with shield(recorder.failed):
+        try:
             recorder.abandon(sys.exc_info()[1], wait=False)
+        except Exception as error:  # a finalizer must not raise
+            recorder.failed(error)

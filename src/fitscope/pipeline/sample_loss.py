@@ -1,12 +1,12 @@
-"""The samples of a batch one by one: the loss of each, with its weight, target, prediction and identity.
+"""The samples of a batch one by one: the loss, weight, target, prediction and identity of each.
 
-The step shows what its loss is made of (`attach.py`): targets, predictions, sample weights and masks as they went into it, and
-what went into the model. From these the losses given to compile() are computed here once more, element by element and before
-Keras weights and reduces them, beside the training: a value taken from the middle of a compiled loss would make the
-compiler round the rest of it differently. No part of the model runs again.
+The step returns the inputs of its loss (`layer_taps.py`): targets, predictions, sample weights and masks, and the model's inputs.
+From these fitscope computes the losses of compile() again, element by element, before Keras weights and reduces them, off the
+training thread. It does so because a value from inside a compiled loss would make the compiler round the rest differently. No
+part of the model runs again.
 
-A sample's loss is its share of the batch's: the losses of a batch average to its loss (without what regularizers add); with a loss
-that sums, they add up to it.
+A sample's loss is its share of the batch's: the losses of a batch average to its loss (without regularization terms). If the loss
+sums over samples, they add up to it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from fitscope.pipeline.handover import Border
+from fitscope.pipeline.handover import HostAdapter
 from fitscope.record import Moment, Samples
 from fitscope.sites import Site
 
@@ -27,18 +27,20 @@ Groups = Mapping[str, Mapping[str, Any]]  #: parts of the samples ("y", "mask", 
 
 
 class SampleLosses:
-    """Takes apart what a step showed of its samples."""
+    """Computes the samples of a step."""
 
-    def __init__(self, model: Any, ids: str | None, border: Border, note: Callable[[str, str], None]) -> None:
+    def __init__(
+        self, model: Any, ids: str | None, adapter: HostAdapter, note: Callable[[str, str], None]
+    ) -> None:
         self._model = model
         self._ids = ids
-        self._border = border
+        self._adapter = adapter
         self._tell = note  # of a site, why it is not what it might be
         self._told: set[tuple[str, str]] = set()
         self._site = Site("sample_loss")
 
     def of(self, at: Moment, in_pass: str, shown: Mapping[tuple[str, str], Any]) -> list[Samples]:
-        """One `Samples` for each output that has a loss, from what the step showed, by the labels and parts of its sites."""
+        """One `Samples` for each output with a loss, from the step's values by the labels and parts of their sites."""
         self._site = Site("sample_loss").within(in_pass)
         groups: dict[str, dict[str, Any]] = {}
         for (group, suffix), tensor in shown.items():
@@ -50,16 +52,14 @@ class SampleLosses:
             if own is not None:
                 values = np.asarray(own, np.float64).reshape(len(own), -1).mean(axis=1)
                 return [Samples(at, in_pass, "", ids if ids and len(ids) == len(values) else None, values)]
-            self._note(
-                "the step does not use a loss given to compile(), so its samples have none of their own"
-            )
+            self._note("the step does not use a loss given to compile(), so there is no loss per sample")
             return []
         found = []
         for number, (_, loss, factor, name) in enumerate(parts):
             of = functools.partial(_of_output, groups, output=str(name), number=number)
             if not _by_elements(loss):
                 self._note(
-                    f"the loss {name!r} has a `__call__` of its own, which need not be made of one loss for each sample"
+                    f"the loss {name!r} overrides `__call__`, so it may not consist of one loss per sample"
                 )
                 continue
             elements = self._elements(loss, of("y"), of("y_pred"))
@@ -67,7 +67,7 @@ class SampleLosses:
                 self._note(f"the loss {name!r} is one number for the whole batch, not one for each sample")
                 continue
             weight, mask, y, y_pred = (
-                None if (tensor := of(part)) is None else self._border.to_numpy(tensor)
+                None if (tensor := of(part)) is None else self._adapter.to_numpy(tensor)
                 for part in ("sample_weight", "mask", "y", "y_pred")
             )
             shares = _shares(elements, weight, mask, getattr(loss, "reduction", None))
@@ -91,7 +91,7 @@ class SampleLosses:
         from keras import ops
 
         given = (ops.convert_to_tensor(tensor, dtype=loss.dtype) for tensor in (y, y_pred))
-        return self._border.to_numpy(loss.call(*given))
+        return self._adapter.to_numpy(loss.call(*given))
 
     def _identities(self, inputs: Mapping[str, Any]) -> list[str] | None:
         if self._ids is not None and "/" + self._ids not in inputs:
@@ -99,8 +99,8 @@ class SampleLosses:
             self._note(f"there is no input {self._ids!r} to know the samples by; the inputs are {there}")
             return None
         if self._ids is not None:
-            return [_text(row) for row in self._border.to_numpy(inputs["/" + self._ids])]
-        arrays = [np.ascontiguousarray(self._border.to_numpy(tensor)) for tensor in inputs.values()]
+            return [_text(row) for row in self._adapter.to_numpy(inputs["/" + self._ids])]
+        arrays = [np.ascontiguousarray(self._adapter.to_numpy(tensor)) for tensor in inputs.values()]
         n = min((len(array) for array in arrays), default=0)
         return [_hash(array[i] for array in arrays) for i in range(n)] or None
 
@@ -111,17 +111,17 @@ class SampleLosses:
 
 
 def _by_elements(loss: Any) -> bool:
-    """Whether Keras itself weights and reduces what `loss.call` returns, one number for each element."""
+    """Whether Keras itself weights and reduces the result of `loss.call`, one number per element."""
     return str(getattr(type(loss).__call__, "__module__", "")).startswith("keras.")
 
 
 def _parts_of_loss(model: Any) -> list[Any]:
-    """The losses given to compile(), in the order in which Keras computes them: (path, loss, weight, name)."""
+    """The losses of compile(), in the order in which Keras computes them: (path, loss, weight, name)."""
     return list(getattr(getattr(model, "_compile_loss", None), "_flat_losses", None) or ())
 
 
 def _of_output(groups: Groups, part: str, *, output: str, number: int) -> Any:
-    """A part of the samples at one output: by its name, by its number, or the only one there is."""
+    """The item of one output: by its name, by its index, or the only one."""
     group = groups.get(part, {})
     for key in (f"/{output}", f"[{number}]", ""):
         if key in group:
@@ -151,7 +151,7 @@ def _shares(losses: Array, weight: Array | None, mask: Array | None, reduction: 
 
 
 def _like(array: Array, values: Array) -> Array:
-    """The array in a shape that stands for each of the values: Keras lets a last axis of one be there or not."""
+    """The array in the shape of the values: Keras allows a missing last axis of length one."""
     if array.ndim == values.ndim + 1 and array.shape[-1] == 1:
         array = array[..., 0]
     return np.broadcast_to(array.reshape(array.shape + (1,) * (values.ndim - array.ndim)), values.shape)

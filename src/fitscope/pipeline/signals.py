@@ -1,12 +1,12 @@
-"""SIGTERM and SIGHUP, whose default is to kill the process without telling Python: what is queued is written first.
+"""Handles SIGTERM and SIGHUP, which by default kill the process without notice: fitscope writes the queue first.
 
-Schedulers, containers and `kill` end a training by SIGTERM, a closed terminal by SIGHUP. While something is being recorded, and only
-where the program leaves these signals to their default, fitscope listens to them. It then closes the runs, gives the signal its
-default back and lets it kill the process, which dies of the signal as it would have without us: no `finally`, no
-`atexit`, the same exit status. A second signal kills at once.
+Schedulers, containers and `kill` end a training with SIGTERM, a closed terminal with SIGHUP. fitscope handles these signals only
+while it records, and only if the program leaves them at their default. It closes the runs, restores the default and lets the
+signal kill the process. So the process ends as without fitscope: no `finally`, no `atexit`, the same exit status. A second signal
+kills at once.
 
-A program with a handler is left alone: one in Python, one that was set in C (a preemption notifier is), and `SIG_IGN` (`nohup`). So is
-a training outside of the main thread, because Python sets handlers in the main thread alone.
+fitscope does not touch a program with a handler: in Python, in C (such as a preemption notifier), or `SIG_IGN` (`nohup`). It does
+not handle signals for a training outside the main thread either, because Python sets handlers only in the main thread.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ours: dict[int, int | None] = {}  # by signal, the address of Python's handler 
 
 
 def listen() -> None:
-    """A recording begins."""
+    """Starts to handle the signals, when a recording begins."""
     if threading.current_thread() is not threading.main_thread():
         return
     for number in SIGNALS:
@@ -37,12 +37,12 @@ def listen() -> None:
 
 
 def listen_no_more() -> None:
-    """A recording has ended. While another goes on nothing changes."""
+    """Stops handling the signals, when the last recording has ended."""
     if unfinished.writers() or threading.current_thread() is not threading.main_thread():
         return
     for number, address in list(_ours.items()):
         del _ours[number]
-        if signal.getsignal(number) is _handle and _in_c(number) == address:  # nobody has set another since
+        if signal.getsignal(number) is _handle and _in_c(number) == address:  # no other handler was set since
             signal.signal(number, signal.SIG_DFL)
 
 
@@ -52,7 +52,7 @@ def _handle(number: int, frame: Any) -> None:  # noqa: ARG001
 
 
 def _in_c(number: int) -> int | None:
-    """The handler as the system knows it: 0 is the default. Python does not see what others set in C. None: it cannot be found out."""
+    """The handler as the system knows it: 0 is the default. Python does not see handlers set in C. None if it cannot be found."""
     if os.name != "posix":
         return None
     try:

@@ -1,7 +1,7 @@
-"""What goes elsewhere while a training is recorded: sinks beside the run.
+"""Sinks: further destinations of the records of a training, in addition to the run.
 
-A sink is given what the run is given, on the writer's thread. It is a guest there: whatever goes wrong in one is told and costs
-neither the run nor the training, and one that keeps failing is given up. The run has everything in any case.
+A sink receives the same data as the run, on the writer thread. An error in a sink is reported and harms neither the run nor the
+training. A sink that keeps failing is closed. The run has everything in any case.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from fitscope.record import Record, Samples
+from fitscope.record import Record, Samples, Stretch
 from fitscope.store import RunWriter
 
 PATIENCE = 5  #: errors in a row after which a sink is given up
 
 
 class Sink(Protocol):
-    """A place beside the run. Must not grow with the number of steps."""
+    """A destination in addition to the run. It must not grow with the number of steps."""
 
     def write(self, records: Sequence[Record], samples: Sequence[Samples]) -> None:
-        """Takes what one step showed."""
+        """Takes the records of one step."""
 
     def flush(self) -> None:
-        """Lets others see what there is; called every few seconds, after the run's own flush."""
+        """Makes the data visible to others; called every few seconds, after the run's own flush."""
 
     def close(self) -> None:
-        """The end: the run is closed, and nothing follows."""
+        """Ends the sink: the run is closed, and nothing follows."""
 
 
 Say = Callable[[str], None]
@@ -36,7 +36,7 @@ Make = Callable[[RunWriter, Say], Sink]
 
 
 class Sinks:
-    """Several sinks, by name, none of which can do any harm."""
+    """Several sinks by name, isolated from the run."""
 
     def __init__(self, makers: Mapping[str, Make], failed: Say) -> None:
         self._makers = makers
@@ -48,7 +48,7 @@ class Sinks:
         return bool(self._open)
 
     def open(self, writer: RunWriter) -> None:
-        """Makes them, for a run that was just opened."""
+        """Creates the sinks for a run that was just opened."""
         for name, make in self._makers.items():
             try:
                 self._open[name] = make(writer, self._named(name))
@@ -57,6 +57,14 @@ class Sinks:
 
     def write(self, records: Sequence[Record], samples: Sequence[Samples]) -> None:
         self._each("write", records, samples)
+
+    def write_stretch(self, stretch: Stretch) -> None:
+        """Passes on the rows of one scalar over many steps; most sinks get one record per row."""
+        for name, sink in list(self._open.items()):
+            if hasattr(sink, "write_stretch"):
+                self._try(name, sink, "write_stretch", stretch)
+            else:
+                self._try(name, sink, "write", stretch.records(), [])
 
     def flush(self) -> None:
         self._each("flush")
@@ -70,14 +78,17 @@ class Sinks:
 
     def _each(self, action: str, *args: Any) -> None:
         for name, sink in list(self._open.items()):
-            try:
-                getattr(sink, action)(*args)
-                self._failures[name, action] = 0
-            except Exception as error:
-                self._failures[name, action] += 1
-                self._failed(f"{name}: {type(error).__name__}: {error}")
-                if self._failures[name, action] >= PATIENCE:
-                    self._give_up(name)
+            self._try(name, sink, action, *args)
+
+    def _try(self, name: str, sink: Sink, action: str, *args: Any) -> None:
+        try:
+            getattr(sink, action)(*args)
+            self._failures[name, action] = 0
+        except Exception as error:
+            self._failures[name, action] += 1
+            self._failed(f"{name}: {type(error).__name__}: {error}")
+            if self._failures[name, action] >= PATIENCE:
+                self._give_up(name)
 
     def _give_up(self, name: str) -> None:
         sink = self._open.pop(name)

@@ -12,39 +12,39 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What is known of one tapped program."""
+    """The knowledge about one tapped program."""
 
     status: str  #: proven, twin, not provable, or trust
     why: str
     steps: tuple[int, ...] = ()  #: at which it was proven
 
 
-#: Of legacy Keras, whose steps nobody compares.
+#: For legacy Keras, whose steps are not compared.
 UNCOMPARED = Standing("not provable", "what legacy Keras runs is not compared with a second run")
 
 
 class Standings:
-    """What the run says of all tapped programs of one recording, by the part of the training that they serve."""
+    """The identity of all tapped programs of one recording, by pass."""
 
     _WORST = ("not provable", "trust", "twin", "proven")
 
     def __init__(self) -> None:
         self._newest: dict[tuple[str, Hashable], Standing] = {}
 
-    def learn(self, phase: str, program: Hashable, standing: Standing) -> None:
-        """What is known of a program now; cheap if it is what was known before."""
-        self._newest[phase, program] = standing
+    def learn(self, in_pass: str, program: Hashable, standing: Standing) -> None:
+        """Updates the knowledge about a program; cheap if nothing changed."""
+        self._newest[in_pass, program] = standing
 
     def describe(self, captured: int) -> dict[str, dict[str, Any]]:
-        """For the run: of each phase the worst status, at which steps it was proven, and why it is what it is."""
+        """For the run: the worst status of each pass, the steps of its proofs, and the reason."""
         found: dict[str, dict[str, Any]] = {}
         known = list(self._newest.items())  # the training thread may learn while the writer describes
         if captured and not known:
             known = [(("train", None), UNCOMPARED)]
-        for phase in dict.fromkeys(phase for (phase, _), _ in known):
-            some = [standing for (of, _), standing in known if of == phase]
+        for in_pass in dict.fromkeys(in_pass for (in_pass, _), _ in known):
+            some = [standing for (of, _), standing in known if of == in_pass]
             status = next(word for word in self._WORST if any(s.status == word for s in some))
-            found[phase] = {
+            found[in_pass] = {
                 "status": status,
                 "steps": sorted({step for s in some for step in s.steps}),
                 "why": "; ".join(dict.fromkeys(s.why for s in some if s.why and s.status == status)),

@@ -25,27 +25,27 @@ from typing import Protocol
 
 
 class Writer(Protocol):
-    """What this module asks of a writer. Every method may be called from a signal handler, but for the last two."""
+    """The methods that this module needs from a writer. A signal handler may call all but the last two."""
 
     ended: bool  #: its thread has done everything it will do
 
     def more_may_come(self) -> bool:
-        """Whether the training goes on although the main thread has ended."""
+        """Whether the training continues although the main thread has ended."""
 
     def process_ends(self, signal: str | None) -> None:
-        """Takes nothing more, works off the queue, and ends. Does not wait. The signal that ends the process, if one does."""
+        """Closes the queue, empties it, and ends, without waiting. `signal` is the signal that ends the process, if any."""
 
     def hurry(self) -> None:
-        """Skips and counts what is still queued."""
+        """Skips and counts the queued items."""
 
     def waiting(self) -> int:
-        """How many items are queued."""
+        """The number of queued items."""
 
     def wait(self) -> None:
         """Returns when `ended`. A KeyboardInterrupt may end the wait."""
 
     def goodbye(self) -> None:
-        """The process ends and the writer has ended: reports what there is to report."""
+        """Reports errors at the end of the process, after the writer has ended."""
 
 
 #: By thread. A thread stays until it is no longer alive, its writer until it has ended: a writer knows a whole model.
@@ -58,7 +58,7 @@ _dying: tuple[int, set[threading.Thread]] | None = None  # of which signal, and 
 
 
 def enter(thread: threading.Thread, writer: Writer) -> None:
-    """A writer is about to start its thread."""
+    """Registers a writer that is about to start its thread."""
     _register()
     for other, still in list(_all.items()):
         if still is None and not other.is_alive():
@@ -67,7 +67,7 @@ def enter(thread: threading.Thread, writer: Writer) -> None:
 
 
 def leave(thread: threading.Thread) -> None:
-    """The last thing that a writer's thread does."""
+    """Unregisters a writer, as the last action of its thread."""
     if thread in _all:
         _all[thread] = None
     if _dying is not None:
@@ -76,14 +76,14 @@ def leave(thread: threading.Thread) -> None:
 
 
 def writers() -> list[Writer]:
-    """Those that have not ended."""
+    """The writers that have not ended."""
     return [writer for writer in list(_all.values()) if writer is not None]
 
 
 def terminate(number: int) -> None:
-    """Has the process die of a signal, whose action is the default again, as soon as every writer of now has ended.
+    """Lets the process die of a signal with its default action, as soon as every current writer has ended.
 
-    The training thread goes on in the meantime. To stand still would be to wait for what the writers may need from it.
+    The training thread continues in the meantime, because the writers may need something from it.
     """
     global _dying
     there = {thread: writer for thread, writer in list(_all.items()) if writer is not None}
@@ -100,7 +100,7 @@ def _die() -> None:
 
 
 def _register() -> None:
-    """At the first writer, so that frameworks registered their own functions before: the last one registered runs first."""
+    """Registers the exit functions at the first writer, after those of the frameworks: the last one registered runs first."""
     global _registered
     if not _registered:
         _registered = True
@@ -113,7 +113,7 @@ def _register() -> None:
 
 
 def _finish(*, main_thread_only: bool = False) -> None:
-    """The process ends: every writer works off its queue."""
+    """Ends the process: every writer empties its queue."""
     if _given_up:
         return
     by_interrupt = _uncaught_interrupt()
@@ -137,11 +137,11 @@ def _finish(*, main_thread_only: bool = False) -> None:
 
 
 def _uncaught_interrupt() -> bool:
-    """Whether the process ends by a KeyboardInterrupt that nobody caught.
+    """Whether an uncaught KeyboardInterrupt ends the process.
 
-    Python then dies of SIGINT, for which a flag in C stands (3.11 to 3.14). Whatever executes code in a string, as making a dataclass does,
-    takes the flag back, also on a writer's thread. Raising another one in such code sets it again. A console
-    that shows an exception and goes on remembers it in the same place; but there the exception left a frame that was called.
+    Python then dies of SIGINT, marked by a flag in C (3.11 to 3.14). Code that executes a string, such as creating a dataclass,
+    resets the flag, also on a writer thread. Raising another KeyboardInterrupt in such code sets it again. A console that shows
+    an exception and continues stores it in the same place, but there the exception left a called frame.
     """
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     outermost = error.__traceback__ if type(error) is KeyboardInterrupt else None
@@ -155,7 +155,7 @@ def _wait(ending: Ending) -> None:
 
 
 def _hurry(ending: Ending) -> None:
-    """The user does not want to wait: closes the runs without what is queued, and says so. Another Ctrl-C leaves them as they are."""
+    """Closes the runs without the queued data and reports that, for a user who does not want to wait. Another Ctrl-C skips even this."""
     global _given_up
     try:
         left = sum(writer.waiting() for writer in ending.values())
@@ -169,7 +169,7 @@ def _hurry(ending: Ending) -> None:
 
 
 def _forked() -> None:
-    """A child has none of our threads, and the runs are its parent's."""
+    """Forgets the writers in a forked child, which has no threads; the runs belong to its parent."""
     global _dying
     _dying = None
     for writer in writers():

@@ -1,1 +1,1 @@
-"""What a scope will do, decided before the first step: the model's parts, the chosen layers, the schedule, the budget."""
+"""What a scope will do, decided before the first step: the parts of the model, the selected layers, the schedule, the budget."""

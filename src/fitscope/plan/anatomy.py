@@ -1,9 +1,8 @@
-"""The parts of a Keras model by name: its layers, its weights, and a description of it for the run.
+"""The parts of a Keras model by name: its layers, its weights, and a description for the run.
 
-Every layer has one *path*, its place below the model (`conv1`, `encoder/dense`), and every weight the path of the
-layer that owns it and its own name (`conv1/kernel`). The root is not part of the path. No framework is
-imported: a model is read through the attributes that every Keras layer has. A layer that is not built has no weights yet; it is a part
-all the same, and so is the model itself where a custom step calls its layers and never the model.
+Every layer has one *path*, its place below the model (`conv1`, `encoder/dense`). Every weight has the path of its layer and its own name
+(`conv1/kernel`). The root is not part of the path. This module imports no framework: it reads a model through the attributes of every Keras
+layer. A layer that is not built has no weights yet, but is a part too. So is the model itself, even if a custom step calls only its layers.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from fitscope.errors import ModelError
 
 @dataclass(frozen=True, slots=True)
 class LayerPart:
-    """A layer and where it is."""
+    """A layer and its path."""
 
     path: str
     layer: Any
@@ -39,12 +38,12 @@ class WeightPart:
 
 @dataclass(frozen=True, slots=True)
 class Anatomy:
-    """A model taken apart."""
+    """The parts of a model."""
 
     model: Any
     layers: tuple[LayerPart, ...]
     weights: tuple[WeightPart, ...]
-    optimizers: tuple[Any, ...] = ()  #: that train it, beside its own
+    optimizers: tuple[Any, ...] = ()  #: further optimizers that train it
 
     @classmethod
     def of(cls, model: Any, optimizers: tuple[Any, ...] = ()) -> Anatomy:
@@ -54,14 +53,14 @@ class Anatomy:
         return cls(model, layers, tuple(_weights(model, layers)), optimizers)
 
     def same(self, other: Anatomy) -> bool:
-        """Whether both are of one model that has not changed its parts in between."""
+        """Whether both describe one model whose parts did not change in between."""
         return self.model is other.model and self._identity() == other._identity()
 
     def _identity(self) -> list[tuple[str, int]]:
         return [(p.path, id(p.layer)) for p in self.layers] + [(w.path, id(w.variable)) for w in self.weights]
 
     def describe(self) -> dict[str, Any]:
-        """The model in words and numbers, for the run."""
+        """The description of the model for the run."""
         model = self.model
         optimizer = getattr(model, "optimizer", None)
         policy = getattr(model, "dtype_policy", None)
@@ -101,10 +100,10 @@ class Anatomy:
 
 
 def unbuilt(model: Any) -> list[Any]:
-    """The layers, the model among them, that get weights or layers when they are called for the first time.
+    """The layers, including the model, that create weights or layers when they are first called.
 
-    A model that only holds other layers, all of them built, is none of them although Keras does not call it built: a custom
-    `train_step` may never call the model itself.
+    A model that only holds built layers is not one of them, even if Keras does not call it built: a custom `train_step` may never
+    call the model itself.
     """
     return [layer for layer in model._flatten_layers() if not layer.built and not _only_holds(layer)]
 
@@ -148,7 +147,7 @@ def _weights(model: Any, layers: tuple[LayerPart, ...]) -> Iterator[WeightPart]:
 
 
 def _free(path: str, used: set[str]) -> str:
-    """The path itself, or `path#2` where two things on one level bear the same name."""
+    """The path itself, or `path#2` if two things on one level have the same name."""
     name, n = path, 1
     while name in used:
         n += 1
@@ -172,7 +171,7 @@ def _shape_of(layer: Any) -> list[int | None] | None:
 
 
 def _sources(layer: Any, paths: dict[int, str]) -> set[str]:
-    """The layers whose outputs this one takes, where the model is a graph that says so."""
+    """The layers whose outputs this layer takes, if the model is a graph."""
     found = set()
     for node in getattr(layer, "_inbound_nodes", ()):
         tensors = getattr(node, "input_tensors", ())

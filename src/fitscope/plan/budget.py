@@ -1,16 +1,16 @@
-"""How often to capture: as often as a share of the training's time allows.
+"""Decides how often to capture: as often as a share of the training time allows.
 
-What one captured step costs is measured in plain steps, by timing one now and then and a plain one not long before it. Both are waited
-for: the tapped program and the handing over are in the difference. By the clock or in CPU time of the process, whichever is more.
-Added to that is what works beside later steps or makes them wait: the CPU time of the writer's thread, or the time that the
-training stood before a full queue. A difference that noise hides counts as large as the noise allows.
+The cost of a captured step is measured in plain steps. fitscope times a captured step now and then, and a plain step shortly
+before it, and waits for both to finish. So the difference includes the tapped program and the handover. It counts wall time or
+CPU time of the process, whichever is larger. Added to that is the work during later steps: the CPU time of the writer thread, or
+the time that training waited for a full queue. If noise hides a difference, it counts as large as the noise allows.
 
-Then every n-th step is captured, with n from a short list of round numbers, the smallest with which the cost stays within the share;
-never less often than every `LEAST`-th step, so that a run always shows something. Where no step would be plain, two are left out
-now and then, to compare with. Compiling the tapped step and proving that it changes nothing are not counted: both happen a few times at
-the start, and would take all of a short training's budget. The run has them, as it has every decision taken here.
+Then every n-th step is captured. n is the smallest of a short list of round numbers that keeps the cost within the share, and at
+most `LEAST`, so that every run records something. If no step would be plain, two are left out now and then for comparison.
+Compiling the tapped step and proving identity do not count: both happen a few times at the start, and would use up the budget of
+a short training. The run records them, and every decision.
 
-Which step is captured changes nothing about the programs that run: nothing is compiled again.
+Which steps are captured does not change the programs, so nothing is compiled again.
 """
 
 from __future__ import annotations
@@ -24,20 +24,24 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from fitscope.errors import WatchError
+from fitscope.plan.allowance import Allowance
 from fitscope.schedule import Schedule, Turn
 
 LADDER = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100, 150, 200, 300, 500, 700, 1000)
-START = 10  #: every so many steps, until something is known
+START = 10  #: every so many steps, until something is known,
+FEW = 100  #: but in a short training so many captured steps in all
 LEAST = LADDER[-1]
 ENOUGH = 3  #: captured steps and plain ones timed before it is done more often
 NEWEST = 15  #: measurements that count
 OFTEN = 8  #: the first so many executions with a captured step are all timed, later each so many-th
 LOOK = 64  #: executions in a row that all have one, after which two are left plain
 MOST_TOLD = 200  #: decisions that the run keeps
+CLOSER = 20  #: steps that are captured one after the other where something happened,
+MOST_CLOSER = 50  #: so many times in a training
 
 
 class Time(NamedTuple):
-    """Seconds: by the clock, and of CPU of the whole process but for the writer."""
+    """Seconds of wall time, and of CPU time of the process without the writer."""
 
     wall: float
     cpu: float
@@ -50,7 +54,7 @@ class Time(NamedTuple):
 
 
 class Spent(NamedTuple):
-    """What was spent until a moment."""
+    """The totals spent so far."""
 
     time: Time  #: of the clocks as they are
     writer: float  #: seconds of CPU of the writer's thread
@@ -59,7 +63,7 @@ class Spent(NamedTuple):
 
 
 class Timing(NamedTuple):
-    """To be called right before an execution that is timed, and when it is done and handed over."""
+    """The calls right before a timed execution, and after it is done and handed over."""
 
     start: Callable[[], None]
     stop: Callable[[], None]
@@ -75,9 +79,9 @@ class _Execution:
 
 
 class Budget:
-    """Decides how often to capture, for one training after the other of one model."""
+    """Decides how often to capture, for consecutive trainings of one model."""
 
-    def __init__(self, share: float) -> None:
+    def __init__(self, share: float, allowance: float = 0.0) -> None:
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share < 1:
             raise WatchError(
                 "`budget` to be a share of the training's time, between 0 and 1",
@@ -85,19 +89,27 @@ class Budget:
                 "Write budget=0.02 for two percent, or say with `every` when to capture",
             )
         self.share = float(share)
+        self.allowance = Allowance(allowance)  #: that may be spent whatever the share
         self.every = START
         self.decisions: list[dict[str, int]] = []  #: {"step", "every"}, for the run
         self.cost: float | None = None  #: of one captured step, in plain steps
         self.trouble: str | None = None  #: why it cannot be kept, once that is so
-        self.schedule = Schedule(self._due, f"within {100 * self.share:g} % of the time", self._rest)
+        freely = f", or {allowance:g} s" if allowance else ""
+        self.schedule = Schedule(self._due, f"within {100 * self.share:g} % of the time{freely}", self._rest)
         self._plain: deque[Time] = deque(maxlen=NEWEST)  # one plain step
         self._extra: deque[Time] = deque(maxlen=NEWEST)  # by how much a tapped step was longer
         self._captured = self._tapped = 0  # steps
+        self._accounted = 0  # captured ones whose cost was taken from the allowance
         self._executions = 0  # with such steps,
         self._in_a_row = 0  # since there was one without
         self._seen_plain = False  # one without, in this training: the first compiles the user's own program
         self._owed = True  # a plain step to compare with
         self._left_out = range(0)  # steps
+        self._odd: int | None = (
+            None  # the step at which something happened, until the next one is about to run
+        )
+        self._closer = range(0)  # steps that are all captured because of it
+        self.closer: list[dict[str, int]] = []  #: {"step", "from", "to"}, for the run
         self._together = 1  # steps in an execution
         self._writer, self._waited = _Growing(), _Growing()
         # What both took, and after how many captured steps.
@@ -106,31 +118,68 @@ class Budget:
         self._begun: Spent | None = None
 
     def _due(self, turn: Turn) -> bool:
+        if self._odd is not None:
+            self._begin_closer(self._odd, turn.step)
+        if turn.step in self._closer:
+            return True
         return turn.step % self.every == 0 and turn.step not in self._left_out
 
+    def look_closer(self, step: int) -> None:
+        """Something happened at this step: captures the next ones, if the allowance has room. Called on any thread."""
+        self._odd = step
+
+    def _begin_closer(self, odd: int, step: int) -> None:
+        self._odd = None
+        plain = self._usual().wall if self._plain else 0.0
+        begun = self.decisions[0]["step"] if self.decisions else step
+        by_share = self.share * (step - begun) * plain
+        free = self.allowance.seconds
+        room = free if by_share < free else by_share + free
+        spent = self.allowance.spent + CLOSER * (self.cost or 0.0) * plain
+        if step in self._closer or len(self.closer) >= MOST_CLOSER or spent > room or self.cost is None:
+            return
+        self._closer = range(step, step + CLOSER)
+        self.closer.append({"step": odd, "from": step, "to": step + CLOSER})
+
     def _rest(self, step: int) -> int:
+        if step + 1 in self._closer or self._odd is not None:
+            return 0
         # We want to hear of the last ones before a captured one: one of them may have to be timed.
         return self.every - 1 - step % self.every - 2 * self._together
 
     def describe(self) -> dict[str, Any]:
-        """For the run: what was allowed, and what was decided."""
+        """The allowed share and the decisions, for the run."""
         return {
             "share": self.share,
+            "allowance": self.allowance.seconds,
+            "spent": self.allowance.spent,
             "every": self.every,
             "least": LEAST,
             "cost": self.cost,
             "decisions": list(self.decisions),
+            **({"closer": list(self.closer)} if self.closer else {}),
             **({"trouble": self.trouble} if self.trouble else {}),
         }
 
     def again(self) -> None:
-        """Another training begins: its own program may have to be compiled, and clocks begin at zero."""
+        """Starts another training: its program may have to be compiled, and clocks restart at zero."""
         self._seen_plain = False
         self._timed = self._begun = None
+        self._accounted = self._captured
+        self._odd, self._closer, self.closer = None, range(0), []
+        self.allowance.again()
+
+    def expect(self, step: int, steps: int | None) -> None:
+        """Announces the number of coming steps; None if unknown. A short training is captured closely from the start."""
+        self.allowance.end = None if steps is None else step + steps
+        if steps is not None and self.allowance.seconds and self.cost is None:
+            self._set(_rung(max(1, min(START, steps // FEW))), step)
 
     def next(self, step: int, steps: int, captured: int, tapped: int) -> bool:
-        """So many steps, the first of this number, are about to run as one; so many of them are captured because we said so, and
-        in so many something is looked at for that. Whether the execution is to be timed, with `start` and `stop`.
+        """Announces an execution: its number of steps, its first step, how many of them the budget captures, and in how many a
+        watch is due.
+
+        Returns whether to time the execution with `start` and `stop`.
         """
         if not self.decisions:
             self.decisions.append({"step": step, "every": self.every})
@@ -154,11 +203,11 @@ class Budget:
         return timed
 
     def start(self, now: Spent) -> None:
-        """The timed execution begins."""
+        """Starts a timed execution."""
         self._begun = now
 
     def stop(self, now: Spent) -> None:
-        """It is done, and what it showed was handed over."""
+        """Ends a timed execution, after its tensors were handed over."""
         timed, begun, self._timed, self._begun = self._timed, self._begun, None, None
         self._writer.is_now(now.writer)
         self._waited.is_now(now.waited)
@@ -175,11 +224,11 @@ class Budget:
             self._decide(timed.step + timed.steps)
 
     def _count(self, first: int, many: int) -> int:
-        """How many of these steps are due."""
+        """The number of these steps that are due."""
         return (first + many - 1) // self.every - (first - 1) // self.every
 
     def _usual(self) -> Time:
-        """A plain step."""
+        """The cost of a plain step."""
         wall, cpu = zip(*self._plain, strict=True)
         return Time(max(statistics.median(wall), 1e-9), max(statistics.median(cpu), 1e-9))
 
@@ -190,7 +239,9 @@ class Budget:
             self._captured, 1
         )  # what is compared with the batch before has that one tapped too
         self.cost = each * max(wall / plain.wall, cpu / plain.cpu, 0.0) + self._meanwhile(plain)
-        wished = self.cost / self.share
+        self.allowance.spent += (self._captured - self._accounted) * self.cost * plain.wall
+        self._accounted = self._captured
+        wished = self.cost / max(self.share, self.allowance.share(step, plain.wall))
         if wished > self.every:  # not too far at once: it may have been an accident
             self._set(min(_rung(wished), _rung(10 * self.every)), step)
         elif sure and _rung(1.25 * wished) < self.every:
@@ -202,7 +253,7 @@ class Budget:
             )
 
     def _meanwhile(self, plain: Time) -> float:
-        """What each of the newest captured steps took beside itself, in plain steps."""
+        """The work of each of the newest captured steps during later steps, in plain steps."""
         self._beside.append((self._writer.total, self._waited.total, self._captured))
         writer, waited, captured = (
             now - before for now, before in zip(self._beside[-1], self._beside[0], strict=True)
@@ -218,7 +269,7 @@ class Budget:
 
 
 class _Growing:
-    """The sum of something that begins at zero again with every training."""
+    """A sum of a quantity that restarts at zero with every training."""
 
     def __init__(self) -> None:
         self.total = 0.0
@@ -234,7 +285,7 @@ def _rung(wished: float) -> int:
 
 
 def _at_most(values: Sequence[float]) -> float:
-    """The median, plus what it may well be off by."""
+    """The median, plus its likely error."""
     middle = statistics.median(values)
     spread = 1.4826 * statistics.median(abs(value - middle) for value in values)
     return middle + 1.2533 * spread / math.sqrt(len(values))

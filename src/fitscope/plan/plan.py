@@ -1,7 +1,7 @@
-"""What the watches mean for one model, decided before the first step and frozen.
+"""The watches resolved against one model, before the first step. A plan is frozen.
 
-`resolve` reads watches against a model's anatomy and refuses what does not fit. The plan then answers the only two
-questions the hot path asks: which watches are due at this turn, and what is wanted at a place in the step.
+`resolve` checks watches against a model's anatomy and rejects those that do not fit. The plan then answers the two questions of
+the hot path: which watches are due at this turn, and what is wanted at a place in the step.
 """
 
 from __future__ import annotations
@@ -10,22 +10,24 @@ import fnmatch
 import functools
 import operator
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from fitscope.errors import WatchError, one_of
 from fitscope.plan.anatomy import Anatomy
+from fitscope.plan.nonlinearity import FAMILIES, nonlinearity
 from fitscope.plan.selection import is_input, select, shown
 from fitscope.schedule import Schedule, Turn
-from fitscope.sites import Place
-from fitscope.watch import LAYER_KINDS, PHASES, Watch, several
+from fitscope.sites import Place, Site
+from fitscope.watch import KINDS_IN, LAYER_KINDS, Watch, several
 
 Watches = frozenset[int]  #: of a plan, by index
 
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """What is wanted at one place, all watches taken together."""
+    """Everything wanted at one place, over all watches."""
 
     stats: bool = False
     tensor: bool = False
@@ -34,6 +36,8 @@ class Want:
     change: bool = False  #: since the batch before
     reference: bool = False  #: the next batch is to be compared with this one
     exact: bool = False  #: stats of all elements, also of a large tensor
+    activity: str = ""  #: of its units, which have a nonlinearity of this family
+    data: bool = False  #: its classes or features
 
     def __or__(self, other: Want) -> Want:
         both = [want.samples for want in (self, other) if want.tensor]
@@ -45,30 +49,51 @@ class Want:
             self.change or other.change,
             self.reference or other.reference,
             self.exact or other.exact,
+            self.activity or other.activity,
+            self.data or other.data,
         )
 
     @property
     def whole(self) -> bool:
-        """The whole tensor is needed outside of the step."""
+        """Whether the whole tensor must leave the step."""
         return self.change or self.reference
 
     @property
     def stats_only(self) -> bool:
-        """Nothing else is needed of the tensor."""
-        return self.stats and not (self.tensor or self.mean or self.whole)
+        """Whether only the statistics of the tensor are needed."""
+        return self.stats and not (self.tensor or self.mean or self.whole or self.derived)
+
+    @property
+    def derived(self) -> bool:
+        """Whether a derived site needs the tensor: see `derived`."""
+        return bool(self.activity) or self.data
 
     @property
     def sampled(self) -> bool:
-        """Some rows of a large tensor are enough. What is kept whole anyway is also read whole."""
-        return self.stats_only and not self.exact
+        """Whether some rows of a large tensor suffice. A tensor that is kept whole is also read whole."""
+        return not (self.tensor or self.mean or self.whole or self.exact)
 
 
 _ITS_VALUE = Want(stats=True)
 _REFERENCE = Want(reference=True)
 
 
+def derived(site: Site, want: Want) -> tuple[Site, ...]:
+    """The sites derived from a tensor, if wanted."""
+    if want.activity and site.base == "activations":
+        # The first output alone: the others are the states of a recurrent layer.
+        return (
+            (site.activity(),) if site.suffix.rpartition("#")[2].lstrip("0123456789") in ("", "[0]") else ()
+        )
+    if not want.data or site.suffix.startswith("#"):  # a model that is called twice predicts once
+        return ()
+    if site.base == "inputs":
+        return tuple(site.beside("features", label) for label in ("inputs", "mean", "range", "duplicates"))
+    return (site.beside("classes", site.base),) if site.base in ("targets", "predictions") else ()
+
+
 class Wants(dict[Place, Want]):
-    """What is wanted where. A tap has a name that only the step knows, so it is looked up by pattern."""
+    """What is wanted at each place. Only the step knows the name of a tap, so taps are matched by pattern."""
 
     def add(self, place: Place, want: Want) -> None:
         self[place] = self[place] | want if place in self else want
@@ -118,21 +143,23 @@ class Plan:
     schedules: tuple[Schedule, ...]  #: one per watch
     places: tuple[frozenset[Place], ...]  #: one set per watch
     on: tuple[tuple[str, ...], ...]  #: parts of fit, one per watch
+    families: Mapping[str, str] = field(default_factory=dict)  #: of nonlinearities, by the path of a layer
     _wants: dict[tuple[Watches, str], Wants] = field(default_factory=dict, repr=False)
-    _phases: dict[str, list[tuple[Schedule, Watches]]] = field(default_factory=dict, repr=False)
+    _passes: dict[str, list[tuple[Schedule, Watches]]] = field(default_factory=dict, repr=False)
 
     def same(self, other: Plan) -> bool:
-        """Whether both want the same of one model. When they want it does not matter."""
+        """Whether both want the same from one model, regardless of when."""
         return (
             self.anatomy.same(other.anatomy)
             and self.places == other.places
+            and self.families == other.families
             and [_want(w) for w in self.watches] == [_want(w) for w in other.watches]
         )
 
     @property
     def on_validation(self) -> bool:
-        """Whether anything of a validation is wanted."""
-        return bool(self._in_phase("validation"))
+        """Whether anything is wanted from a validation."""
+        return bool(self._in_pass("validation"))
 
     def due(self, turn: Turn) -> Due:
         """The watches due at this turn; `NOTHING` itself if there are none."""
@@ -145,13 +172,13 @@ class Plan:
         return Due(now, if_last, following) if now or if_last or following else NOTHING
 
     def rest(self, step: int) -> int:
-        """For how many steps after this one, of a training, nothing is due, at least."""
+        """The number of training steps after this one for which nothing is certainly due."""
         ahead = 1 if self._compares else 0  # the batch before is looked at too
-        return min((s.rest(step) for s, _ in self._in_phase("train")), default=sys.maxsize) - ahead
+        return min((s.rest(step) for s, _ in self._in_pass("train")), default=sys.maxsize) - ahead
 
     def _due(self, turn: Turn) -> tuple[Watches, Watches]:
         now = if_last = self._none
-        for schedule, watches in self._in_phase(turn.phase):
+        for schedule, watches in self._in_pass(turn.in_pass):
             answer = schedule.due(turn)
             if answer is True:
                 now |= watches
@@ -159,26 +186,26 @@ class Plan:
                 if_last |= watches
         return now, if_last
 
-    def _in_phase(self, phase: str) -> list[tuple[Schedule, Watches]]:
-        """When something is due in a phase, and which watches that has something to show of: each schedule once."""
-        if phase not in self._phases:
-            fit = phase in ("train", "validation")
+    def _in_pass(self, in_pass: str) -> list[tuple[Schedule, Watches]]:
+        """When a watch is due in a pass, and which watches have data there: each schedule once."""
+        if in_pass not in self._passes:
+            fit = in_pass in ("train", "validation")
             found: dict[int, tuple[Schedule, Watches]] = {}
             for i, (watch, schedule, on) in enumerate(
                 zip(self.watches, self.schedules, self.on, strict=True)
             ):
-                if (watch.of or watch.kind) in PHASES[phase] and (phase in on or not fit):
+                if (watch.of or watch.kind) in KINDS_IN[in_pass] and (in_pass in on or not fit):
                     # A pass is shown whole unless the watch itself says when: the scope's `every` counts training steps.
-                    when = schedule if phase == "train" else watch.every or _ALWAYS
+                    when = schedule if in_pass == "train" else watch.every or _ALWAYS
                     known = found.get(id(when), (when, self._none))
                     found[id(when)] = when, known[1] | {i}
-            self._phases[phase] = list(found.values())
-        return self._phases[phase]
+            self._passes[in_pass] = list(found.values())
+        return self._passes[in_pass]
 
     _none: ClassVar[Watches] = frozenset()
 
     def paced(self, due: Iterable[Due]) -> tuple[int, int]:
-        """Of these turns, how many are captured by watches without a schedule of their own, and at how many those look at something."""
+        """How many of these turns are captured by watches without their own schedule, and at how many those have data."""
         some = [each for each in due if each is not NOTHING]
         captured = sum(bool(each.now & self._paced) for each in some)
         return captured, sum(bool(each.all & self._paced) for each in some)
@@ -191,30 +218,30 @@ class Plan:
     def _compares(self) -> Watches:
         return frozenset(i for i, watch in enumerate(self.watches) if watch.kind == "changes")
 
-    def wants(self, due: Watches, phase: str = "train") -> Wants:
-        """What is wanted where, when these watches are due. The same few sets come again at every step."""
-        if (due, phase) in self._wants:
-            return self._wants[due, phase]
-        found = self._wants[due, phase] = Wants()
+    def wants(self, due: Watches, in_pass: str = "train") -> Wants:
+        """What is wanted at each place when these watches are due. Cached, because the same few sets repeat."""
+        if (due, in_pass) in self._wants:
+            return self._wants[due, in_pass]
+        found = self._wants[due, in_pass] = Wants()
         for i in sorted(due):
-            want = _want(self.watches[i])
             for place in self.places[i]:
-                if place[0] in PHASES[phase] or place in BESIDE:
+                if place[0] in KINDS_IN[in_pass] or place in BESIDE:
+                    want = _want(self.watches[i], self.families.get(place[1], ""))
                     found.add(place, _ITS_VALUE if place in BESIDE else want)
         return found
 
-    def items(self, due: Due, watches: Watches, phase: str) -> Wants:
-        """What is wanted where at one turn for some of the watches due, and what the next turn needs of it."""
+    def items(self, due: Due, watches: Watches, in_pass: str) -> Wants:
+        """What is wanted at each place at one turn, for some of the due watches, and what the next turn needs from it."""
         compared = due.next & self._compares
         if not compared:
-            return self.wants(watches, phase)
-        found = Wants(self.wants(watches, phase))
-        for place in self.wants(compared, phase):
+            return self.wants(watches, in_pass)
+        found = Wants(self.wants(watches, in_pass))
+        for place in self.wants(compared, in_pass):
             found.add(place, _REFERENCE)
         return found
 
     def describe(self) -> list[dict[str, Any]]:
-        """The plan as the run keeps it."""
+        """The plan as stored in the run."""
         return [
             {
                 "kind": watch.kind,
@@ -237,27 +264,41 @@ class Plan:
 _ALWAYS = Schedule(lambda turn: True, "every batch")  # noqa: ARG005
 
 
-def _want(watch: Watch) -> Want:
+def _want(watch: Watch, family: str = "") -> Want:
     if watch.kind == "changes":
         return Want(change=True)
+    if watch.kind == "activity":
+        return Want(activity=family, exact=watch.exact)
+    if watch.kind == "data":
+        return Want(data=True, exact=watch.exact)
     return Want(watch.stats, watch.tensor, watch.samples, watch.average, exact=watch.exact)
 
 
 def resolve(
     watches: Iterable[Watch], anatomy: Anatomy, every: Schedule, on: tuple[str, ...] = ("train",)
 ) -> Plan:
-    """Reads the watches against a model. A selector that matches nothing is an error that names what there is."""
+    """Resolves the watches against a model. A selector that matches nothing is an error that lists the layers."""
     watches = several(watches)
+    if any(watch.kind == "activity" for watch in watches):
+        found = {part.path: FAMILIES.get(nonlinearity(part.layer) or "", "") for part in anatomy.layers}
+        families = {path: family for path, family in found.items() if family}
+    else:
+        families = {}
     return Plan(
         anatomy,
         watches,
         tuple(watch.every or every for watch in watches),
-        tuple(frozenset(_places(watch, anatomy)) for watch in watches),
+        tuple(frozenset(_places(watch, anatomy, families)) for watch in watches),
         tuple(watch.on or on for watch in watches),
+        families,
     )
 
 
-def _places(watch: Watch, anatomy: Anatomy) -> list[Place]:
+def _places(watch: Watch, anatomy: Anatomy, families: Mapping[str, str]) -> list[Place]:
+    if watch.kind == "data":
+        return [("inputs", ""), ("targets", ""), ("predictions", "")]
+    if watch.kind == "activity":
+        return [("activations", path) for path in _with_units(watch, anatomy, families)]
     if watch.kind == "taps":
         return [("taps", str(pattern)) for pattern in watch.layers or ("*",)]
     kind = watch.of or watch.kind
@@ -273,8 +314,21 @@ def _places(watch: Watch, anatomy: Anatomy) -> list[Place]:
 
 
 def scaled_dynamically(model: Any) -> bool:
-    """Whether the model's optimizer chooses a loss scale as it goes (`mixed_float16`)."""
+    """Whether the model's optimizer adapts a loss scale (`mixed_float16`)."""
     return hasattr(getattr(model, "optimizer", None), "initial_scale")
+
+
+def _with_units(watch: Watch, anatomy: Anatomy, families: Mapping[str, str]) -> list[str]:
+    """The layers of an activity watch whose units can be stuck."""
+    paths = _paths(watch, "activations", anatomy)
+    found = [path for path in paths if path in families]
+    if watch.layers and not found:
+        raise WatchError(
+            "fs.activity(...) to name a layer with a ReLU, sigmoid, tanh or softmax, or a relative of them",
+            ", ".join(paths[:5]),
+            one_of(families, paths[0]),
+        )
+    return found
 
 
 def _paths(watch: Watch, kind: str, anatomy: Anatomy) -> list[str]:

@@ -1,11 +1,11 @@
-"""Which rows of a large tensor its statistics are taken from.
+"""Selects the rows of a large tensor for its statistics.
 
-Every 2ᵏ-th row of the batch, beginning with the first, where k is the smallest that leaves few enough. Powers of two nest: whatever the
-batch, the rows looked at in a large tensor are among those looked at in a smaller one of the same step, so that what is
-seen at two layers is about the same samples. A tensor without samples, a weight, is taken as rows of its last axis; a weight,
-its gradient and its update then show the same elements.
+It takes every 2ᵏ-th row of the batch, starting with the first, with the smallest k that leaves few enough. Powers of two nest:
+the rows read in a larger tensor are among those read in a smaller one of the same step. So statistics of two layers describe the
+same samples. A tensor without samples, such as a weight, counts as rows of its last axis. So for a weight, its gradient and its
+update the same elements are read.
 
-A record says how many elements were seen (`count`) and of how many (`shape`).
+A record holds the number of elements read (`count`) and the full `shape`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ SHORT = 128  #: elements of a row up to which all may be read where only the ste
 
 
 def most_rows(length: int) -> int:
-    """How many rows of this length are read at most."""
+    """The maximum number of rows of this length to read."""
     return max(ENOUGH // max(length, 1), FEWEST)
 
 
 def stride(rows: int, length: int) -> int:
-    """Every how many-th of so many rows is read; 1: all of them."""
+    """The stride between the rows to read; 1 means all rows."""
     most, found = most_rows(length), 1
     while -(-rows // found) > most:
         found *= 2
@@ -32,7 +32,7 @@ def stride(rows: int, length: int) -> int:
 
 
 def as_rows(shape: Sequence[int], *, batched: bool) -> tuple[int, int]:
-    """How many rows a tensor has, and how long they are."""
+    """The number of rows of a tensor, and their length."""
     if not shape:
         return 1, 1
     if batched or len(shape) == 1:

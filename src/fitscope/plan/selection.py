@@ -1,7 +1,6 @@
-"""Which parts of a model are meant: by name, by a glob on name or path, by class, or by the layer itself.
+"""Selects parts of a model by name, by a glob on name or path, by class, or by the layer itself.
 
-One way to choose for everyone who lets the user name layers. A selector that matches nothing is an error that names
-what there is.
+All functions that take layers from the user share it. A selector that matches nothing is an error that lists the layers.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ Part = TypeVar("Part", LayerPart, WeightPart)
 
 
 def select(who: str, selectors: Iterable[Any], parts: list[Part]) -> list[Part]:
-    """The parts that the selectors mean, in their order. `who` asks, and is named in the error."""
+    """The parts that the selectors match, in order. `who` is the caller's name for the error."""
     found: list[Part] = []
     for selector in selectors:
         matching = [part for part in parts if _matches(selector, part) and not _looped(part)]
@@ -40,12 +39,12 @@ def select(who: str, selectors: Iterable[Any], parts: list[Part]) -> list[Part]:
 
 
 def is_input(part: LayerPart) -> bool:
-    """Input layers compute nothing: what goes in is the site `inputs`."""
+    """Whether a part is an input layer, which computes nothing: its data is the site `inputs`."""
     return type(part.layer).__name__ == "InputLayer"
 
 
 def shown(selector: Any) -> str:
-    """A selector as a message or a run names it."""
+    """A selector as shown in a message or a run."""
     if isinstance(selector, str):
         return repr(selector)
     return selector.__name__ if isinstance(selector, type) else getattr(selector, "name", repr(selector))

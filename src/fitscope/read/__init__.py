@@ -1,12 +1,11 @@
-"""The reading side: `open` gives a `Run`, `runs` lists what there is.
+"""The reading side: `open` returns a `Run`, `runs` lists all runs.
 
-`find` goes from a path to a run, `run` is the face of it; `tables` and `tensors` mirror the two halves of
-the store's writer, `ranks` is what they are merged from. Imports no framework and nothing of the capturing
-side.
+`find` goes from a path to a run, and `run` is its public interface. `tables` and `tensors` mirror the two halves of the store's writer, and
+merge what `ranks` reads. This package imports no framework and no capturing code.
 """
 
 from fitscope.read.damage import Damage
-from fitscope.read.find import Brief, open, runs  # noqa: A004
+from fitscope.read.find import Brief, Runs, open, runs  # noqa: A004
 from fitscope.read.run import Run
 
-__all__ = ["Brief", "Damage", "Run", "open", "runs"]
+__all__ = ["Brief", "Damage", "Run", "Runs", "open", "runs"]

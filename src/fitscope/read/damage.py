@@ -1,4 +1,4 @@
-"""What of a run cannot be read: named, counted, warned about once, and left out of everything else."""
+"""The unreadable files of a run: listed, warned about once, and skipped by all readers."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from fitscope.errors import FitscopeWarning
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """One object of a run that cannot be read."""
+    """One file of a run that cannot be read."""
 
-    name: str  #: its key within the run
+    name: str  #: its path within the run
     reason: str
 
 
 class DamageReport:
-    """The damage met so far in one run."""
+    """The damage found so far in one run."""
 
     def __init__(self, run: str) -> None:
         self._run = run
@@ -37,13 +37,13 @@ class DamageReport:
         self._found[name] = Damage(name, reason)
 
     def warn(self, stacklevel: int = 3) -> None:
-        """One warning for all that is new since the last one."""
+        """Warns once about all damage found since the last warning."""
         new = [damage for damage in self if damage.name not in self._warned]
         if new and not self.quiet:
             self._warned.update(damage.name for damage in new)
             others = f" and {len(new) - 1} more" if len(new) > 1 else ""
             warnings.warn(
-                f"{new[0].name}{others} of run {self._run!r} cannot be read ({new[0].reason}). The rest is; "
+                f"{new[0].name}{others} of run {self._run!r} cannot be read ({new[0].reason}) and is skipped. "
                 "run.damaged has the list.",
                 FitscopeWarning,
                 stacklevel=stacklevel + 1,

@@ -1,4 +1,4 @@
-"""From a path to a run: the run itself, the newest of a directory of runs, or a list of what is there."""
+"""Finds runs: the run at a path, the newest run in a directory, or a list of all runs there."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, SupportsIndex, overload
 
 from fitscope.errors import RunError, StoreError, one_of
 from fitscope.read import untrusted
+from fitscope.read.completion import offer_names
 from fitscope.read.run import Run
 from fitscope.store import schema
 from fitscope.store._base import Objects
@@ -24,20 +25,47 @@ Path = str | os.PathLike[str] | Objects
 
 @dataclass(frozen=True, slots=True)
 class Brief:
-    """A run in one line."""
+    """A summary of one run, as listed by `fs.runs`."""
 
     id: str
     path: str
     created: datetime | None
     status: str  #: running, complete, interrupted, failed, or unreadable
-    last_step: int | None  #: recorded
+    last_step: int | None  #: the last recorded step
     bytes: int
     model: str | None
-    problem: str | None = None  #: why it cannot be read
+    problem: str | None = None  #: why the run cannot be read
+    run: Run | None = field(default=None, repr=False, compare=False)  #: the run itself, opened
+
+
+class Runs(list[Brief]):
+    """A list of runs that shows itself as a table, at a prompt and in a notebook."""
+
+    @overload
+    def __getitem__(self, at: SupportsIndex) -> Brief: ...
+    @overload
+    def __getitem__(self, at: slice) -> Runs: ...
+    def __getitem__(self, at: SupportsIndex | slice) -> Brief | Runs:
+        return Runs(super().__getitem__(at)) if isinstance(at, slice) else super().__getitem__(at)
+
+    def __repr__(self) -> str:
+        from fitscope.show.cards import runs_text
+
+        return runs_text(self)
+
+    def _repr_html_(self) -> str:
+        from fitscope.show.cards import runs_html
+
+        return runs_html(self)
 
 
 def open(path: Path = "runs", run: str | None = None) -> Run:  # noqa: A001 - fs.open(…) is the name people expect
-    """Opens a run: the one at `path`, or of the runs in there the one called `run`, or the newest."""
+    """Opens a run.
+
+    Args:
+        path: A run, or a directory with runs: a path or URL.
+        run: The id of a run in that directory. The newest run by default.
+    """
     with _readable(path):
         return _find(_place(path), run)
 
@@ -63,23 +91,23 @@ def _find(objects: Objects, run: str | None) -> Run:
         raise RunError(
             "a run, or a directory with runs in it",
             f"{objects.describe()!r}, {_contents(objects)}",
-            "Check the path; a training with fs.Scope(path) makes a run there",
+            "Check the path. A training with fs.Scope(path) creates a run there",
         )
     return _open(objects.folder(max(found)[1]))
 
 
-def runs(path: Path = "runs") -> list[Brief]:
-    """The runs at `path`, oldest first."""
+def runs(path: Path = "runs") -> Runs:
+    """The runs at `path`, oldest first: a list that shows itself as a table."""
     with _readable(path):
         objects = _place(path)
         if schema.RUN in objects.list():
-            return [_brief(objects)]
+            return Runs([_brief(objects)])
         briefs = [_brief(objects.folder(name)) for name, _ in _inside(objects)]
-    return sorted(briefs, key=lambda brief: (_age(_nanoseconds(brief.created)), brief.id))
+    return Runs(sorted(briefs, key=lambda brief: (_age(_nanoseconds(brief.created)), brief.id)))
 
 
 def _age(created: int) -> int:
-    """What runs are ordered by. One from the future, by a clock that is wrong, comes before all others: it is not the newest."""
+    """The order of runs. A run from the future, by a wrong clock, comes before all others, so it is not the newest."""
     return created if created <= time.time_ns() + AHEAD else -1
 
 
@@ -93,7 +121,7 @@ def _readable(path: Path) -> Iterator[None]:
         yield
     except OSError as problem:
         raise RunError(
-            "a place that can be read", f"{path!r} ({problem})", "Check the address and your rights"
+            "a readable path or URL", f"{path!r} ({problem})", "Check the path and your permissions"
         ) from problem
 
 
@@ -127,6 +155,7 @@ def _open(objects: Objects) -> Run:
             f"format {written!r} at {objects.describe()!r}",
             "A newer fitscope wrote it. Upgrade: pip install --upgrade fitscope",
         )
+    offer_names()
     return Run(objects, document)
 
 

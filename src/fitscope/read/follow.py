@@ -1,9 +1,8 @@
-"""The stats table of a run part by part, for whoever keeps a picture of a growing run up to date.
+"""Reads the stats table of a growing run part by part, for a reader that keeps a picture up to date.
 
-A part never changes, so whoever has taken one need not look at it again. Two things make one disappear. The newest
-rows of a long run are parts of their own until one part is made of them: `exchanged` tells what to take of that. And
-where a later attempt takes over, the parts of the one before are other parts from then on: who has taken one of those
-must begin anew. Nothing that is read here is kept.
+A part never changes, so a reader takes it once. A part can disappear for two reasons. The newest rows of a long run are separate
+parts until one part replaces them: `exchanged` says what to take from that one. If a later attempt takes over, the parts of the
+earlier one change, and a reader that has taken one must start again. This module keeps nothing that it reads.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ import pyarrow as pa
 
 from fitscope.read.parts import Part
 from fitscope.read.run import Run
-from fitscope.read.sources import Held
+from fitscope.read.sources import TailRows
 
 
 class Exchange(NamedTuple):
-    """A part that has taken the place of others."""
+    """A part that replaces others."""
 
     whole: Part
     pieces: list[Part]  #: those that were taken
@@ -39,12 +38,12 @@ class Follow:
         self._run._now.damaged.quiet = True
 
     def parts(self) -> list[Part]:
-        """The parts there are by now and that can be read, in the order they were written."""
+        """The readable parts so far, in the order they were written."""
         self._run._now.look()
         return self._run._now.stats.parts
 
     def exchanged(self, taken: Iterable[Part]) -> list[Exchange] | None:
-        """What has become of parts that were all taken and are no longer listed. None if one must begin anew."""
+        """The replacements of parts that were taken and are no longer listed. None if the reader must start again."""
         pieces: dict[str, list[Part]] = {}
         for part in taken:
             pieces.setdefault(part.becomes or "", []).append(part)
@@ -57,7 +56,7 @@ class Follow:
             # Each site has its rows in the order they came, so what was taken of it comes first.
             counts: Counter[str] = Counter()
             for part in some:
-                assert isinstance(part.source, Held)
+                assert isinstance(part.source, TailRows)
                 counts += part.source.counted()
             rest = whole.without(counts)
             found.append(Exchange(whole, some, rest))
@@ -65,23 +64,23 @@ class Follow:
 
     @property
     def has_samples(self) -> bool:
-        """Whether single samples were recorded."""
+        """Whether samples were recorded."""
         return bool(self._run._now.samples.parts)
 
     def rows(self, part: Part, columns: Sequence[str], sites: Sequence[str] | None = None) -> pa.Table | None:
         """The rows of a part that count. None if it is damaged, which the run then reports.
 
-        With `sites`, those of others may be left out.
+        With `sites`, the result may omit other sites.
         """
         return self._run._now.stats.take(part, columns, sites)
 
     @property
     def kept(self) -> set[str]:
-        """The sites of which whole tensors were kept."""
+        """The sites with kept tensors."""
         return {site for rank in self._run._now.ranks for site, _ in rank.arrays()}
 
     def each(self, parts: Sequence[Part], columns: Sequence[str]) -> Iterator[tuple[Part, pa.Table | None]]:
-        """`rows` of one part after another. The next ones are read while the caller works on this one."""
+        """`rows` of one part after another. The next parts are read while the caller works on this one."""
         table = self._run._now.stats
         ahead = table.readers
         with ThreadPoolExecutor(ahead) as pool:

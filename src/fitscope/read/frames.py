@@ -1,8 +1,7 @@
-"""From rows of the stats table to what people hold in their hands: data frames and histograms.
+"""Converts rows of the stats table to data frames and histograms.
 
-Rows of several ranks about one moment become one. What is made of samples is merged with the same sums as
-`Stats.merge`, on whole columns; what is not (weights, scalars) is the same tensor in every rank, and the
-first speaks for it.
+Rows of several ranks at one moment become one. Statistics over samples are merged with the same sums as `Stats.merge`, on whole columns.
+Other values (weights, scalars) are the same on every rank, so the first rank is used.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _WEIGHTED = ("mean", "std", "rms")
 
 
 def columns_for(stat: str, *, ranks: bool, of_pass: bool) -> tuple[str, ...]:
-    """The columns it takes to give one stat, and to merge several ranks if there are any."""
+    """The columns needed for one stat, and for merging ranks if there are several."""
     if not ranks:
         return ("step", "batch", stat) if of_pass else ("step", stat)
     extra = ("count", "nans", "infs", "mean") if stat in _WEIGHTED else ()
@@ -37,25 +36,25 @@ def columns_for(stat: str, *, ranks: bool, of_pass: bool) -> tuple[str, ...]:
 
 
 def frame_of(table: pa.Table) -> pd.DataFrame:
-    """A table as a data frame."""
+    """Converts a table to a data frame."""
     frame: pd.DataFrame = plain(table).to_pandas()
     return frame
 
 
 def plain(table: pa.Table) -> pa.Table:
-    """Without dictionaries: pandas would make categories of them, which surprise in a groupby."""
+    """Removes dictionary encoding, which pandas would turn into categories."""
     columns = [c.cast(pa.string()) if pa.types.is_dictionary(c.type) else c for c in table.columns]
     return pa.table(columns, table.column_names)
 
 
 def by_step(table: pa.Table, *, of_pass: bool) -> pd.DataFrame:
-    """The rows of one site, one for each moment, indexed by step; those of a pass by step and batch."""
+    """The rows of one site, one per moment, indexed by step; those of a pass by step and batch."""
     frame = _one_rank(frame_of(table), of_pass)
     return frame.sort_values("step", kind="stable").set_index(["step", "batch"] if of_pass else "step")
 
 
 def by_epoch(table: pa.Table, *, of_pass: bool) -> pd.DataFrame:
-    """The stats of one site over each epoch: as if its tensors had been one. `captures` is how many there were."""
+    """The stats of one site per epoch, as if its tensors were one. `captures` is the number of captures."""
     frame = _one_rank(frame_of(table), of_pass).sort_values(
         ["epoch", "step"], kind="stable", ignore_index=True
     )
@@ -65,16 +64,17 @@ def by_epoch(table: pa.Table, *, of_pass: bool) -> pd.DataFrame:
     merged = merged.assign(
         captures=rows.size(), step=rows["step"].last(), time=rows["time"].max(), cosine=rows["cosine"].mean()
     )
-    return without_cosine(merged.set_index("epoch")[list(EPOCH)])
+    return without_empty(merged.set_index("epoch")[list(EPOCH)])
 
 
-def without_cosine(frame: pd.DataFrame) -> pd.DataFrame:
-    """Only sites of changes have one."""
-    return frame.drop(columns="cosine") if frame["cosine"].isna().all() else frame
+def without_empty(frame: pd.DataFrame) -> pd.DataFrame:
+    """Drops columns that only some sites have: the cosine of changes, the error of derived values."""
+    empty = [name for name in ("cosine", "error", "over") if name in frame and frame[name].isna().all()]
+    return frame.drop(columns=empty)
 
 
 def _one_rank(frame: pd.DataFrame, of_pass: bool) -> pd.DataFrame:
-    """One row for each moment, from the rows of several ranks."""
+    """Merges the rows of several ranks into one row per moment."""
     if "rank" not in frame or frame["rank"].nunique() < 2:
         return frame
     # The batches of a pass, then those of the next at the same step, in the order of the ranks.
@@ -87,7 +87,7 @@ def _one_rank(frame: pd.DataFrame, of_pass: bool) -> pd.DataFrame:
 
 
 def _merged(frame: pd.DataFrame, place: np.ndarray[Any, Any], batched: np.ndarray[Any, Any]) -> pd.DataFrame:
-    """One row for each place; of those that are not `batched` the first row speaks for all."""
+    """Merges rows into one per place; for rows that are not `batched`, the first is used."""
     rows = frame.groupby(place)
     merged = rows.first()
 
@@ -121,7 +121,7 @@ def _merged(frame: pd.DataFrame, place: np.ndarray[Any, Any], batched: np.ndarra
 def histogram(table: pa.Table, name: str, *, of_pass: bool) -> xr.DataArray:
     """The histograms of one site as counts (step, bucket), from the lists of non-empty buckets.
 
-    What several ranks saw of one moment adds up, and so do all batches of one pass.
+    Histograms of several ranks at one moment are added, and so are those of all batches of a pass.
     """
     frame = frame_of(table.select([*MOMENT, "rank"]))
     frame = frame.assign(again=_again(frame, of_pass))
@@ -146,7 +146,7 @@ def histogram(table: pa.Table, name: str, *, of_pass: bool) -> xr.DataArray:
 
 
 def samples(table: pa.Table) -> pd.DataFrame:
-    """The samples, ordered by step, batch and sample; those of several ranks are counted on."""
+    """The samples, ordered by step, batch and sample. With several ranks, sample numbers continue from one rank to the next."""
     for name in ("target", "prediction"):
         place = table.column_names.index(name)
         table = table.set_column(place, name, _single(table[name]))
@@ -167,7 +167,7 @@ def samples(table: pa.Table) -> pd.DataFrame:
 
 
 def _single(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A column of lists as one of numbers, where no list has several."""
+    """Converts a column of lists to numbers, if no list has several."""
     lengths = pc.min_max(pc.list_value_length(column)).as_py()
     if lengths["max"] is None:
         return pa.nulls(len(column), pa.float64())
@@ -181,18 +181,18 @@ def _number_or_array(value: Any) -> Any:
 
 
 def _again(frame: pd.DataFrame, of_pass: bool) -> Any:
-    """How often one rank has seen the moment before; of a pass: how many passes it made before at that step."""
+    """How many times a rank has seen this moment before; for a pass, how many passes it made at that step before."""
     if not of_pass:
         return frame.groupby([*MOMENT, "rank"]).cumcount()
     return _restarts(frame["batch"], [frame[name] for name in ("step", "epoch", "rank")])
 
 
 def _restarts(place: pd.Series[Any], walk: list[pd.Series[Any]]) -> pd.Series[Any]:
-    """How often a walk has gone back to its beginning by then. Places of one walk through the data grow."""
+    """How many times a pass has restarted. Places within one pass increase."""
     return (place <= place.groupby(walk).shift(fill_value=-1)).groupby(walk).cumsum()
 
 
 def _flat(column: pa.ChunkedArray) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """A column of lists as the length of each list and all their items."""
+    """Splits a column of lists into the length of each list and all items."""
     lists = column.combine_chunks()
     return np.diff(lists.offsets.to_numpy()), lists.flatten().to_numpy(zero_copy_only=False)

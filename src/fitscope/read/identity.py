@@ -1,27 +1,27 @@
-"""Whether recording a run changed its training, as the run itself proved it."""
+"""Whether recording changed the training, as the run itself proved."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-#: From worst to best: the worst of all parts speaks for the run.
+#: From worst to best. The worst part counts for the run.
 WORDS = ("not provable", "trust", "twin", "proven")
 
 
 class Identity(str):
-    """One of "proven", "twin", "not provable" and "trust", and why.
+    """One of "proven", "twin", "not provable" and "trust", with the reason.
 
-    - *proven*: the program with taps and the user's own agreed bit for bit, at `steps`, or by construction;
-    - *twin*: the user's own program took every step, the one with taps ran beside it;
-    - *not provable*: neither could be done, or the user's own program does not repeat itself;
-    - *trust*: the scope was told not to prove anything.
+    - *proven*: the tapped program and your own program agreed bit for bit, at `steps` or by construction.
+    - *twin*: your own program took every step, and the tapped program ran alongside.
+    - *not provable*: neither was possible, or your own program is not deterministic.
+    - *trust*: the scope was created with identity="trust", so fitscope proved nothing.
     """
 
-    steps: list[int]  #: at which training steps it was proven
-    why: str  #: it is so; empty where the proof says it all
-    known: bool  #: whether the run says anything about it
-    passes: dict[str, Identity]  #: the same of each part: "train", "validation", "evaluate", "predict"
+    steps: list[int]  #: the training steps at which fitscope compared both programs
+    why: str  #: the reason; empty after a plain proof
+    known: bool  #: whether the run has this information
+    passes: dict[str, Identity]  #: the identity of each pass: "train", "validation", "evaluate", "predict"
 
     def __new__(cls, word: str, steps: Iterable[int] = (), why: str = "") -> Identity:
         made = super().__new__(cls, word)
@@ -30,42 +30,42 @@ class Identity(str):
 
     @property
     def short(self) -> str:
-        """In a few words, for a line of facts; empty where the run says nothing."""
+        """A few words for the line of facts; empty if unknown."""
         words = {"proven": "bit-identical, proven", "twin": "bit-identical, by a twin"}
         return words.get(self, f"identity: {self}") if self.known else ""
 
     @property
     def sentence(self) -> str:
-        """In one line, for people."""
+        """A sentence for people."""
         at = ", ".join(f"{step:,}" for step in self.steps[:6]) + (", …" if len(self.steps) > 6 else "")
         meaning = {
             "proven": f"bit-identical, proven at step {at}" if at else "bit-identical",
-            "twin": "bit-identical: your own program took every step, a twin was recorded",
+            "twin": "bit-identical: your own program took every step, and fitscope recorded a twin",
             "not provable": "not proven to be bit-identical",
-            "trust": "not proven to be bit-identical, as asked",
+            "trust": "not proven to be bit-identical, as requested",
         }[self]
         return f"{meaning} ({self.why})" if self.why else meaning
 
 
 def identity_of(statuses: Iterable[Mapping[str, Any]]) -> Identity:
-    """What the status documents of a run say, taken together."""
+    """The identity of a run, merged from its status documents."""
     parts: dict[str, list[Identity]] = {}
     empty = False
     for status in statuses:
         document = status.get("identity")
         empty = empty or document == {}
-        for phase, one in document.items() if isinstance(document, Mapping) else ():
+        for in_pass, one in document.items() if isinstance(document, Mapping) else ():
             if isinstance(one, Mapping) and one.get("status") in WORDS:
                 steps = [int(step) for step in one.get("steps") or ()]
-                parts.setdefault(str(phase), []).append(
+                parts.setdefault(str(in_pass), []).append(
                     Identity(one["status"], steps, str(one.get("why") or ""))
                 )
     if not parts:
-        why = "nothing was captured" if empty else "this run does not say"
+        why = "nothing was captured" if empty else "this run does not record it"
         nothing = Identity("proven" if empty else "not provable", why=why)
         nothing.known = False
         return nothing
-    passes = {phase: _worst(some) for phase, some in parts.items()}
+    passes = {in_pass: _worst(some) for in_pass, some in parts.items()}
     whole = _worst(list(passes.values()))
     whole.passes = passes
     return whole

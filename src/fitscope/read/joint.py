@@ -1,4 +1,4 @@
-"""How the batches of one capture become one array."""
+"""Joins the batches of one capture into one array."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Joint:
-    """The whole, and how each batch lies in it."""
+    """The joined shape, and the position of each batch in it."""
 
     shape: tuple[int, ...]
     stacked: bool  #: it is put together: several batches or ranks, or batches without samples
 
     @classmethod
     def of(cls, site: str, parts: Sequence[tuple[bool, tuple[int, ...]]]) -> Joint:
-        """For these batches: whether the first axis counts samples, and the shape, of each."""
+        """Joins these batches, given whether the first axis counts samples, and the shape of each."""
         batched, first = parts[0]
         if len(parts) == 1 and (batched or pass_of(site) is None):
             return cls(first, stacked=False)
@@ -40,7 +40,7 @@ class Joint:
         return cls((len(shapes), *widest), stacked=True)
 
     def block(self, batch: Array, batched: bool) -> Array:
-        """One batch as its stretch along the first axis; padded where batches differ in more than samples."""
+        """One batch as its stretch along the first axis; padded if batches differ in other axes."""
         if not self.stacked:
             return batch
         block = batch if batched else batch[None]
@@ -48,7 +48,7 @@ class Joint:
 
 
 def padding(dtype: np.dtype[Any]) -> float:
-    """What lies beyond the end of a capture that is shorter than others."""
+    """The fill value beyond the end of a shorter capture."""
     return 0 if dtype.kind in "iub" else np.nan
 
 

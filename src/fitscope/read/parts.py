@@ -1,4 +1,4 @@
-"""One part of a table, read as far as it is asked for.
+"""One part of a table, read only as far as needed.
 
 What was read of a part is kept until it is let go: a part never changes. Of a large part that says in its footer
 where the rows of each site lie, only the row groups that have them are read.
@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fitscope.read.sources import FACTS, Place, Rest, Source, rows_by_site, sound
+from fitscope.read.sources import FACTS, Rest, RowSpan, Source, rows_by_site, sound
 from fitscope.sites import TRAIN
 from fitscope.store.tables import facts
 
@@ -22,8 +22,8 @@ from fitscope.store.tables import facts
 class Part:
     """One immutable part of a table; `end` is the step at which a later attempt took over.
 
-    `becomes` is the key of the part that its rows will be in, of rows that are not in one yet. `older`: the run was begun in an
-    older format, so columns may be missing.
+    `becomes` is the key of the part that will contain its rows, if they are not in one yet. `older` means that the run was
+    started in an older format, so columns may be missing.
     """
 
     def __init__(
@@ -44,10 +44,10 @@ class Part:
         self._older = older
         self._columns_bytes = 0
         self._columns: dict[tuple[int | None, str], pa.Array] = {}  # of a row group, or of all together
-        self._where: Mapping[str, list[Place]] | None = None if "site" in form.names else {}
+        self._where: Mapping[str, list[RowSpan]] | None = None if "site" in form.names else {}
 
     def without(self, taken: Counter[str]) -> Part:
-        """The same part without the first rows of each site, so many as were taken."""
+        """The same part without the first rows of each site, which were taken before."""
         return Part(Rest(self.source, taken), self.key, self.end, self._form, older=self._older)
 
     @property
@@ -62,7 +62,7 @@ class Part:
         return self._where is None or any(self._missing(columns, group) for group in self._groups(site))
 
     def load(self, columns: Sequence[str], site: str | None = None) -> None:
-        """Reads the columns that are not there yet, for one site where its rows can be told apart."""
+        """Reads the missing columns, for one site if its rows can be located."""
         if self._where is None:
             self._survey(columns)
         for group in self._groups(site):
@@ -76,7 +76,7 @@ class Part:
         self._columns, self._columns_bytes = {}, 0
 
     def rows(self, columns: Sequence[str], site: str | None) -> list[list[pa.Array]]:
-        """Loaded columns, all rows or those of one site, in one or several pieces."""
+        """Loaded columns, for all rows or one site, in one or several pieces."""
         if site is None:
             return [[self._columns[None, name] for name in columns]]
         assert self._where is not None
@@ -86,10 +86,10 @@ class Part:
         ]
 
     def owned(self, columns: Iterable[str], sites: Iterable[str] | None = None) -> pa.Table:
-        """Reads columns of the rows that count: those of steps that no later attempt did again.
+        """Reads columns of the rows that count: those of steps that no later attempt repeated.
 
-        A pass at the very step where the next attempt started belongs to both, so it counts. With `sites`, rows of
-        others may be left out, which is cheaper.
+        A pass at the step where the next attempt started belongs to both, so it counts. With `sites`, the result may omit other
+        sites, which is cheaper.
         """
         if sites is not None:
             where = self.source.sites(self.end)
@@ -110,14 +110,14 @@ class Part:
         return table.filter(counts)
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """Reads columns from the store, all by default. One that an older part does not have is null."""
+        """Reads columns from the store, all by default. A column that an older part lacks is null."""
         return self._formed(sound(self.source.read(self._asked(columns))), columns or ())
 
     def _read_group(self, columns: Sequence[str], group: int) -> pa.Table:
         return self._formed(sound(self.source.read_group(self._asked(columns) or (), group)), columns)
 
     def _asked(self, columns: Sequence[str] | None) -> Sequence[str] | None:
-        """The columns to ask the file for: in format 1 the facts of a site are in its name, and `pass` is called `phase`."""
+        """The columns to read from the file: in format 1 the facts of a site are in its name, and `pass` is called `phase`."""
         if not self._older or columns is None or not FACTS & {*columns}:
             return columns
         return [*{*columns, "site" if "site" in self._form.names else "phase"}]
@@ -132,7 +132,7 @@ class Part:
         return table
 
     def _derived(self, table: pa.Table, name: str) -> pa.Array:
-        """A column that an older part does not have."""
+        """Computes a column that an older part lacks."""
         if name in FACTS and "site" in table.column_names:
             sites = table["site"].combine_chunks()
             return facts(sites.dictionary.to_pylist())[name].take(sites.indices).dictionary_decode()
@@ -141,7 +141,7 @@ class Part:
         return pa.nulls(table.num_rows, self._form.field(name).type)
 
     def _survey(self, columns: Sequence[str]) -> None:
-        """Finds out where the rows of each site are. If that takes reading them, `columns` are read as well."""
+        """Locates the rows of each site. If that requires reading them, reads `columns` as well."""
         self._where = self.source.sites(self.end)
         if self._where is None:
             missing = self._missing(columns, None)

@@ -1,7 +1,6 @@
-"""What one process of one attempt wrote: the unit a run is merged from.
+"""The data of one process of one attempt: a run is merged from these.
 
-Whatever is final is read once; a document that may still change is read at every access, and parsed again
-only if it did.
+Final documents are read once. A document that may still change is read at every access, and parsed again only if it changed.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ class Rank:
         self._seen: dict[str, tuple[bytes, Any]] = {}  # documents by key, with what was made of them
 
     def settle(self) -> None:
-        """From now on every document is read once more at most."""
+        """Marks the rank as final: every document is read at most once more."""
         self._seen = {key: seen for key, seen in self._seen.items() if key == schema.STATUS}
         self.settled = True
 
     def status(self) -> dict[str, Any]:
-        """The rank's status document; it says "running" only if the process lives. Empty if there is none."""
+        """The rank's status document; it says "running" only while the process is alive. Empty if there is none."""
         document = self.said() or {}
         if document.get("status") != "running":
             return document
@@ -49,7 +48,7 @@ class Rank:
         return found if isinstance(found, list) else []
 
     def array(self, path: str) -> StoredArray | None:
-        """One array as committed by now; None if it cannot be read, which is then reported."""
+        """One array as committed so far; None if it cannot be read, which is then reported."""
         key = f"{schema.TENSORS}/{path}/{schema.DATA}/zarr.json"
         found = self._document(key, lambda data: StoredArray(self._objects, path, data))
         if found is None and f"{self.folder}/{key}" not in self._damaged:
@@ -57,12 +56,12 @@ class Rank:
         return found if isinstance(found, StoredArray) else None
 
     def averages(self) -> dict[str, str]:
-        """By site, the path of its average."""
+        """The path of each average, by site."""
         found = (self.said() or {}).get("averages")
         return found if isinstance(found, dict) else {}
 
     def average(self, path: str) -> Average | None:
-        """One average as it is by now; None if it cannot be read, which is then reported."""
+        """One average as written so far; None if it cannot be read, which is then reported."""
         key = f"{schema.AVERAGES}/{path}.npz"
         try:
             return averages.decode(self._objects.get(key, averages.MOST_BYTES))
@@ -71,7 +70,7 @@ class Rank:
             return None
 
     def said(self) -> dict[str, Any] | None:
-        """The rank's status document as it is: the very same object while it has not changed. None if there is none."""
+        """The rank's status document: the same object while it does not change. None if there is none."""
         document = self._document(schema.STATUS, self._status)
         return document if isinstance(document, dict) else None
 
@@ -83,7 +82,7 @@ class Rank:
         return document
 
     def _document(self, key: str, parse: Callable[[bytes], Any]) -> Any:
-        """A parsed document, or None. The very same object as before if it has not changed."""
+        """A parsed document, or None. The same object as before if it did not change."""
         before = self._seen.get(key)
         if before is not None and self.settled:
             return before[1]

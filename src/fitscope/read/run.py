@@ -1,94 +1,105 @@
-"""Run: everything that was recorded in one training, while it goes on or years later.
+"""Run: everything that fitscope recorded in one training, during the training or years later.
 
-Reading needs no framework and nothing of the capturing side. Every access sees what has been flushed by
-then and reads only what is new; a part or array that is damaged is left out, reported in `damaged` and
-warned about once. Not thread-safe: open the run once per thread.
+Reading needs no framework and no capturing code. Every access sees all data flushed so far and reads only the
+new part. A damaged part or array is skipped, listed in `damaged` and warned about once. A run is not
+thread-safe: open it once per thread.
 """
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from fitscope.errors import FitscopeWarning, RunError, one_of
 from fitscope.read.damage import Damage
-from fitscope.read.following import Following
 from fitscope.read.identity import Identity, identity_of
+from fitscope.read.state import RunState
 from fitscope.reduce.average import Average
 from fitscope.reduce.stats import NAMES
 from fitscope.sites import abbreviates, pass_of
 from fitscope.store import schema
 from fitscope.store._base import Objects
 
-if TYPE_CHECKING:  # what only some calls need is imported by those
+if TYPE_CHECKING:  # imported by the methods that need them
     import pandas as pd
     import pyarrow as pa
     import xarray as xr
 
+    from fitscope.diagnose import Findings, Rule
+    from fitscope.diagnose.expect import Expectation
+    from fitscope.diagnose.thresholds import Given
     from fitscope.read.stored import Array
     from fitscope.read.tensors import Captures
     from fitscope.show.plot import Plot
 
-#: What `series` can give; `value` for scalars only, `cosine` for changes.
+#: The stats of `series`; `value` exists for scalars only, `cosine` for changes only.
 STATS = ("value", *NAMES, "cosine")
-LATEST = 253_402_300_799.0  #: the end of year 9999, in seconds since 1970: the last that a datetime knows
-SEVERITY = ("failed", "interrupted", "running", "complete")  #: the worst of several ranks speaks for the run
+LATEST = 253_402_300_799.0  #: the end of year 9999 in seconds since 1970, the last that a datetime can hold
+SEVERITY = ("failed", "interrupted", "running", "complete")  #: of several ranks, the worst status counts
 
 
 class Run:
-    """A run that was opened with `fitscope.open`."""
+    """A recorded training. `fs.open` returns one."""
 
     def __init__(self, objects: Objects, document: dict[str, Any]) -> None:
-        self.id = str(document.get("id", ""))
-        self.path = objects.describe()
-        self.info = document  #: run.json: software, model, plan and notes as of the start
-        self.created = datetime.fromtimestamp(min((document.get("created_ns") or 0) / 1e9, LATEST), UTC)
+        self.id = str(document.get("id", ""))  #: the name of its folder, which begins with date and time
+        self.path = objects.describe()  #: its directory or URL
+        self.info = document  #: run.json: software versions, model, plan and notes at the start
+        self.created = datetime.fromtimestamp(
+            min((document.get("created_ns") or 0) / 1e9, LATEST), UTC
+        )  #: in UTC
         self._now = self._follow(objects)
-        self._captured: dict[str, tuple[Any, Captures]] = {}  # by site, with what it was made of
+        self._captured: dict[str, tuple[Any, Captures]] = {}  # by site, with the arrays it was made from
 
     def __repr__(self) -> str:
         last = self.last_step
         steps = "no steps yet" if last is None else f"up to step {last:,}"
         return f"<Run {self.id!r}: {self.status}, {steps}, {len(self.sites)} sites, at {self.path}>"
 
+    def _repr_html_(self) -> str:
+        from fitscope.show.cards import run_html
+
+        return run_html(self)
+
     # ---- how it went --------------------------------------------------------------------------------
 
     @property
     def status(self) -> str:
-        """running, complete, interrupted or failed; "running" only while a process that writes it lives."""
+        """The state: "running", "complete", "interrupted" or "failed". It is "running" only while the writing process is alive."""
         said = {status.get("status") for status in self._statuses(newest=True)}
         return next((word for word in SEVERITY if word in said), "interrupted")
 
     @property
     def last_step(self) -> int | None:
-        """The last step recorded, None before the first."""
+        """The last recorded step; None before the first."""
         self._now.look()
         return self._now.last_step()
 
     @property
     def bytes(self) -> int:
-        """What the run takes up."""
+        """The size of the run in bytes."""
         return sum(int(status.get("bytes") or 0) for status in self._statuses())
 
     @property
     def errors(self) -> list[str]:
-        """What went wrong while recording, in words: the first ones of each rank, of `errors_total`."""
+        """The first errors of each rank while recording; `errors_total` counts all."""
         return [str(error) for status in self._statuses() for error in status.get("errors", ())]
 
     @property
     def errors_total(self) -> int:
-        """How many errors there were."""
+        """The number of errors while recording."""
         return sum(int(status.get("errors_total") or 0) for status in self._statuses())
 
     @property
     def ended_by(self) -> str | None:
-        """The exception that ended the training, where it is known."""
+        """The exception or signal that ended the training, if known."""
         return next((str(s["ended_by"]) for s in self._statuses(newest=True) if s.get("ended_by")), None)
 
     @property
     def unseen(self) -> dict[str, str]:
-        """By site: why something that was asked for could not be seen in the step."""
+        """The watched sites without a value, each with the reason."""
         found: dict[str, str] = {}
         for status in self._statuses():
             found.update(status.get("unseen") or {})
@@ -96,22 +107,22 @@ class Run:
 
     @property
     def dropped(self) -> dict[str, int]:
-        """By site: the records that were dropped because the queue was full."""
+        """The number of records dropped because the queue was full, by site."""
         return self._counted("dropped")
 
     @property
     def lost(self) -> dict[str, int]:
-        """By site: the records that could not be stored, because of an error or the limit."""
+        """The number of records that could not be stored because of an error or the limit, by site."""
         return self._counted("lost")
 
     @property
     def limit_reached_at(self) -> int | None:
-        """The step at which the limit on disk space stopped the recording, None if it did not."""
+        """The step at which the disk limit stopped the recording; None if it did not."""
         return min((s["full_at"] for s in self._statuses() if s.get("full_at") is not None), default=None)
 
     @property
     def overhead(self) -> dict[str, Any]:
-        """What watching cost, as the newest attempt measured it."""
+        """The cost of recording, as measured by the newest attempt."""
         said = (status.get("overhead") for status in self._statuses(newest=True))
         return next((dict(one) for one in said if one and isinstance(one, dict)), {})
 
@@ -122,27 +133,63 @@ class Run:
 
     @property
     def attempts(self) -> list[dict[str, Any]]:
-        """The starts of this training, each as it was written down when it began."""
+        """The starts of this training, each described as it began."""
         self._now.look()
         return self._now.attempts
 
     @property
-    def model(self) -> Any:
-        """The model as the newest attempt described it."""
-        return self._newest("model")
+    def model(self) -> dict[str, Any] | None:
+        """The description of the model in the newest attempt."""
+        model: dict[str, Any] | None = self._newest("model")
+        return model
 
     @property
-    def plan(self) -> Any:
-        """What was watched, in the newest attempt."""
-        return self._newest("plan")
+    def configuration(self) -> dict[str, Any]:
+        """How the model was set up and trained, in the newest attempt: layers, outputs, losses, optimizer, `fit`."""
+        return dict(self._newest("configuration") or {})
+
+    @property
+    def plan(self) -> list[dict[str, Any]] | None:
+        """What was watched, in the newest attempt: a document for each watch."""
+        plan: list[dict[str, Any]] | None = self._newest("plan")
+        return plan
+
+    def findings(
+        self,
+        *,
+        rules: Iterable[Rule | str] | None = None,
+        ignore: Iterable[str] = (),
+        thresholds: Given = None,
+        expect: Expectation | Iterable[Expectation] | None = None,
+    ) -> Findings:
+        """Diagnoses the run: what is wrong, in which layer, since which step, and the cure. The worst finding comes first.
+
+        Args:
+            rules: The rules to apply, by name, or your own. By default `fs.RULES`.
+            ignore: Names of rules to skip.
+            thresholds: Changes to `fitscope.diagnose.THRESHOLDS`, as a dict or the path of a TOML file.
+            expect: Findings that you expect: `fs.expect("frozen base", layers="base*")`, or several in a list.
+        """
+        from fitscope.diagnose import diagnose
+        from fitscope.read.evidence import StoredEvidence, noted
+
+        self._now.look()
+        if rules is None and not ignore and thresholds is None and expect is None:
+            found = noted(self)
+            if found is not None:
+                return found
+        stored = StoredEvidence(self, self._now.stats)
+        stored.update()
+        self._now.damaged.warn()
+        return diagnose(stored.evidence, rules=rules, ignore=ignore, thresholds=thresholds, expect=expect)
 
     @property
     def damaged(self) -> list[Damage]:
-        """What could not be read so far, with reasons."""
+        """The files that could not be read so far, with the reasons."""
         return list(self._now.damaged)
 
     def refresh(self) -> Run:
-        """Starts afresh, also with what was damaged. Following a live run does not need it."""
+        """Reads everything again, including damaged files. A live run updates without it."""
         self._now = self._follow(self._now.objects)
         self._captured = {}
         self._now.look()
@@ -163,7 +210,7 @@ class Run:
 
     @property
     def stats(self) -> pd.DataFrame:
-        """The whole table: a row for each site and step, columns as in `store/schema.py`."""
+        """The whole statistics table: one row for each site and step."""
         from fitscope.read.frames import frame_of, plain
 
         self._now.look()
@@ -175,10 +222,10 @@ class Run:
 
     @property
     def samples(self) -> pd.DataFrame:
-        """What was seen of each sample: a row for each, by step, batch and sample.
+        """One row for each recorded sample, ordered by step, batch and sample.
 
-        A target or prediction of one number is that number, of several an array; NaN where it has more than 64,
-        or was not asked for.
+        A target or prediction is a number, or an array if it has several values. It is NaN if it has more than 64
+        values or was not recorded.
         """
         from fitscope.read.frames import samples
 
@@ -188,12 +235,12 @@ class Run:
         return samples(schema.SAMPLES_SCHEMA.empty_table() if table is None else table)
 
     def frame(self, site: str, by: str = "step") -> pd.DataFrame:
-        """All stats of one site, indexed by step, with epoch, batch and time beside them.
+        """All stats of one site, indexed by step, with epoch, batch and time.
 
-        A site of a pass (`validation/…`) is indexed by step and batch. `by="epoch"` gives the stats of all that
-        was captured in an epoch together, indexed by epoch.
+        A site of a pass (`validation/…`) is indexed by step and batch. `by="epoch"` merges the stats of all captured
+        batches of an epoch, indexed by epoch.
         """
-        from fitscope.read.frames import by_epoch, by_step, without_cosine
+        from fitscope.read.frames import by_epoch, by_step, without_empty
 
         if by not in ("step", "epoch"):
             raise RunError("'step' or 'epoch'", f"by={by!r}", one_of(("step", "epoch"), by))
@@ -203,13 +250,13 @@ class Run:
             needed = ("step", "epoch", "batch", "time", "rank", "batched", *NAMES, "cosine")
             return by_epoch(self._rows(name, needed), of_pass=of_pass)
         about = ("step", "epoch", "batch", "time", "attempt", "rank", "dtype", "shape", "batched")
-        return without_cosine(by_step(self._rows(name, (*about, *STATS)), of_pass=of_pass))
+        return without_empty(by_step(self._rows(name, (*about, *STATS, "error", "over")), of_pass=of_pass))
 
     def series(self, site: str, stat: str | None = None) -> pd.Series[Any]:
         """One stat of one site, indexed by step. A scalar site such as `loss` needs no stat.
 
-        Epoch and batch of each step are in `run.frame(site)`, which has the same index. A site of a pass
-        (`validation/…`) is indexed by step and batch.
+        A site of a pass (`validation/…`) is indexed by step and batch. `run.frame(site)` has the same index, with the
+        epoch and batch of each step.
         """
         from fitscope.read.frames import by_step, columns_for
 
@@ -227,16 +274,16 @@ class Run:
             )
         if stat == "cosine" and rows["cosine"].null_count == rows.num_rows:
             raise RunError(
-                "a site of changes, which alone have a cosine", f"{name!r}", "Watch it with fs.changes(…)"
+                "a site of fs.changes: only those have a cosine", f"{name!r}", "Watch it with fs.changes(…)"
             )
         found = by_step(rows, of_pass=of_pass)[stat or "value"]
         return found.rename(name if stat is None else f"{name}.{stat}")
 
     def histogram(self, site: str) -> xr.DataArray:
-        """The histograms of one site: how many elements fell into each power-of-two bucket, (step, bucket).
+        """The histograms of one site: the number of elements in each power-of-two bucket, as (step, bucket).
 
-        Buckets below and above those ever used are left out; `edge` is the bound of a bucket nearer to zero. A
-        pass is one entry.
+        The coordinate `edge` is the bound of a bucket nearer to zero. Empty buckets at both ends are left out. A pass
+        is one entry.
         """
         from fitscope.read.frames import histogram
 
@@ -245,26 +292,26 @@ class Run:
         return histogram(rows, f"{name} histogram", of_pass=pass_of(name) is not None)
 
     def tensor(self, site: str) -> xr.DataArray:
-        """The tensors captured at one site: a lazy DataArray (step, sample, dim_1, …).
+        """The kept tensors of one site: a lazy DataArray (step, sample, dim_1, …).
 
-        `size` along the steps says how many rows of each are real, the others are NaN (0 for integers);
-        `batch_size` how many the batch had. Slicing reads only the chunks needed; `.chunk()` makes it a dask
-        array. A pass (`validation/…`) is one entry: its batches follow one another along `sample`.
+        The coordinate `size` is the number of real rows at each step; further rows are padding (NaN, or 0 for
+        integers). `batch_size` is the number of rows in the batch. Slicing reads only the chunks it needs; `.chunk()`
+        returns a dask array. A pass (`validation/…`) is one entry, with its batches concatenated along `sample`.
         """
         return self._captures(site).lazy()
 
     def array(self, site: str, step: int) -> Array:
-        """The tensor captured at one site and step, as it was: no padding. Of a pass, all its batches."""
+        """The kept tensor of one site and step, without padding. For a pass: all its batches."""
         return self._captures(site).at(step)
 
     @property
     def averages(self) -> list[str]:
-        """The sites of which there is a running average."""
+        """The sites with a running average."""
         self._now.look()
         return sorted({site for rank in self._now.ranks for site in rank.averages()})
 
     def average(self, site: str) -> Average:
-        """The running average of one site, of all ranks and attempts: `.mean`, `.std`, `.count`, `.captures`."""
+        """The running average of one site over all ranks and attempts: `.mean`, `.std`, `.count`, `.captures`."""
         names = self.averages
         name = self._resolve(site, names, "a site with an average")
         found, twice = Average.empty(), False
@@ -272,15 +319,15 @@ class Run:
             path = rank.averages().get(name)
             average = None if path is None else rank.average(path)
             if average is None or not _counts(average.first_step, rank.end, name):
-                continue  # all of it was done again
+                continue  # a later attempt repeated all of it
             twice = twice or not _counts(average.last_step, rank.end, name)
             found.merge(average)
         self._now.damaged.warn()
         if found.shape is None:
-            raise RunError(f"the average of {name!r}", "a damaged one", "run.damaged says which")
+            raise RunError(f"the average of {name!r}", "a damaged file", "run.damaged lists it")
         if twice:
             warnings.warn(
-                f"The average of {name!r} in run {self.id!r} includes steps that a later attempt did again: those "
+                f"The average of {name!r} in run {self.id!r} includes steps that a later attempt repeated: they "
                 "count twice.",
                 FitscopeWarning,
                 stacklevel=2,
@@ -289,7 +336,7 @@ class Run:
 
     @property
     def checkpoints(self) -> pd.DataFrame:
-        """The checkpoints that were saved: step (updates done by then), epoch, path, time."""
+        """The saved checkpoints: step (the number of updates before it), epoch, path, time."""
         import pandas as pd
 
         self._now.look()
@@ -297,7 +344,7 @@ class Run:
         for rank in self._now.ranks:
             for one in rank.status().get("checkpoints") or ():
                 if rank.end is None or one["step"] <= rank.end:
-                    found[one["path"]] = one  # saved again under one name: the last is what is there
+                    found[one["path"]] = one  # a path that was saved twice holds the last one
         frame = pd.DataFrame(list(found.values()), columns=["step", "epoch", "path", "time"])
         return frame.sort_values(["step", "time"], kind="stable", ignore_index=True)
 
@@ -313,7 +360,7 @@ class Run:
         return str(before["path"].iloc[-1])
 
     def sql(self, query: str) -> pd.DataFrame:
-        """A DuckDB query over the tables of the run: `stats`, and `samples` where there is one."""
+        """Runs a DuckDB query over the tables of the run: `stats`, and `samples` if samples were recorded."""
         from fitscope.read.sql import ask
 
         self._now.look()
@@ -329,11 +376,11 @@ class Run:
         return Plot(self)
 
     def resolve(self, site: str) -> str:
-        """The full name of a site: `weights/kernel` finds `weights/dense/kernel` if only that fits."""
+        """The full name of a site: `weights/kernel` finds `weights/dense/kernel` if no other site matches."""
         return self._resolve(site, self.sites, "a site")
 
-    def _follow(self, objects: Objects) -> Following:
-        return Following(objects, self.id, self.info.get("format", schema.FORMAT))
+    def _follow(self, objects: Objects) -> RunState:
+        return RunState(objects, self.id, self.info.get("format", schema.FORMAT))
 
     # ---- from the parts to the whole ----------------------------------------------------------------
 
@@ -348,7 +395,9 @@ class Run:
         if len(found) == 1:
             return found[0]
         if found:
-            raise RunError("the name of one site", f"{site!r}, which fits {len(found)}", one_of(found, site))
+            raise RunError(
+                "the name of one site", f"{site!r}, which matches {len(found)}", one_of(found, site)
+            )
         raise RunError(f"{what} of run {self.id!r}", f"{site!r}", one_of(sites, site))
 
     def _newest(self, key: str) -> Any:
@@ -362,14 +411,14 @@ class Run:
         return total
 
     def _rows(self, name: str, columns: tuple[str, ...]) -> pa.Table:
-        """The rows of one site, of which the full name is known."""
+        """The rows of one site, given its full name."""
         table = self._now.stats.read(columns, name)
         self._now.damaged.warn()
         if table is None or not table.num_rows:
             kept, use = ("averages", "average") if name in self.averages else ("tensors", "tensor")
             raise RunError(
                 f"statistics of {name!r}",
-                f"a site of which there are only {kept} so far",
+                f"a site with only {kept} so far",
                 f"Use run.{use}({name!r})",
             )
         return table
@@ -389,23 +438,23 @@ class Run:
         self._now.damaged.warn()
         if broken and not ranks:
             raise RunError(
-                f"tensors of {name!r}", "damaged ones", "run.damaged says which; other sites can be read"
+                f"tensors of {name!r}", "damaged files", "run.damaged lists them; other sites can be read"
             )
         if not ranks:
             raise RunError(
                 f"tensors of {name!r}",
-                "a site of which only statistics were kept",
+                "only statistics were recorded for this site",
                 f"Watch it with keep='tensor', or use run.series({name!r}, …)",
             )
         made_of = [ranks[number] for number in sorted(ranks)]
         known = self._captured.get(name)
-        if known is None or known[0] != made_of:  # an array that has not grown is the same object as before
+        if known is None or known[0] != made_of:  # an array that has not grown is still the same object
             known = self._captured[name] = (made_of, Captures(name, made_of))
         return known[1]
 
 
 def _counts(step: int | None, end: int | None, site: str) -> bool:
-    """Whether a step of an attempt that ended at `end` belongs to it."""
+    """Whether a step belongs to the attempt that ended at `end`."""
     if step is None or end is None:
         return step is not None
     return step <= end if pass_of(site) else step < end

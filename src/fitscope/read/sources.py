@@ -32,7 +32,7 @@ _REPETITIVE = ("site", "kind", "layer", "weight", "pass", "dtype", "output")
 FACTS = {"kind", "layer", "weight", "pass"}  #: columns that say what a site is
 
 #: Where rows are: in which row group, None for all together, and there one stretch or the number of each.
-Place = tuple[int | None, slice | np.ndarray[Any, Any]]
+RowSpan = tuple[int | None, slice | np.ndarray[Any, Any]]
 
 
 def repetitive_in(form: pa.Schema) -> list[str]:
@@ -61,7 +61,7 @@ class Source(ABC):
         """The same of one row group, as `sites` has it."""
 
     @abstractmethod
-    def sites(self, before: int | None) -> Mapping[str, list[Place]] | None:
+    def sites(self, before: int | None) -> Mapping[str, list[RowSpan]] | None:
         """Where the rows of each site are; None if it takes reading them to tell, or to tell that all are `before`."""
 
 
@@ -103,7 +103,7 @@ class Stored(Source):
                 decoded.strings_fit(file.read_row_group(group, columns=self._names, use_threads=False))
         self._checked = True
 
-    def sites(self, before: int | None) -> Mapping[str, list[Place]] | None:
+    def sites(self, before: int | None) -> Mapping[str, list[RowSpan]] | None:
         if self._footer is None:
             self._open().close()
         assert self._footer is not None
@@ -199,7 +199,7 @@ def _counted(said: bytes) -> list[tuple[str, int]]:
     return [(name, rows) for name, rows in found]
 
 
-class _Stretches(Mapping[str, list[Place]]):
+class _Stretches(Mapping[str, list[RowSpan]]):
     """Where the rows of each site are in a part sorted by site. Thought out for a site when it is asked for: of many parts with
     many sites, mostly one is.
     """
@@ -211,7 +211,7 @@ class _Stretches(Mapping[str, list[Place]]):
         ends = accumulate(count for _, count in rows)
         self._rows = {site: (end - count, end) for (site, count), end in zip(rows, ends, strict=True)}
 
-    def __getitem__(self, site: str) -> list[Place]:
+    def __getitem__(self, site: str) -> list[RowSpan]:
         edges, (start, end) = self._edges, self._rows[site]
         return [
             (n, slice(max(edges[n], start) - edges[n], min(edges[n + 1], end) - edges[n]))
@@ -240,7 +240,7 @@ class Whole(Source):
         return None
 
 
-class Held(Whole):
+class TailRows(Whole):
     """Rows of a tail, sorted as they will be in a part."""
 
     def __init__(self, batches: Sequence[pa.RecordBatch]) -> None:
@@ -285,7 +285,7 @@ def _last_step(group: Any) -> float:
     return column.statistics.max if column.path_in_schema == "step" and column.is_stats_set else math.inf
 
 
-def rows_by_site(column: Any) -> dict[str, list[Place]]:
+def rows_by_site(column: Any) -> dict[str, list[RowSpan]]:
     codes = column.indices.to_numpy(zero_copy_only=False)
     if not len(codes):
         return {}

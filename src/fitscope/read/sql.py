@@ -1,8 +1,7 @@
-"""SQL over the tables of a run, by DuckDB.
+"""Runs SQL over the tables of a run, with DuckDB.
 
-DuckDB scans the parts through Arrow, which checks each page's checksum: a damaged part stops the query, is
-found and left out, and the query is asked again. So a query gives the right answer about what is undamaged,
-or an error.
+DuckDB scans the parts through Arrow, which checks the checksum of each page. A damaged part stops the query; fitscope finds it,
+skips it and runs the query again. So a query returns the right answer for the undamaged data, or an error.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from fitscope.store import schema
 
 
 def ask(query: str, tables: Sequence[Table], ends: Mapping[int, int | None]) -> pd.DataFrame:
-    """The query's answer. `ends`: by attempt, the step at which it stops to count."""
+    """Runs the query. `ends` is, by attempt, the step at which it stops counting."""
     try:
         return _ask(query, tables, ends)
     except (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException) as problem:
@@ -54,7 +53,7 @@ def _ask(query: str, tables: Sequence[Table], ends: Mapping[int, int | None]) ->
 
 
 def _owned(ends: Mapping[int, int | None]) -> str:
-    """The condition that a row counts, as `Part.owned` has it."""
+    """The condition that a row counts, as in `Part.owned`."""
     rules = [
         f"(attempt = {number} AND (step > {end} OR (step = {end} AND pass = '{TRAIN}')))"
         for number, end in ends.items()

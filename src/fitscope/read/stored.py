@@ -1,8 +1,8 @@
-"""One Zarr array of a run, read chunk by chunk.
+"""Reads one Zarr array of a run chunk by chunk.
 
-We read the chunks ourselves instead of through zarr-python for one reason: a missing chunk is filled up
-there in silence, and here it is an error that names it (unless nothing was ever captured in it). The arrays
-are plain: one codec, no compression; so a chunk is its bytes.
+fitscope reads the chunks itself instead of through zarr-python for one reason: zarr-python silently fills a missing chunk. Here
+it is an error that names the chunk, unless nothing was ever captured in it. The arrays are simple, with one codec and no
+compression, so a chunk is its bytes.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class StoredArray:
         return int(self._files * self.chunk_bytes)
 
     def capture(self, row: int) -> Array:
-        """One capture as it was: without padding."""
+        """One capture without padding."""
         whole: Array = self.read([np.array([row]), *(np.arange(extent) for extent in self.shapes[row])])
         return whole[0, ...]
 
@@ -120,7 +120,7 @@ class StoredArray:
             )
 
     def _chunk(self, cell: list[int], rows: Index) -> Array | None:
-        """A chunk's elements; None where none of the wanted captures has anything in it."""
+        """The elements of a chunk; None if no wanted capture has data in it."""
         key = f"{self._folder}/c.{'.'.join(map(str, cell))}"
         try:
             data = self._rank.get(key, self.chunk_bytes)
@@ -164,7 +164,7 @@ def _column(values: Any, count: int) -> Index:
 
 
 def _dtype(name: str, stored_as: np.dtype[Any]) -> np.dtype[Any]:
-    """The type a tensor had in the step; NumPy knows most, ml_dtypes the rest."""
+    """The dtype of a tensor in the step; NumPy knows most, ml_dtypes the rest."""
     if np.dtype(stored_as).name == name:
         return np.dtype(stored_as.name)
     import ml_dtypes
@@ -176,7 +176,7 @@ def _dtype(name: str, stored_as: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def _by_chunk(places: Index, size: int) -> list[tuple[int, Any, Any]]:
-    """Groups places on one axis by chunk: (chunk, where they go, where they are in the chunk)."""
+    """Groups places on one axis by chunk: (chunk, target places, places in the chunk)."""
     if len(places) == 0:
         return []
     chunk = places // size

@@ -1,11 +1,10 @@
-"""The Parquet tables of a run, read part by part.
+"""Reads the Parquet tables of a run part by part.
 
-A part never changes, so what was read of it is kept and never read again; following a live run costs only
-the new parts. What is kept is bounded (`KEEP_BYTES`): beyond that the parts longest unused are let go and
-read again when needed. A damaged part is left out and reported.
+A part never changes, so its data is kept and not read again; following a live run costs only the new parts. The kept data is bounded
+(`KEEP_BYTES`): beyond that, the least recently used parts are freed and read again when needed. A damaged part is skipped and reported.
 
-Rows of the tail (see `store/tail.py`) are parts as well, one for each look that found some. They are held in memory and
-give way to the part that their rows become.
+Rows of the tail (see `store/tail.py`) are parts as well, one for each look that found some. They stay in memory until the part with their
+rows exists.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import pyarrow as pa
 
 from fitscope.read.damage import DamageReport
 from fitscope.read.parts import Part
-from fitscope.read.sources import Held, Stored, fits
+from fitscope.read.sources import Stored, TailRows, fits
 from fitscope.read.untrusted import UNREADABLE
 from fitscope.read.untrusted import key as is_key
 from fitscope.store import decoded, schema, tail
@@ -61,9 +60,9 @@ class Table:
         self._surveyed: set[str] = set()  # keys of the parts whose sites are known
 
     def follow(self, folder: str, end: int | None, said: object = None) -> None:
-        """Takes notice of the rows in a rank's folder. `end`: the step where its attempt stops to count.
+        """Finds new rows in a rank's folder. `end` is the step where its attempt stops counting.
 
-        `said` is the rank's last word: while it is the same object nothing has been added to the tail.
+        `said` is the rank's status document: while it is the same object, the tail has not grown.
         """
         base = f"{folder}/{self.name}"
         # Before the parts are listed: rows that have become a part since are then seen in that part alone.
@@ -92,7 +91,7 @@ class Table:
             self._take_tail(folder, end)
 
     def _take_tail(self, folder: str, end: int | None) -> None:
-        """Takes the rows that have been added to the tail in a rank's folder."""
+        """Takes the new rows of the tail in a rank's folder."""
         key = f"{folder}/{schema.tail_key(self.name)}"
         known = self._tails.get(folder)
         try:
@@ -109,7 +108,7 @@ class Table:
                 # named so that they come after all parts
                 whole = f"{folder}/{self.name}/{part}"
                 name = f"{whole}+{len(known.parts):04d}"
-                held = Held(batches)
+                held = TailRows(batches)
                 known.parts.append(Part(held, name, end, self.form, becomes=whole, older=self._older))
         except FileNotFoundError:
             self._drop_tail(folder)
@@ -124,17 +123,17 @@ class Table:
 
     @property
     def parts(self) -> list[Part]:
-        """The parts that can be read, as far as is known."""
+        """The readable parts, as far as known."""
         waiting = {part.key: part for known in self._tails.values() for part in known.parts}
         return [part for key, part in sorted({**self._parts, **waiting}.items()) if key not in self._damaged]
 
     @property
     def readers(self) -> int:
-        """How many parts are worth reading at once while something else is done: many from afar."""
+        """The number of parts to read in parallel: many from a remote store."""
         return 1 if is_local(self._run) else READERS
 
     def sites(self) -> set[str]:
-        """The sites there are rows of."""
+        """The sites with rows."""
         new = [part for part in self.parts if part.key not in self._surveyed]
         self._load(new, [])
         for part in new:
@@ -156,9 +155,9 @@ class Table:
         return pa.table(arrays, list(columns)).unify_dictionaries()
 
     def take(self, part: Part, columns: Sequence[str], sites: Sequence[str] | None = None) -> pa.Table | None:
-        """The rows of one part that count, of which nothing is kept. None if it cannot be read.
+        """The rows of one part that count, without keeping them. None if it cannot be read.
 
-        With `sites`, those of others may be left out.
+        With `sites`, the result may omit other sites.
         """
         found: list[pa.Table] = []
         self._each([part], lambda part: found.append(part.owned(columns, sites)))
@@ -167,14 +166,14 @@ class Table:
         return found[0].select(list(columns)) if found else None
 
     def verify(self) -> None:
-        """Reads every part once, so that all damage is known."""
+        """Reads every part once, so that all damage is found."""
         self._each(self.parts, lambda part: part.read())
 
     def dataset(self) -> ds.Dataset | None:
-        """All parts as one Arrow dataset, for DuckDB: it reads only the columns and rows a query needs.
+        """All parts as one Arrow dataset for DuckDB, which reads only the columns and rows that a query needs.
 
-        Those elsewhere are fetched first: a file system written in Python would be asked by Arrow's threads, each of
-        which waits for the interpreter while DuckDB, which holds it, waits for them.
+        Remote parts are fetched first. Otherwise Arrow's threads would call a Python file system and wait for the interpreter,
+        while DuckDB holds the interpreter and waits for them.
         """
         import pyarrow.dataset as ds  # brings in pandas
 
@@ -206,8 +205,8 @@ class Table:
         return ds.FileSystemDataset(fragments, self.form, form)
 
     def waiting(self) -> pa.Table:
-        """The rows that are not in a part yet."""
-        tables = [part.read(self.form.names) for part in self.parts if isinstance(part.source, Held)]
+        """The rows that are in no part yet."""
+        tables = [part.read(self.form.names) for part in self.parts if isinstance(part.source, TailRows)]
         return pa.concat_tables([self.form.empty_table(), *(table.cast(self.form) for table in tables)])
 
     def _load(self, parts: Iterable[Part], columns: Sequence[str], site: str | None = None) -> None:
@@ -218,7 +217,7 @@ class Table:
             self._used.move_to_end(part.key)
 
     def _each(self, parts: Sequence[Part], action: Callable[[Part], object]) -> None:
-        """Does something with each part; those that cannot be read are reported."""
+        """Calls a function with each part, and reports parts that cannot be read."""
 
         def attempt(part: Part) -> None:
             try:

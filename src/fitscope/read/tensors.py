@@ -1,11 +1,11 @@
-"""The tensors of one site over a whole run: all arrays, attempts and ranks of it as one.
+"""The tensors of one site over a whole run: all its arrays, attempts and ranks as one.
 
-A step counts in the attempt that owns it. What several ranks saw of the same step follows one another along
-`sample`, in the order of the ranks; what is not made of samples (weights, updates) is the same everywhere
-and taken from the first. Nothing is read before it is asked for, and then only the chunks needed.
+A step counts in the attempt that owns it. The samples of several ranks at one step are concatenated along `sample`, in rank order. Tensors
+without samples (weights, updates) are the same on every rank, so the first is used. Nothing is read before it is needed, and then only the
+necessary chunks.
 
-A pass (a validation, say) has many batches at one step. They are one entry: its batches follow one another along
-`sample`, or along `batch` where they are not made of samples.
+A pass (such as a validation) has many batches at one step. They are one entry, concatenated along `sample`, or along `batch` if they have
+no samples.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ BLOCK_BYTES = 64 << 20  #: of a pass that are read at once
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """One array's share: its `row[i]` is part of the capture `place[i]` of the run, from sample `offset[i]` on."""
+class Share:
+    """The share of one array: its `row[i]` is part of the capture `place[i]` of the run, from sample `offset[i]` on."""
 
     array: StoredArray
     row: Index
@@ -50,7 +50,7 @@ class Segment(NamedTuple):
 
 @dataclass(slots=True)
 class Entry:
-    """A capture of the run: the same batch as seen by each rank, or all batches of a pass."""
+    """A capture of the run: the same batch on each rank, or all batches of a pass."""
 
     rank: int  #: who saw it first: it speaks for the others where there are no samples
     epoch: int
@@ -59,10 +59,10 @@ class Entry:
 
 
 class Captures:
-    """All captures at one site, ordered by step and within a step as they came."""
+    """All captures of one site, ordered by step and then by time."""
 
     def __init__(self, site: str, ranks: Sequence[Sequence[tuple[StoredArray, int | None]]]) -> None:
-        """`ranks`: for each the arrays of the site, with the step at which their attempt stops to count."""
+        """`ranks` has, for each rank, the arrays of the site with the step at which their attempt stops counting."""
         self.site = site
         self.of_pass = pass_of(site) is not None
         found: dict[tuple[int, ...], Entry] = {}
@@ -85,14 +85,14 @@ class Captures:
             sizes.append(offset)
         self.size = np.array(sizes, np.int64)  # along the second axis of the whole, if it is one of samples
         self.pieces = [
-            Piece(array, *(np.array(column) for column in zip(*rows, strict=True)))
+            Share(array, *(np.array(column) for column in zip(*rows, strict=True)))
             for array, rows in pieces.values()
         ]
 
     def _add(
         self, found: dict[tuple[int, ...], Entry], rank: int, arrays: Sequence[tuple[StoredArray, int | None]]
     ) -> None:
-        """What one rank captured."""
+        """Adds the captures of one rank."""
         seen: dict[tuple[int, ...], int] = {}
         before: tuple[int, ...] = ()
         for array, end in arrays:
@@ -115,7 +115,7 @@ class Captures:
 
     @property
     def beside(self) -> dict[str, Array]:
-        """What is known of each capture beside its step."""
+        """The coordinates of each capture in addition to its step."""
         entries = self.entries
         known = {"epoch": self.epoch}
         if self.of_pass:
@@ -129,11 +129,11 @@ class Captures:
         return known
 
     def shape(self, place: int) -> tuple[int, ...]:
-        """The shape of one capture, the `place`-th, as `capture` gives it."""
+        """The shape of the capture at `place`, as `capture` returns it."""
         return self._joint(place).shape
 
     def blocks(self, place: int) -> Iterator[Array]:
-        """One capture batch by batch, along its first axis: padded where batches differ in more than samples."""
+        """One capture batch by batch, along its first axis; padded if batches differ in other axes."""
         joint = self._joint(place)
         for array, row, *_ in self.entries[place].segments:
             yield joint.block(array.capture(row), array.batched)
@@ -144,7 +144,7 @@ class Captures:
         return Joint.of(self.site, parts)
 
     def capture(self, place: int) -> Array:
-        """One capture, the `place`-th, as it was: no padding beside that of `blocks`."""
+        """The capture at `place`, with no padding except that of `blocks`."""
         blocks = list(self.blocks(place))
         return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
 
@@ -160,7 +160,7 @@ class Captures:
         return self.capture(int(places[-1]))
 
     def lazy(self) -> xr.DataArray:
-        """All of it, lazy: (step, sample, dim_1, …), or (step, dim_0, …) where there are no samples."""
+        """All captures as a lazy array: (step, sample, dim_1, …), or (step, dim_0, …) without samples."""
         kinds = {(piece.array.batched, len(piece.array.shape)) for piece in self.pieces}
         if len(kinds) != 1:
             raise RunError(
@@ -184,7 +184,7 @@ class Captures:
 
 
 class Lazy(xr.backends.BackendArray, ABC):  # type: ignore[no-untyped-call, misc, unused-ignore]
-    """What xarray asks for elements."""
+    """The object that xarray asks for elements."""
 
     def __init__(self, captures: Captures, shape: Sequence[int]) -> None:
         self._captures = captures
@@ -208,7 +208,7 @@ class Lazy(xr.backends.BackendArray, ABC):  # type: ignore[no-untyped-call, misc
 
 
 class LazyBatches(Lazy):
-    """Captures of a training: an entry is one row of an array, or one of each rank's."""
+    """Captures of a training: an entry is one row of an array, or one row per rank."""
 
     def _outer(self, wanted: list[Index]) -> Array:
         shape = tuple(len(places) for places in wanted)

@@ -1,10 +1,10 @@
-"""The running mean and variance of a tensor, element by element, without keeping any of the tensors.
+"""The running mean and variance of each element of a tensor, without keeping any tensor.
 
-Moments are carried in float64: the mean and the sum of squared distances from it, which batches are merged
-into (Chan's update), so that a large mean does not swallow a small variance. An element that was ever NaN or
-Inf is NaN from then on: an average that left some batches out would look like one that did not.
+The state is in float64: the mean, and the sum of squared distances from it. Each batch is merged with Chan's
+update, so a large mean does not hide a small variance. An element that was ever NaN or Inf stays NaN: an average
+that skipped some batches would look like one over all of them.
 
-`Average` is a monoid as `Stats` is (`empty`, `merge`), but changes in place, because it may be large. Not
+`Average` is a monoid like `Stats` (`empty`, `merge`), but changes in place, because it may be large. Not
 thread-safe.
 """
 
@@ -17,11 +17,11 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 
-CHUNK = 1 << 17  #: elements turned into float64 at once: 1 MB, which stays in a processor's cache
+CHUNK = 1 << 17  #: elements converted to float64 at once: 1 MB fits into the CPU cache
 
 
 class Average:
-    """The moments of each element over the observations so far."""
+    """The mean and standard deviation of each element over all captured samples."""
 
     def __init__(
         self, mean: Array | None, m2: Array | None, count: int, captures: int, steps: tuple[int, int] | None
@@ -30,8 +30,8 @@ class Average:
         self._mean = mean
         self._m2 = m2
         self._steps = steps
-        self.count = count  #: observations: samples, or tensors where there are none
-        self.captures = captures  #: the times something was added
+        self.count = count  #: the number of samples, or of tensors if they have no sample axis
+        self.captures = captures  #: the number of captured batches
 
     @classmethod
     def empty(cls) -> Self:
@@ -43,12 +43,12 @@ class Average:
 
     @property
     def shape(self) -> tuple[int, ...] | None:
-        """That of one observation; None before the first."""
+        """The shape of one sample; None before the first."""
         return None if self._mean is None else self._mean.shape
 
     @property
     def mean(self) -> Array:
-        """The mean of each element, NaN where one was ever NaN or Inf."""
+        """The mean of each element; NaN if the element was ever NaN or Inf."""
         if self._mean is None or not self.count:
             return np.full(self.shape or (), np.nan)
         view = self._mean.view()
@@ -57,14 +57,14 @@ class Average:
 
     @property
     def var(self) -> Array:
-        """The variance of each element: the population's, divided by n."""
+        """The population variance of each element (divided by n)."""
         if self._m2 is None or not self.count:
             return np.full(self.shape or (), np.nan)
         return np.asarray(self._m2 / self.count)
 
     @property
     def std(self) -> Array:
-        """The standard deviation of each element: the population's."""
+        """The population standard deviation of each element."""
         var = self.var
         return np.sqrt(var, out=var)
 

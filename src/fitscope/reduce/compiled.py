@@ -1,7 +1,7 @@
-"""What the kernel needs of the compiler: to be compiled, kept on disk, and two instructions.
+"""The compiler support of the kernel: compilation, a cache on disk, and two instructions.
 
-numba keeps machine code per source file and compiles anew when that file changes. It does not notice a change
-of another file, so nothing that decides about numbers may be here: that is in `kernel`, all of it.
+numba caches machine code per source file and compiles again when that file changes. It does not notice changes of other files. So
+all code that affects numbers is in `kernel`, and none is here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LOST = (OSError, EOFError, pickle.UnpicklingError)
 
 
 def compiled(**options: Any) -> Callable[[F], F]:
-    """njit that keeps its work on disk if it can, and compiles again if it cannot."""
+    """njit with a cache on disk if possible, and without one otherwise."""
 
     def compile_(function: F) -> F:
         try:
@@ -49,7 +49,7 @@ def _unless_lost(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def fetch(context: Any, array: Any, index: Any) -> Any:  # noqa: ARG001
-    """Asks memory for the cache line of an element that will be needed soon, and does not wait for it."""
+    """Prefetches the cache line of an element that will be needed soon."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
@@ -65,10 +65,10 @@ def fetch(context: Any, array: Any, index: Any) -> Any:  # noqa: ARG001
 
 @intrinsic  # type: ignore[untyped-decorator]
 def writable(context: Any, array: Any) -> Any:  # noqa: ARG001
-    """The array as if it could be written to.
+    """The array, typed as writable.
 
-    To numba this is part of the type. With it a block of the array and a copy of that block are of one type,
-    so that everything is compiled once, not twice.
+    For numba this is part of the type. With it, a block of the array and a copy of that block have one type, so everything is
+    compiled once.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:

@@ -7,7 +7,7 @@ cache-sized pieces, converted to the smaller of float32 and float64 that holds t
 
 It keeps no state, so several threads may call it at once, and gives up the GIL while it reads a large array.
 
-`Tally` does the same for many arrays. What one small array costs beside reading it is then paid once for all.
+`Tally` does the same for many arrays. So the fixed cost of a small array is paid once for all.
 
 The kernel is compiled once per machine, which takes ten seconds, and is kept on disk. Call `warm_up` on the thread that
 will reduce, before there is something to reduce, so that no step waits for that.
@@ -56,20 +56,20 @@ _KERNELS: dict[np.dtype[Any], _Kernel] = {
 
 
 def reduce(array: Array) -> Stats:
-    """The stats of all elements of the array."""
+    """Computes the stats of all elements of an array."""
     tally = Tally(1)
     tally.add(0, array)
     return tally.columns().rows()[0]
 
 
 def check(dtype: np.dtype[Any]) -> None:
-    """Refuses a type of which there are no stats."""
+    """Raises an error for a dtype without stats."""
     if dtype not in _KERNELS:
         _exact(dtype)
 
 
 class Tally:
-    """The stats of many arrays, a row for each."""
+    """The stats of many arrays, one row each."""
 
     def __init__(self, rows: int) -> None:
         self._hist = np.zeros((rows, BUCKETS), np.int64)
@@ -80,13 +80,13 @@ class Tally:
         ] = []  # from which row on, and what gives them again
 
     def add(self, row: int, array: Array) -> None:
-        """Counts an array in a row of its own."""
+        """Counts an array in a new row."""
         self._sizes[row] = array.size
         self._arrays.append((row, lambda _: array))
         _add(array, self._hist[row], self._totals[row])
 
     def add_all(self, first: int, flat: Array, starts: Array) -> None:
-        """Counts arrays that lie one after the other, `flat[starts[i]:starts[i + 1]]`, in the rows from `first` on."""
+        """Counts consecutive arrays, `flat[starts[i]:starts[i + 1]]`, in the rows from `first` on."""
         rows = slice(first, first + len(starts) - 1)
         self._sizes[rows] = np.diff(starts)
         self._arrays.append((first, lambda row: flat[starts[row - first] : starts[row - first + 1]]))
@@ -126,7 +126,7 @@ def _first(entry: tuple[int, Any]) -> int:
 
 
 def warm_up() -> None:
-    """Compiles the kernel, or loads it from disk, for every type and with and without the GIL."""
+    """Compiles the kernel, or loads it from disk, for every dtype, with and without the GIL."""
     hist, totals = np.zeros((1, BUCKETS), np.int64), kernel.NOTHING.copy().reshape(1, -1)
     for add, add_nogil, add_all, seen_as in _KERNELS.values():
         one = _flat(np.zeros(1, seen_as), seen_as)
@@ -137,7 +137,7 @@ def warm_up() -> None:
 
 
 def _add(array: Array, hist: Array, totals: Array) -> None:
-    """Adds the array to what was counted before."""
+    """Adds an array to the counts so far."""
     flags = array.flags
     found = _KERNELS.get(array.dtype)
     if found is not None and flags.forc and flags.aligned:
@@ -150,9 +150,9 @@ def _add(array: Array, hist: Array, totals: Array) -> None:
 
 
 def _flat(array: Array, seen_as: np.dtype[Any]) -> Array:
-    """All elements of an array in one piece, in the order of memory, as the kernel takes them.
+    """All elements of an array in one piece, in memory order, as the kernel takes them.
 
-    Read-only always: to numba that is part of the type, and each type would be compiled anew.
+    Always read-only: for numba that is part of the type, and each type would be compiled separately.
     """
     flat = array.ravel("K")
     if flat.dtype is not seen_as:
@@ -162,7 +162,7 @@ def _flat(array: Array, seen_as: np.dtype[Any]) -> Array:
 
 
 def _pieces(array: Array, dtype: np.dtype[Any]) -> Iterator[Array]:
-    """All elements, converted, in contiguous read-only pieces; a copy only where it must be one."""
+    """All elements, converted, in contiguous read-only pieces; copied only if necessary."""
     return np.nditer(  # type: ignore[no-any-return,call-overload]
         array,
         flags=["external_loop", "buffered", "zerosize_ok"],
@@ -175,7 +175,7 @@ def _pieces(array: Array, dtype: np.dtype[Any]) -> Iterator[Array]:
 
 
 def _exact(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The smaller float type that holds all values of a type."""
+    """The smaller float dtype that holds all values of a dtype."""
     if np.can_cast(dtype, _FLOAT32):
         return _FLOAT32
     if np.can_cast(dtype, _FLOAT64, "same_kind"):
@@ -188,7 +188,7 @@ def _exact(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def _moments_scaled(array: Array, largest: float) -> tuple[float, float, float]:
-    """Mean, std and rms of values whose squares leave the range of float64."""
+    """Mean, std and rms of values whose squares exceed the range of float64."""
     exponent = math.frexp(largest)[1] - 1
     scale = math.ldexp(1.0, exponent)
     hist = np.zeros(BUCKETS, np.int64)

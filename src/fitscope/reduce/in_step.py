@@ -22,6 +22,7 @@ import numpy as np
 
 from fitscope.errors import WatchError
 from fitscope.reduce.stats import BUCKETS, ZERO_BUCKET, Stats
+from fitscope.reduce.units import STUCK
 
 Tensor = Any
 
@@ -31,7 +32,7 @@ PLACES = BUCKETS + 2
 
 
 def pack(x: Tensor) -> tuple[Tensor, Tensor]:
-    """What `unpack` needs: mean, std, min and max of the finite elements, and how many are in which place."""
+    """The input of `unpack`: mean, std, min and max of the finite elements, and the count in each place."""
     from keras import backend, ops
 
     x = ops.convert_to_tensor(x)
@@ -39,7 +40,7 @@ def pack(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def pack_with(ops: Any, device: Device, x: Tensor, dtype: str) -> tuple[Tensor, Tensor]:
-    """The same, with these operations: those of `keras.ops`, or what stands for them in a graph that Keras does not know."""
+    """The same with other operations than `keras.ops`, for graphs that Keras does not know."""
     layout = _layout(dtype)
     x = ops.stop_gradient(x)
     x = ops.cast(ops.reshape(x, (-1,)), layout.dtype)
@@ -52,7 +53,7 @@ def pack_with(ops: Any, device: Device, x: Tensor, dtype: str) -> tuple[Tensor, 
 
 
 def moments(x: Tensor, *, batched: bool) -> tuple[Tensor, Tensor]:
-    """The mean over the samples of each element, and the squared distances from it: what `Average.add_moments` takes."""
+    """The mean of each element over the samples, and the squared distances from it, for `Average.add_moments`."""
     from keras import backend, ops
 
     x = ops.stop_gradient(ops.convert_to_tensor(x))
@@ -63,8 +64,23 @@ def moments(x: Tensor, *, batched: bool) -> tuple[Tensor, Tensor]:
     return mean, ops.sum(ops.square(x - mean), axis=0)
 
 
+def active(x: Tensor, family: str) -> Tensor:
+    """The number of samples and positions at which each unit was active; a unit is a place on the last axis, see `units`."""
+    from keras import backend, ops
+
+    low, high = STUCK[family]
+    x = ops.stop_gradient(ops.convert_to_tensor(x))
+    dtype = backend.standardize_dtype(x.dtype)
+    x = ops.cast(x, dtype if dtype == "float64" else "float32")
+    x = ops.reshape(x, (-1, x.shape[-1] if len(x.shape) > 1 else 1))
+    stuck = x <= ops.convert_to_tensor(low, x.dtype)
+    if math.isfinite(high):
+        stuck = ops.logical_or(stuck, x >= ops.convert_to_tensor(high, x.dtype))
+    return ops.sum(ops.cast(ops.logical_not(stuck), "int32"), axis=0)
+
+
 def unpack(arrays: Sequence[np.ndarray[Any, Any]]) -> Stats:
-    """The stats in the two arrays that came of `pack`."""
+    """The stats from the two arrays of `pack`."""
     moments, places = arrays
     mean, std, low, high = (float(number) for number in moments)
     hist = np.asarray(places[:BUCKETS], np.int64)
@@ -87,7 +103,7 @@ def unpack(arrays: Sequence[np.ndarray[Any, Any]]) -> Stats:
 
 
 def _places(ops: Any, bits: Tensor, size: Tensor, layout: _Layout) -> Tensor:
-    """Where each element is counted."""
+    """The place in which each element is counted."""
     exponent = ops.cast(ops.right_shift(size, layout.mantissa), "int32")
     bucket = ops.where(size < layout.lowest, 1, ops.minimum(exponent + layout.offset, 256))
     bucket = ops.where(ops.equal(size, 0), 0, bucket)
@@ -122,7 +138,7 @@ def _moments(ops: Any, x: Tensor, finite: Tensor, layout: _Layout) -> Tensor:
 
 
 class _Layout(NamedTuple):
-    """How a float lies in its bits. In NumPy's types: a bare 2⁶³ − 1 is too large for some frameworks."""
+    """The bit layout of a float. In NumPy's types, because a bare 2⁶³ − 1 is too large for some frameworks."""
 
     dtype: str
     mantissa: np.signedinteger[Any]  #: number of bits
@@ -174,7 +190,7 @@ def _layout(dtype: str) -> _Layout:
 
 
 class Device(NamedTuple):
-    """How a framework does what `keras.ops` does not."""
+    """The operations of a framework that `keras.ops` lacks."""
 
     bits: Callable[[Tensor], Tensor]  #: of floats, as integers of the same size
     tally: Callable[[Tensor, int], Tensor]  #: how often each of the first integers occurs, in int32
@@ -187,7 +203,7 @@ def _device() -> Device:
 
 
 def tensorflow_device() -> Device:
-    """On TensorFlow, in whatever graph is at hand."""
+    """The operations on TensorFlow, in the current graph."""
     import tensorflow as tf
 
     return Device(

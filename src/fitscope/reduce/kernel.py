@@ -13,7 +13,7 @@ counting *pairs* of elements in a table of 64 × 64 codes. A code is the sign an
 a window of 31 octaves. The few elements below the window are counted one by one; the window only moves up.
 
 Results are added to two arrays of the caller: `hist`, as `stats` defines it, and `totals`, whose places have
-names below. Nothing here keeps state, so any number of threads may run it at once. If somebody writes to the
+names below. Nothing here keeps state, so any number of threads may run it at once. If other code writes to the
 array meanwhile, the result is of no use, but nothing outside it is read or written.
 """
 
@@ -47,7 +47,7 @@ _PAIRS_FROM = 8 * BLOCK  # elements; below that, clearing and reading the table 
 
 
 class _Layout(NamedTuple):
-    """How a float lies in its bits, read as a signed integer."""
+    """The bit layout of a float, read as a signed integer."""
 
     sign: int  #: place of the sign bit
     mantissa: int  #: number of bits
@@ -62,7 +62,7 @@ _FLOAT64 = _Layout(63, 52, 0x7FFF_FFFF_FFFF_FFFF, 0x7FF0_0000_0000_0000, 0x3800_
 
 
 def _layout(words: Any) -> _Layout:
-    """The layout of the floats whose bits these are, for compiled code."""
+    """The layout of the floats with these bits, for compiled code."""
     raise NotImplementedError
 
 
@@ -123,7 +123,7 @@ def _add_moments(values, totals):
 
 @compiled()
 def _count_each(words, hist):
-    """Counts all elements but zeros, one by one."""
+    """Counts all elements except zeros, one by one."""
     layout = _layout(words)
     for i in range(words.size):
         size = words[i] & layout.magnitude
@@ -133,7 +133,7 @@ def _count_each(words, hist):
 
 @compiled()
 def _below(words, base):
-    """The elements below the window, but for zeros."""
+    """Counts the elements below the window, except zeros."""
     layout = _layout(words)
     limit = (base + 1) << layout.mantissa
     kept = np.empty_like(words)
@@ -147,7 +147,7 @@ def _below(words, base):
 
 @compiled()
 def _encode(words, base, codes):
-    """Pairs the codes of a block's two halves; returns how many elements are below the window."""
+    """Pairs the codes of a block's two halves; returns the number of elements below the window."""
     layout = _layout(words)
     half = words.size // 2
     base = np.int32(base)
@@ -159,7 +159,7 @@ def _encode(words, base, codes):
         below = np.int32(below + np.int32(first == 0) + np.int32(second == 0))
         first |= (one >> layout.sign) & _WINDOW
         second |= (two >> layout.sign) & _WINDOW
-        # The mask changes nothing, unless somebody writes to the array: then it keeps us inside the table.
+        # The mask changes nothing unless other code writes to the array: then it keeps the index inside the table.
         codes[i] = (first * _CODES + second) & (_PAIRS - 1)
     return below
 
@@ -181,7 +181,7 @@ def _count_pairs(codes, table):
 
 @compiled()
 def _read_table(table, offset, hist):
-    """Adds what the table has counted to the histogram."""
+    """Adds the counts of the table to the histogram."""
     for pair in range(table.shape[1]):
         count = table[0, pair] + table[1, pair]
         if count:
@@ -210,7 +210,7 @@ def _finite(values, words, totals):
 
 @compiled(forceinline=True)
 def _fetch_third(words, start, third):
-    """Asks for a third of the block at `start`; memory takes only so many requests at a time."""
+    """Prefetches a third of the block at `start`, because memory takes a limited number of requests at a time."""
     first, last = start + BLOCK * third // 3, start + BLOCK * (third + 1) // 3
     for i in range(first, min(last, words.size), _LINE // words.itemsize):
         fetch(words, i)
@@ -270,7 +270,7 @@ def _widen_bfloat16(halves, words):
 
 @compiled()
 def _widen_float16(halves, words, floats):
-    """Exact, and without arithmetic on subnormal numbers: these become 2⁻¹⁴ + x, and then x."""
+    """Converts float16 exactly, without arithmetic on subnormal numbers: these become 2⁻¹⁴ + x, and then x."""
     for i in range(halves.size):
         size = np.int32(halves[i] & 0x7FFF)
         rebias = 113 if size < 0x0400 else 112 if size < 0x7C00 else 224
@@ -348,7 +348,7 @@ def add_all_bfloat16(halves: Array, starts: Array, hist: Array, totals: Array) -
 
 @compiled()
 def non_empty(hist: Array, lengths: Array, buckets: Array, tallies: Array) -> int:
-    """Gathers the non-empty buckets of many histograms, row after row; returns how many there are."""
+    """Collects the non-empty buckets of many histograms, row by row; returns their number."""
     count = 0
     for i in range(hist.shape[0]):
         before = count

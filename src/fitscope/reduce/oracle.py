@@ -1,7 +1,6 @@
-"""The stats, computed slowly and obviously.
+"""Computes the stats slowly and obviously.
 
-For the tests: what `host` and `in_step` must agree with. It takes many times the array's memory and none of
-their tricks.
+The tests compare `host` and `in_step` with it. It takes many times the array's memory and uses none of their tricks.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from fitscope.reduce.stats import BUCKETS, ZERO_BUCKET, Stats
 
 
 def reduce(array: np.ndarray[Any, Any]) -> Stats:
-    """The stats of all elements of the array."""
+    """Computes the stats of all elements of the array."""
     x = array.astype(np.float64).ravel()
     nans = np.isnan(x)
     infs = np.isinf(x)

@@ -1,13 +1,12 @@
-"""The definition of every stat, and how two of them become one.
+"""Defines every stat, and how to merge two of them.
 
-All elements are counted; the moments and extremes are those of the *finite* elements, so that one NaN does
-not hide what the rest of the tensor does, and the NaN and Inf counts stand beside them. With no finite
-element mean, std, min, max and rms are NaN. std is the population's (divided by n). Sums are carried in
-float64. Integers and booleans are taken as the nearest float.
+All elements are counted. Moments and extremes cover the *finite* elements only, so one NaN does not hide the rest of the tensor;
+NaN and Inf are counted separately. Without finite elements, mean, std, min, max and rms are NaN. std is the population std
+(divided by n). Sums are in float64. Integers and booleans are converted to the nearest float.
 
-The histogram has fixed power-of-two buckets per sign, the same for every site, step and run. A finite x ≠ 0
-with 2^e ≤ |x| < 2^(e+1) and e clamped to −128…127 falls into bucket ±(e + 129); zero (of either sign) into
-bucket 0. Buckets −256…256 are therefore ordered by value. NaN and Inf are only counted.
+The histogram has fixed power-of-two buckets per sign, the same for every site, step and run. A finite x ≠ 0 with 2^e ≤ |x| <
+2^(e+1) and e clamped to −128…127 falls into bucket ±(e + 129); zero (of either sign) falls into bucket 0. So buckets −256…256 are
+ordered by value. NaN and Inf are only counted.
 
 `Stats` is a monoid: `empty`, `merge`. `Columns` are the stats of many tensors, one row each.
 """
@@ -36,7 +35,7 @@ def _no_histogram() -> Histogram:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stats:
-    """The numbers kept about one tensor, or about several merged."""
+    """The stats of one tensor, or of several merged ones."""
 
     count: int = 0
     mean: float = math.nan
@@ -55,7 +54,7 @@ class Stats:
         return self.count - self.nans - self.infs
 
     def merge(self, other: Stats) -> Stats:
-        """The stats of both tensors taken together (Chan's update for the moments)."""
+        """The stats of both tensors together (Chan's update for the moments)."""
         n, m = self.finite, other.finite
         counts: dict[str, Any] = {
             name: getattr(self, name) + getattr(other, name)
@@ -89,7 +88,7 @@ MOMENTS = ("mean", "std", "min", "max", "rms")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns:
-    """The stats of many tensors, as arrays with a row for each: a fraction of the price of as many `Stats`."""
+    """The stats of many tensors as arrays with one row each, which is much cheaper than as many `Stats`."""
 
     counts: np.ndarray[tuple[int, int], np.dtype[np.int64]]  #: a column for each of COUNTS
     moments: np.ndarray[tuple[int, int], np.dtype[np.float64]]  #: a column for each of MOMENTS
@@ -115,7 +114,7 @@ class Columns:
         )
 
     def rows(self) -> list[Stats]:
-        """Each row by itself."""
+        """Each row as a `Stats`."""
         hists = np.zeros((len(self), BUCKETS), np.int64)
         hists[np.repeat(np.arange(len(self)), self.lengths), self.buckets.astype(np.int64) + ZERO_BUCKET] = (
             self.tallies
@@ -123,6 +122,13 @@ class Columns:
         rows = zip(self.counts.tolist(), self.moments.tolist(), hists, strict=True)
         make: Any = Stats
         return [make(count, *moments, *counts, hist) for (count, *counts), moments, hist in rows]
+
+
+def buckets(finite: np.ndarray[Any, Any]) -> np.ndarray[tuple[int], np.dtype[np.int16]]:
+    """The bucket of each finite number, −256…256."""
+    _, exponents = np.frexp(np.abs(finite))  # |x| = m · 2^e with ½ ≤ m < 1
+    places = np.clip(exponents - 1, -128, 127) + 129
+    return np.where(finite == 0, 0, np.where(finite > 0, places, -places)).astype(np.int16)
 
 
 def edges() -> np.ndarray[tuple[int], np.dtype[np.float64]]:

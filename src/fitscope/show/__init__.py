@@ -1,4 +1,4 @@
-"""How a run looks. `overview` takes out the numbers, `squeeze` fits them into a width, `text` draws.
+"""The presentation of a run. `overview` collects the numbers, `squeeze` fits them into a width, `text` draws.
 
-Part of the reading side: imports no framework and nothing that captures.
+It belongs to the reading side: it imports no framework and no capturing code.
 """

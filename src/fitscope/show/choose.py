@@ -1,4 +1,4 @@
-"""What the arguments of a plot mean in one run: a quantity, a site, a step. An error names what the run has instead."""
+"""Resolves the arguments of a plot in one run: a quantity, a site, a step. An error lists what the run has."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fitscope.show.text import meaning
 
 
 def measure_of(g: Gathered, kind: str | None, stat: str | None) -> Measure:
-    """The measure of a kind and a stat. Without a stat the kind's first; without both that of the worst finding."""
+    """The measure of a kind and a stat. Without a stat: the kind's first; without both: the measure of the worst finding."""
     if not g.measures:
         raise RunError(
             "a run with recorded layers", f"{g.run.id!r}, which has none", "Watch layers: fs.activations()"
@@ -59,7 +59,7 @@ def column_of(matrix: Matrix, step: int | None) -> tuple[int, int]:
 
 
 def newest(matrix: Matrix, row: int) -> str | None:
-    """The newest value of a row, in words."""
+    """The newest value of a row as text."""
     flags = matrix.cells().flags[row]
     seen = np.flatnonzero(flags)
     if not len(seen):
@@ -75,7 +75,7 @@ def _kinds(g: Gathered) -> list[str]:
 
 
 def _first(g: Gathered, kind: str) -> str:
-    """The measure that shows a kind of site; any of the run where none does."""
+    """The measure that shows a kind of site, or any measure of the run if none does."""
     found = [m.key for m in g.measures if m.kind == kind] or [m.key for m in g.measures]
     if not found:
         raise RunError(

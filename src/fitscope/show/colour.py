@@ -1,4 +1,4 @@
-"""Which colour a value has: viridis on a fixed log scale, and three colours of their own for the marks."""
+"""The colour of a value: viridis on a fixed log scale, and separate colours for the three marks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def colour(log_value: float, mark: int) -> RGB:
 
 
 def viridis(share: float) -> RGB:
-    """The colour at a place between 0 and 1."""
+    """The colour at a position between 0 and 1."""
     place = min(max(share, 0.0), 1.0) * (len(VIRIDIS) - 1)
     i = min(int(place), len(VIRIDIS) - 2)
     red, green, blue = (
@@ -40,5 +40,5 @@ def viridis(share: float) -> RGB:
 
 
 def rgb(colour: RGB) -> str:
-    """As rich and the web write it."""
+    """The colour in the notation of rich and CSS."""
     return "#{:02x}{:02x}{:02x}".format(*colour)

@@ -1,4 +1,4 @@
-"""The views in two more forms: characters, and matplotlib for papers. Each function draws from the same numbers."""
+"""Draws the views as text, and with matplotlib. Each function uses the same numbers as the page."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DIVERGING = ("past", "change", "start", "run", "cosine")
 
 
 def spectrogram_text(g: Gathered, matrix: Matrix, what: str, width: int, pen: Pen) -> RenderableType:
-    """Layers × steps in half blocks; the colours span the measure's own scale."""
+    """Layers by steps in half blocks; the colours span the scale of the measure."""
     kind, low, high = matrix.scale.kind, matrix.scale.low, matrix.scale.high
     labels = [clean(row.name) for row in g.rows]
     longest = min(max(map(len, labels), default=0), max(width // 5, 8))
@@ -67,7 +67,7 @@ def bars_text(
 
 
 def table_text(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> RenderableType:
-    """Words and numbers in columns."""
+    """A table as text."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     for i, column in enumerate(columns):
         table.add_column(column, justify="left" if i == 0 else "right", no_wrap=True, overflow="ellipsis")
@@ -85,7 +85,7 @@ def table_text(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Rendera
 
 
 def figure(wide: float = 9, tall: float = 4) -> tuple[Any, Any]:
-    """A figure that belongs to nobody: drawing one opens no window."""
+    """A figure outside pyplot, so that drawing opens no window."""
     try:
         from matplotlib.figure import Figure
     except ImportError as problem:
@@ -97,7 +97,7 @@ def figure(wide: float = 9, tall: float = 4) -> tuple[Any, Any]:
 
 
 def spectrogram_figure(g: Gathered, matrix: Matrix, what: str) -> Any:
-    """The spectrogram, with NaN and Inf in colours of their own."""
+    """The spectrogram, with separate colours for NaN and Inf."""
     made, axes = figure(9, min(max(0.12 * matrix.rows, 3), 9))
     level = matrix.level_for(1600)
     cells = matrix.window(level, 0, matrix.columns(level))
@@ -178,5 +178,5 @@ def table_figure(columns: Sequence[str], rows: Sequence[Sequence[Any]], what: st
 
 
 def _plain(text: object) -> str:
-    """A dollar sign would begin a formula."""
+    """Escapes dollar signs, which would start a formula."""
     return clean(text).replace("$", r"\$")

@@ -1,12 +1,12 @@
-"""Who may look: everything a request must pass before it reaches a page, and what every answer carries.
+"""Access control: the checks of every request, and the headers of every answer.
 
-The server shows people's training samples, so it does as Jupyter does. It listens on this machine only; `Host` and
-`Origin` must name it (by name, not port: SSH forwards change the port), which stops DNS rebinding and other sites;
-a random token from the printed address is needed for everything, compared in constant time and exchanged for a
-cookie that scripts cannot read and other sites cannot send. Browsers keep cookies by name of machine, not port, and send
-them to every port of it: so each server's has a name of its own, and its value is another random one, which says nothing
-of the token and ends with the server. Pages on other ports are refused as other sites are. Only GET and HEAD are
-answered. Refusals and failures carry the same headers as pages do.
+The server shows people's training samples, so it follows Jupyter's model. It listens on this machine only. `Host` and `Origin`
+must name this machine (the name, not the port, because SSH forwarding changes the port), which stops DNS rebinding and other
+sites. Every request needs a random token from the printed address. The server compares it in constant time and exchanges it for a
+cookie that scripts cannot read and other sites cannot send. Browsers store cookies by host name, not port, and send them to every
+port. So each server uses its own cookie name, and a random value that says nothing about the token and ends with the server. The
+server rejects pages on other ports like other sites. It answers only GET and HEAD. Rejections and failures carry the same headers
+as pages.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _log = logging.getLogger("fitscope")
 HERE = ("127.0.0.1", "localhost", "[::1]")  #: names of this machine
 _HOST = re.compile(r"([a-z0-9.-]+|\[[0-9a-f:]+\])(:[0-9]{1,5})?", re.ASCII | re.IGNORECASE)
 
-#: Nothing from elsewhere, nothing inline, nobody may frame us.
+#: No external resources, nothing inline, no framing.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -48,7 +48,7 @@ HEADERS: Mapping[str, str] = {
 
 
 class Guard:
-    """An ASGI app around another."""
+    """An ASGI app that wraps another."""
 
     def __init__(self, app: ASGIApp, token: str | None = None, names: tuple[str, ...] = HERE) -> None:
         self.token = token or secrets.token_urlsafe(24)
@@ -109,7 +109,7 @@ class Guard:
         return answer
 
     def _arrives(self, headers: Headers, given: str) -> bool:
-        """Whether somebody follows a link to us, which has the token: from a file that was opened for him, say."""
+        """Whether the request follows a link with the token, for example from a local file."""
         whole = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
         return whole and _same(given, self.token)
 
@@ -128,7 +128,7 @@ def _same(given: str, secret: str) -> bool:
 
 
 def onward(to: str) -> str:
-    """A page that does nothing but go on to another."""
+    """A page that only redirects to another."""
     address = html.escape(to, quote=True)
     return (
         '<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<meta name="referrer" content="no-referrer">\n'

@@ -1,6 +1,6 @@
-"""What a terminal shows of a run, from what was gathered of it: the layers, their measures over the steps, the newest numbers.
+"""The data of the terminal view: the layers, their measures over the steps, and the newest values.
 
-The same numbers as in the page: read part by part, reduced by their extremes, kept up to date by what is new.
+They are the same numbers as on the page: read part by part, reduced to extremes, and updated with new parts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _COLUMNS = ("mean", "rms", "zeros", "count", "nans", "infs")
 
 
 class Overview:
-    """The numbers behind the picture of one run."""
+    """The numbers of one run for the terminal view."""
 
     def __init__(self, gathered: Gathered) -> None:
         self.run = gathered.run
@@ -50,11 +50,11 @@ class Overview:
         return [layer for layer in self.layers if pattern is None or fnmatch.fnmatchcase(layer.name, pattern)]
 
     def kinds(self) -> list[str]:
-        """What is drawn layers × steps, the most telling first."""
+        """The kinds to draw as layers by steps, the most important first."""
         return [key for key in SHOWN[:2] if key in self._matrices and self._matrices[key].count]
 
     def grid(self, key: str, layers: Sequence[Row], columns: int) -> Grid:
-        """A measure of layers in so many columns, in the domain of its scale; nothing where there is no such measure."""
+        """A measure of layers in a number of columns, in the domain of its scale; None without such a measure."""
         matrix = self._matrices.get(key)
         if matrix is None or not matrix.count:
             return Grid(np.zeros((len(layers), 1)), np.full((len(layers), 1), MISSING))
@@ -63,7 +63,7 @@ class Overview:
         return Grid(whole.values[places], whole.marks[places])
 
     def newest(self, key: str, layer: Row) -> tuple[float, int] | None:
-        """The newest exact value of a measure, in the domain of its scale, and its mark. None if there is none."""
+        """The newest exact value of a measure, in the domain of its scale, with its mark. None if there is none."""
         measure = self._measures.get(key)
         rows = [
             (kind, self._newest[site][0])
@@ -82,13 +82,13 @@ class Overview:
         return None if np.isnan(value) else (value, VALUE_MARK)
 
     def mean(self, layer: Row) -> float | None:
-        """The newest mean of a layer's output, of what is finite in it."""
+        """The newest mean of the finite values of a layer's output."""
         site = layer.sites.get("activations", ("",))[0]
         found = self._newest[site][0]["mean"] if site in self._newest else None
         return None if found is None else float(found)
 
     def first(self, layer: Row, stat: str) -> tuple[int, str] | None:
-        """The first step with a NaN (`nans`) or Inf (`infs`) at a site of a layer, and that site's kind."""
+        """The first step with a NaN (`nans`) or Inf (`infs`) at a site of a layer, and the kind of that site."""
         found = [
             (self._first[stat][site], order, kind)
             for order, kind in enumerate((*OF_LAYERS, *OF_WEIGHTS))
@@ -102,12 +102,12 @@ _NEEDED = ("activations", "gradients", "updates", "weights")  # kinds of site wh
 
 
 def _is_layer(row: Row) -> bool:
-    """Whether a row belongs into the table: something of the training, and no input or target."""
+    """Whether a row belongs in the table: a row of the training that is not an input or a target."""
     return row.type not in (*BEFORE, *AFTER) and any(kind in row.sites for kind in (*OF_LAYERS, *OF_WEIGHTS))
 
 
 def grid(matrix: Matrix, columns: int) -> Grid:
-    """A matrix in so many columns, each cell the value farthest from the middle of its row."""
+    """A matrix in a number of columns; each cell is the value farthest from the middle of its row."""
     level = matrix.level_for(max(4 * columns, 64))
     cells = matrix.window(level, 0, matrix.columns(level))
     marks = np.where(cells.flags & VALUE, VALUE_MARK, MISSING)
@@ -117,7 +117,7 @@ def grid(matrix: Matrix, columns: int) -> Grid:
 
 
 def far(matrix: Matrix, cells: Cells) -> Array:
-    """Of the lowest and highest value of each cell the one farther from the middle of its row; NaN without one."""
+    """The lowest or highest value of each cell, whichever is farther from the middle of its row; NaN if there is none."""
     known = (cells.flags & VALUE) > 0
     low, high = (np.where(known, matrix.code.decode(side), np.nan) for side in (cells.low, cells.high))
     seen = [row[flags] for row, flags in zip((low + high) / 2, known, strict=True)]

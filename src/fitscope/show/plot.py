@@ -1,7 +1,7 @@
-"""`run.plot`: the views of a run, one method for each. `fs.compare` is the one view of two runs.
+"""`run.plot`: one method for each view of a run. `fs.compare` is the only view of two runs.
 
-A quantity is named the same way in every method: a site (`gradients/conv1`) or a kind of site (`gradients`), then a stat
-(`rms`). A step means the newest recorded step up to it; without one, the last step is shown.
+Every method names a quantity the same way: a site (`gradients/conv1`) or a kind of site (`gradients`), then a stat (`rms`). `step`
+selects the newest recorded step up to it; the default is the last step.
 """
 
 from __future__ import annotations
@@ -28,12 +28,16 @@ from fitscope.show.summary import summary as summary_text
 from fitscope.show.text import Pen, meaning
 from fitscope.show.views import RunLike, View, curve_view, gathered, table_view, title_of
 
-Mode = Literal["absolute", "past", "change", "start"]  #: what a spectrogram relates its values to
+Mode = Literal["absolute", "past", "change", "start"]  #: the reference of a spectrogram's values
 _HEALTH = ("activations.rms", "gradients.rms", "activations.zeros", "updates.ratio")
 
 
 class Plot:
-    """The views of one run: `run.plot.spectrogram("gradients")`. Each method returns an `fs.View`."""
+    """The views of one run. Each method returns an `fs.View`.
+
+    A quantity is a site (`"gradients/conv1"`) or a kind of site (`"gradients"`), then a stat (`"rms"`). Without them the view shows the
+    quantity of the worst finding. `step` selects the newest recorded step up to it; the default is the last step.
+    """
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -45,13 +49,19 @@ class Plot:
     def spectrogram(
         self, kind: str | None = None, stat: str | None = None, *, mode: Mode = "absolute"
     ) -> View:
-        """Layers × steps. `mode` relates each value to the layer's own past, the batch before or the start."""
+        """A heat map of layers by steps.
+
+        Args:
+            kind: The kind of site.
+            stat: The stat.
+            mode: The reference: "absolute" values, the layer's own "past", the "change" since the previous batch, or the "start".
+        """
         if mode not in get_args(Mode):
             raise RunError("`mode` to be a mode", repr(mode), one_of(get_args(Mode), str(mode)))
         return _spectrogram(gathered(self._run), kind, stat, mode)
 
     def depth(self, kind: str | None = None, stat: str | None = None, *, step: int | None = None) -> View:
-        """Every layer at one step, from the input to the output."""
+        """Every layer at one step, from input to output."""
         g = gathered(self._run)
         measure = measure_of(g, kind, stat)
         matrix = g.matrix(measure.key)
@@ -73,7 +83,7 @@ class Plot:
         )  # fmt: skip
 
     def series(self, site: str, stat: str | None = None) -> View:
-        """One stat of one site over the steps, as `run.series` returns it."""
+        """One stat of one site over the steps, as in `run.series`."""
         g, found = gathered(self._run), self._run.series(site, stat)
         steps = found.index.get_level_values("step").to_numpy()
         return curve_view(g, "series", str(found.name), steps, found.to_numpy(float))
@@ -91,7 +101,7 @@ class Plot:
         return curve_view(g, "loss", "loss per batch", g.loss.steps, g.loss.values, ("loss", "lanes"))
 
     def values(self, site: str, *, step: int | None = None) -> View:
-        """The values of a site (or the output of a layer) in one batch, next to those of the batch before."""
+        """The distribution of one site, or of a layer's output, in one batch and in the previous one."""
         g = gathered(self._run)
         row, key, name = place_of(g, site)
         _, at = column_of(g.matrix(key), step)
@@ -108,7 +118,7 @@ class Plot:
         )  # fmt: skip
 
     def histogram(self, site: str) -> View:
-        """The distribution of the values of a site (or the output of a layer) over the training, as `run.histogram`."""
+        """The distribution of one site, or of a layer's output, over the training, as in `run.histogram`."""
         g = gathered(self._run)
         row, key, name = place_of(g, site)
         facts, arrays = payload.distribution(g, [name]).get(name, ({"low": 0, "end": 1}, {}))
@@ -131,7 +141,7 @@ class Plot:
     def jumps(
         self, kind: str | None = None, stat: str | None = None, *, step: int | None = None, rows: int = 20
     ) -> View:
-        """The layers that moved most since the batch before, in standard deviations of their own past."""
+        """The layers that changed most since the previous batch, in standard deviations of their own history."""
         g = gathered(self._run)
         measure = measure_of(g, kind, stat)
         _, at = column_of(g.matrix(measure.key), step)
@@ -141,7 +151,7 @@ class Plot:
         return table_view(g, "jumps", what, ["layer", "against its own past"], table)
 
     def health(self, *, rows: int = 40) -> View:
-        """Every layer at the last step: its key stats and findings, layers with findings first."""
+        """Every layer at the last step, with its main stats and findings. Layers with findings come first."""
         g = gathered(self._run)
         shown = [m for m in g.measures if m.key in _HEALTH]
         found = by_name(g.findings)
@@ -168,7 +178,7 @@ class Plot:
         return table_view(g, "model", "layers", columns, table, ("strip", "samples"))
 
     def worst_samples(self, *, step: int | None = None, rows: int = 12) -> View:
-        """The samples of a batch with the highest loss. Needs `fs.loss(per_sample=True)`."""
+        """The samples of a batch with the highest loss. Requires `fs.loss(per_sample=True)`."""
         g = _with_samples(self._run)
         found = worst_of_batch(g, g.last_step or 0 if step is None else step, rows)
         table = [[_named(s), s["truth"], s["predicted"], s["p"], s["loss"]] for s in found["samples"]]
@@ -176,7 +186,7 @@ class Plot:
         return table_view(g, "worst_samples", what, ["sample", "truth", "predicted", "p", "loss"], table)
 
     def sample(self, id: str) -> View:  # noqa: A002 - the column of run.samples
-        """The loss of one sample each time it was recorded. Needs `fs.loss(per_sample=True)`."""
+        """The loss of one sample over the training. Requires `fs.loss(per_sample=True)`."""
         g = _with_samples(self._run)
         found = visits(g.run, [str(id)], most=1 << 30).get(str(id))
         if not found:
@@ -185,7 +195,7 @@ class Plot:
         return curve_view(g, "sample", f"loss of sample {id}", steps, losses.astype(float))
 
     def predictions(self, *, step: int | None = None, rows: int = 40) -> View:
-        """Predictions and targets of the samples of a batch. Needs `fs.loss(per_sample=True)`."""
+        """Predictions and targets of the samples of a batch. Requires `fs.loss(per_sample=True)`."""
         g = _with_samples(self._run)
         found = worst_of_batch(g, g.last_step or 0 if step is None else step, rows)
         table = [
@@ -195,7 +205,7 @@ class Plot:
         return table_view(g, "predictions", "predictions", ["sample", "truth", "predicted", "p", ""], table)
 
     def overhead(self) -> View:
-        """What recording cost, and whether it changed the training."""
+        """The cost of recording, and whether recording changed the training."""
         g = gathered(self._run)
         identity = [["identity", g.run.identity.sentence]] if g.run.identity.known else []
         table = cost_table(g.run.overhead) + identity
@@ -216,7 +226,7 @@ class Plot:
 
 
 def compare(run: RunLike, other: RunLike, kind: str | None = None, stat: str | None = None) -> View:
-    """How a run differs from another, layer by layer and step by step, in doublings."""
+    """Compares two runs layer by layer and step by step, as a log2 ratio."""
     return _spectrogram(gathered(run), kind, stat, "run", gathered(other))
 
 
@@ -239,7 +249,7 @@ def _with_samples(run: Run) -> Gathered:
     g = gathered(run)
     if not g.has_samples:
         raise RunError(
-            "a run in which single samples were recorded",
+            "a run with recorded samples",
             f"{g.run.id!r}, which has none",
             "Watch them: fs.loss(per_sample=True)",
         )

@@ -1,8 +1,8 @@
-"""A run as one HTML file that needs nothing else: no server, no network, no other file.
+"""A run as one self-contained HTML file: no server, no network, no other file.
 
-It is the same page from the same modules. They are written one after another into one script, which works because
-no two of them use a name at the top twice (a test sees to it); the data goes in as gzip and base64. The file's own
-policy allows that one script and style, by their hashes, and no request at all.
+It is the same page, from the same modules. They are concatenated into one script, which works because no two modules define the
+same top-level name (a test checks this). The data is included as gzip and base64. The file's content security policy allows only
+that script and style, by their hashes, and no requests.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _MODES = ("absolute", "past", "change", "start")
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a file is to show: everything, or one view of it."""
+    """The content of a file: everything, or one view."""
 
     parts: tuple[str, ...] | None = None  #: the panels; all of them if None
     measure: str | None = None  #: shown first; what shows the worst finding if None
@@ -65,7 +65,7 @@ class Wanted:
 
 
 def report(g: Gathered, wanted: Wanted | None = None) -> str:
-    """The file's text."""
+    """The text of the file."""
     wanted = wanted or Wanted()
     facts, arrays = enclosed(g, wanted)
     facts["parts"] = wanted.parts
@@ -73,7 +73,7 @@ def report(g: Gathered, wanted: Wanted | None = None) -> str:
 
 
 def enclosed(g: Gathered, wanted: Wanted) -> tuple[dict[str, Any], dict[str, Any]]:
-    """All that the page may ask for, as far as it fits."""
+    """All data that the page may request, as far as it fits."""
     offered = [m.key for m in g.measures]
     found = [f.measure for f in g.findings if f.measure in offered]
     first = wanted.measure or next(iter(found), None) or next(iter(offered), "")
@@ -105,7 +105,7 @@ def enclosed(g: Gathered, wanted: Wanted) -> tuple[dict[str, Any], dict[str, Any
 def _matrices(
     g: Gathered, wanted: Wanted, keys: Sequence[str | None], facts: dict[str, Any], arrays: dict[str, Any]
 ) -> None:
-    """The matrices, the one shown first in any case, the others as far as there is room."""
+    """The matrices: the selected one always, the others as far as they fit."""
     offered = [m.key for m in g.measures]
     questions = dict.fromkeys([(keys[0], wanted.mode), (keys[0], "absolute")])
     if wanted.parts is None:
@@ -133,7 +133,7 @@ def _steps(
     g: Gathered, wanted: Wanted, first: str, cells: Sequence[tuple[str, int, str | None]], facts: dict[str, Any],
     arrays: dict[str, Any],
 ) -> None:  # fmt: skip
-    """All rows at the steps that can be selected: a column of a picture has many."""
+    """All rows at the steps that can be selected, because a pixel covers many steps."""
     offered = [m.key for m in g.measures]
     questions = {(str(measure), "absolute", step) for _, step, measure in cells if measure in offered}
     if wanted.step is not None and first in offered:
@@ -153,7 +153,7 @@ def _moments(
     facts: dict[str, Any],
     arrays: dict[str, Any],
 ) -> None:
-    """The exact numbers of these cells, and the distributions that they and these measures are about; `site` first."""
+    """The exact numbers of these cells, and the distributions of their sites and of these measures; `site` first."""
     if not g.measures:
         return
     offered = [m.key for m in g.measures]
@@ -199,7 +199,7 @@ def page(data: bytes, title: str | None = None) -> str:
 
 
 def bundle() -> str:
-    """All modules as one: imports and the word `export` left out."""
+    """All modules as one script, without imports and the word `export`."""
     return "\n".join(_plain(_static(f"{name}.js")) for name in MODULES)
 
 
@@ -219,7 +219,7 @@ def _hash(text: str) -> str:
 
 
 def save(path: str | Path, text: str) -> Path:
-    """Writes a file whole or not at all; where that fails, nothing is left that was not there before."""
+    """Writes a file atomically; on failure it leaves nothing that was not there before."""
     to = Path(path)
     made = [folder for folder in to.absolute().parents if not folder.exists()]
     part = to.with_name(f".{to.name}.{os.getpid()}.part")

@@ -1,6 +1,6 @@
-"""Serving the page: in the foreground for the command line, or beside a program for `fs.serve`.
+"""Serves the page: in the foreground for the command line, or in a thread for `fs.serve`.
 
-Opt-in always: a training opens no port by itself, and what is served only reads what the training wrote.
+Serving is always opt-in: a training opens no port, and the server only reads the files of the run.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 import uvicorn
 
 from fitscope.errors import StoreError
+from fitscope.show.app import TICK, app
 from fitscope.show.guard import Guard
 from fitscope.show.protocol import Patient
-from fitscope.show.server import TICK, app
 from fitscope.store import Objects
 
 Path = str | os.PathLike[str] | Objects
@@ -26,12 +26,18 @@ PORT = 8760
 
 
 class Server:
-    """A page that is being served. `url` is the address to open; `close` ends it."""
+    """A running page server. `fs.serve` returns one.
+
+    Args:
+        path: A run, or a directory with runs.
+        port: The port to listen on. By default the first free one from 8760.
+        tick: Seconds between two looks at a live run.
+    """
 
     def __init__(self, path: Path = "runs", port: int | None = None, *, tick: float = TICK) -> None:
         self._guard: Guard = app(path, tick=tick, ending=lambda: self._server.should_exit)
         self._socket = _listening(port)
-        # No `log_config`: setting it up would close the handlers of everybody else's logging.
+        # `log_config=None`, because configuring it would close the log handlers of the user's program.
         config = uvicorn.Config(
             self._guard, log_config=None, log_level="error", access_log=False, lifespan="off", server_header=False,
             ws="none", timeout_graceful_shutdown=3, http=Patient,
@@ -41,21 +47,22 @@ class Server:
 
     @property
     def port(self) -> int:
+        """The port it listens on."""
         return int(self._socket.getsockname()[1])
 
     @property
     def url(self) -> str:
-        """The address, with the token that it takes to look."""
+        """The address to open, including the access token."""
         return f"http://{HOST}:{self.port}/?token={self._guard.token}"
 
     def run(self) -> None:
-        """Serves until interrupted."""
+        """Serves in this thread until interrupted."""
         self._server.run([self._socket])
 
     def start(self) -> Server:
-        """Serves on a thread of its own, which does not keep a program alive.
+        """Serves in a daemon thread, which does not keep the program alive.
 
-        Signals stay the program's: uvicorn listens to them on the main thread only.
+        uvicorn leaves signals to the program, because it handles them in the main thread only.
         """
         self._thread = threading.Thread(
             target=self._server.run, args=([self._socket],), name="fitscope-page", daemon=True
@@ -66,7 +73,7 @@ class Server:
         return self
 
     def close(self) -> None:
-        """Ends serving. A second call does nothing."""
+        """Stops serving. A second call does nothing."""
         self._server.should_exit = True
         if self._thread is not None:
             self._thread.join(5)
@@ -83,21 +90,28 @@ class Server:
 
 
 def serve(path: Path = "runs", port: int | None = None) -> Server:
-    """Serves the page of the runs at `path` beside the program, until `close` or the program's end."""
+    """Serves the page of the runs at `path` in a background thread, until `close()` or the end of the program.
+
+    Args:
+        path: A run, or a directory with runs.
+        port: The port to listen on. By default the first free one from 8760.
+    """
     return Server(path, port).start()
 
 
 def _listening(port: int | None) -> socket.socket:
-    """A port of this machine: the one asked for, or the first free one from 8760 on."""
+    """A socket on this machine: on the requested port, or on the first free one from 8760."""
     last: OSError | None = None
     for number in [port] if port is not None else [*range(PORT, PORT + 20), 0]:
         listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listening.bind((HOST, number))
-            listening.listen()  # so that nobody else takes it, and who comes early waits
+            listening.listen()  # reserves the port; early requests wait
             return listening
         except (OSError, OverflowError) as problem:
             listening.close()
             last = problem if isinstance(problem, OSError) else OSError(str(problem))
-    raise StoreError(f"a free port of {HOST}", f"{port} ({last})", "Name another, or none to take a free one")
+    raise StoreError(
+        f"a free port of {HOST}", f"{port} ({last})", "Choose another port, or leave it out to use a free one"
+    )

@@ -1,8 +1,8 @@
-"""Many steps in few columns, so that whatever stood out still does.
+"""Reduces many steps to few columns without losing outliers.
 
-A column that stands for several steps shows the value farthest from the middle of its row: a spike of one
-batch and a dip of one batch both survive, which a mean or the nearest step would hide. NaN, Inf and "not
-recorded" are never values: they are marks of their own, and the worst one of a column wins.
+A column that covers several steps shows the value farthest from the middle of its row. So a spike or a dip of one batch survives,
+which a mean or the nearest step would hide. NaN, Inf and "not recorded" are not values but marks, and the worst mark of a column
+wins.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from fitscope.show.data.series import extremes
 
 Array = np.ndarray[Any, Any]
 
@@ -29,7 +31,7 @@ class Grid:
 
     @classmethod
     def of(cls, values: Array, nans: Array | None = None, infs: Array | None = None) -> Grid:
-        """From values with NaN where nothing was recorded, and the counts of NaN and Inf beside them."""
+        """Creates a grid from values (NaN if nothing was recorded) and the counts of NaN and Inf."""
         values = np.atleast_2d(np.asarray(values, float))
         marks = np.where(np.isnan(values), MISSING, VALUE)
         marks[np.isinf(values)] = INF
@@ -43,11 +45,11 @@ class Grid:
         return Grid(self.values[number : number + 1], self.marks[number : number + 1])
 
     def columns(self, most: int) -> Grid:
-        """At most so many columns."""
+        """Reduces the grid to at most this many columns."""
         return self._squeezed(most) if self.values.shape[1] > most else self
 
     def rows(self, most: int) -> Grid:
-        """At most so many rows; neighbours are taken together in the same way."""
+        """Reduces the grid to at most this many rows by merging neighbours in the same way."""
         if self.values.shape[0] <= most:
             return self
         turned = Grid(self.values.T, self.marks.T)._squeezed(most)
@@ -70,21 +72,19 @@ class Grid:
 
 
 def log10(grid: Grid) -> Grid:
-    """The same on a log scale. Zero has no logarithm: it becomes −inf, below every scale."""
+    """The same on a log scale. Zero becomes −inf, below every scale."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return Grid(np.log10(np.abs(grid.values)), grid.marks)
 
 
 def shares(count: int, columns: int) -> list[slice]:
-    """Which of `count` things each column stands for: several, or one that stands in several columns."""
+    """The items of each column: several items, or one item that fills several columns."""
     starts = [column * count // columns for column in range(columns + 1)]
     return [slice(a, max(b, a + 1)) for a, b in itertools.pairwise(starts)]
 
 
-def extremes(values: Array, columns: int) -> tuple[Array, Array]:
-    """The smallest and the largest value of each column; NaN where there is none."""
-    values = np.where(np.isfinite(values), values, np.nan)
-    parts = [values[part] for part in shares(len(values), columns)] if len(values) else []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # a column with no number in it
-        return np.array([np.nanmin(p) for p in parts]), np.array([np.nanmax(p) for p in parts])
+def squeezed(values: Array, columns: int) -> tuple[Array, Array]:
+    """The lowest and highest value of each column; NaN if there is none."""
+    if not len(values):
+        return np.empty(0), np.empty(0)
+    return extremes(values, np.array([share.start for share in shares(len(values), columns)]))

@@ -1,7 +1,7 @@
-"""A run on one screen of a terminal: how it went, the loss, the spectrogram, and a table of layers.
+"""A run on one screen of a terminal: its status, the loss, the spectrogram, and a table of layers.
 
-What does not fit into the width is left out by rank, the least telling column first; what is damaged,
-missing or dropped is always said. Reads a run, draws with `text`, prints nothing itself.
+If the width is too small, the least important columns are left out. Damaged, missing or dropped data is always reported. This
+module reads a run and draws with `text`; it prints nothing itself.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from rich.text import Text
 
 from fitscope.errors import RunError, one_of
 from fitscope.read import Run
-from fitscope.show.data.cost import cadence
-from fitscope.show.data.facts import Finding
+from fitscope.show.data.cost import cadence, percent
+from fitscope.show.data.facts import Standout
 from fitscope.show.data.gather import Gathered
 from fitscope.show.data.rows import Row
 from fitscope.show.overview import Overview
 from fitscope.show.squeeze import INF, MISSING, NAN, VALUE, Array, Grid
-from fitscope.show.text import Pen, clean, curve, legend, meaning, number, percent, span, spectrogram, trend
+from fitscope.show.text import Pen, clean, curve, legend, meaning, number, span, spectrogram, trend
 
 #: Status → sign and style. Severity has a symbol as well as a colour.
 STATUS = {
@@ -40,7 +40,7 @@ TREND = 10  #: characters
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of the table, and how soon it is left out (0: never) when there is no room."""
+    """A column of the table, and its rank for leaving it out (0: never)."""
 
     title: str
     cells: list[Text]
@@ -55,7 +55,7 @@ class Column:
 def summary(
     gathered: Gathered, width: int, pen: Pen, *, layers: str | None = None, rows: int = 40
 ) -> RenderableType:
-    """The whole picture. `layers` is a glob on the names of layers, `rows` the most lines of the table."""
+    """The whole summary. `layers` is a glob on layer names, `rows` the maximum number of table rows."""
     run, overview = gathered.run, Overview(gathered)
     chosen = overview.chosen(layers)
     inside = width - 4
@@ -70,9 +70,7 @@ def summary(
         if len(told) < len(chosen):
             more = f"… and {len(chosen) - len(told)} more layers: --rows 0 shows all, --layers 'conv*' some"
             parts.append(Text(more, "dim"))
-        parts.append(
-            Text(f"rms as of step {gathered.last_step:,}; each trend on a log scale of its own", "dim")
-        )
+        parts.append(Text(f"rms as of step {gathered.last_step:,}; each trend on its own log scale", "dim"))
     if layers is not None and overview.layers and not chosen:
         names = [clean(layer.name) for layer in overview.layers]
         raise RunError("a glob that fits the name of a layer", f"--layers {layers!r}", one_of(names, layers))
@@ -93,7 +91,7 @@ def _nothing(run: Run) -> str:
 
 
 def headline(run: Run, overview: Overview, pen: Pen) -> Text:
-    """How it went, and what watching cost."""
+    """The status of the run, and the cost of recording."""
     sign, style = STATUS.get(run.status, ("?", "bold"))
     sign = sign if pen.unicode else "*"
     model = run.model if isinstance(run.model, dict) else {}
@@ -110,6 +108,8 @@ def headline(run: Run, overview: Overview, pen: Pen) -> Text:
         facts.append(f"{cost['steps'] / cost['wall_seconds']:.3g} steps/s")
     if "cpu_share" in cost:
         facts.append(f"capture costs {percent(cost['cpu_share'])}")
+    if cost.get("compile_seconds"):
+        facts.append(f"compiled in {cost['compile_seconds']:.2g} s")
     facts.append(cadence(cost) or "")
     facts.append(run.identity.short)
     for fact in facts:
@@ -118,7 +118,7 @@ def headline(run: Run, overview: Overview, pen: Pen) -> Text:
     return line
 
 
-def verdict(findings: Sequence[Finding], pen: Pen, most: int = 5) -> list[RenderableType]:
+def verdict(findings: Sequence[Standout], pen: Pen, most: int = 5) -> list[RenderableType]:
     """What stands out, a line each, the worst first; cut where the window ends."""
     signs = {"error": ("✖", "bold red"), "warning": ("▲", "bold yellow"), "note": ("●", "bold blue")}
     lines: list[RenderableType] = []
@@ -136,7 +136,7 @@ def verdict(findings: Sequence[Finding], pen: Pen, most: int = 5) -> list[Render
 
 
 def problems(run: Run) -> list[Text]:
-    """What went wrong or is missing, a line each; none if all is well."""
+    """Errors and missing data, one line each; empty if there are none."""
     lines = [("✖", "red", f"error while recording: {error}") for error in run.errors[:5]]
     if run.errors_total > 5:
         lines.append(("✖", "red", f"and {run.errors_total - 5} more errors"))
@@ -162,7 +162,7 @@ def problems(run: Run) -> list[Text]:
 
 
 def layer_table(overview: Overview, layers: Sequence[Row], width: int, pen: Pen) -> Table:
-    """Layers × key stats at the newest step, with their way there."""
+    """Layers by main stats at the newest step, with their trends."""
     columns = _fitting(_columns(overview, layers, pen), width)
     # A name may be cut, a number never: it would be read as another.
     room = width - sum(column.width + 2 for column in columns if column.leave_out)
@@ -178,7 +178,7 @@ def layer_table(overview: Overview, layers: Sequence[Row], width: int, pen: Pen)
 
 
 def _foremost(overview: Overview, layers: list[Row], most: int) -> list[Row]:
-    """All of them, or as many as are wanted: those first in which NaN or Inf came up first."""
+    """All layers, or as many as wanted, those with the first NaN or Inf first."""
     if not most or len(layers) <= most:
         return layers
 
@@ -217,7 +217,7 @@ def _columns(overview: Overview, layers: Sequence[Row], pen: Pen) -> list[Column
 
 
 def _fitting(columns: list[Column], width: int) -> list[Column]:
-    """Without the columns for which there is no room. Names of layers may be cut to sixteen characters."""
+    """The columns that fit. Layer names may be cut to sixteen characters."""
     columns = list(columns)
 
     def needed() -> int:
@@ -229,7 +229,7 @@ def _fitting(columns: list[Column], width: int) -> list[Column]:
 
 
 def _last(newest: tuple[float, int] | None, pen: Pen) -> Text:
-    """The newest value that there is, of a measure on a log scale."""
+    """The newest value of a measure on a log scale."""
     if newest is None:
         return Text()
     value, mark = newest
@@ -247,7 +247,7 @@ def _share(newest: tuple[float, int] | None) -> Text:
 
 
 def _marks(overview: Overview, layer: Row, pen: Pen) -> Text:
-    """Where NaN and Inf began, in words."""
+    """The first steps of NaN and Inf as text."""
     text = Text()
     for stat, mark, word in (("nans", NAN, "NaN"), ("infs", INF, "Inf")):
         found = overview.first(layer, stat)
@@ -272,7 +272,7 @@ def _loss(numbers: Array, width: int, pen: Pen) -> list[RenderableType]:
 
 
 def _spectrograms(overview: Overview, layers: Sequence[Row], width: int, pen: Pen) -> list[RenderableType]:
-    """The spectrograms of activations and gradients: beside each other where there is room for both."""
+    """The spectrograms of activations and gradients, side by side if there is room."""
     kinds = overview.kinds()
     labels = [clean(layer.name) for layer in layers]
     longest = min(max(map(cell_len, labels)), max(width // 5, 8))
@@ -300,7 +300,7 @@ def _spectrograms(overview: Overview, layers: Sequence[Row], width: int, pen: Pe
 
 
 def _title(kind: str, grid: Grid, pen: Pen, width: int) -> str:
-    """What a spectrogram shows; the ends of its scale (`grid` has log2), where it has not the fixed one of the colours."""
+    """The title of a spectrogram, with the ends of its scale (`grid` holds log2) unless it is the fixed one."""
     if pen.colour:
         return f"{kind}, rms"
     low, high = (meaning("log2", end) for end in span(grid))

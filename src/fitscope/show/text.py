@@ -1,10 +1,10 @@
-"""Pictures made of characters: a curve, a trend, a strip of colours, the spectrogram.
+"""Text graphics: a curve, a trend, a strip of colours, the spectrogram.
 
-Everything here takes numbers and gives back rich's `Text`, so that the same drawing serves the terminal, a
-file and a notebook. Nothing here knows what a run is. A `Pen` says what the surface can do; without colour
-or without Unicode the same picture is drawn with fewer means, never with an error.
+Every function takes numbers and returns rich's `Text`, for the terminal, a file or a notebook. Nothing here depends on a run. A
+`Pen` describes the abilities of the surface: without colour or Unicode the same picture is drawn with simpler characters, never
+with an error.
 
-Names of layers come from people and files: `clean` makes sure that they are shown, never obeyed.
+Layer names come from people and files: `clean` makes sure that they are shown and never interpreted.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from rich.style import Style
 from rich.text import Text
 
 from fitscope.show.colour import COLOURS, SCALE, colour, rgb, viridis
-from fitscope.show.squeeze import INF, MISSING, NAN, VALUE, Array, Grid, extremes, log10, shares
+from fitscope.show.data.cost import percent
+from fitscope.show.squeeze import INF, MISSING, NAN, VALUE, Array, Grid, log10, shares, squeezed
 
 WORDS = {NAN: "NaN", INF: "Inf", MISSING: "not recorded"}
 
 
 @dataclass(frozen=True, slots=True)
 class Pen:
-    """What there is to draw with."""
+    """The abilities of the surface to draw on."""
 
     ramp: str  #: from low to high
     marks: dict[int, str]
@@ -42,7 +43,7 @@ class Pen:
 
     @classmethod
     def of(cls, console: Console) -> Pen:
-        """What a console can show."""
+        """The abilities of a console."""
         colour = console.color_system is not None and not console.no_color
         if console.options.ascii_only:
             return cls("_.-=+*#", {NAN: "N", INF: "I", MISSING: "?"}, unicode=False, colour=colour)
@@ -50,12 +51,12 @@ class Pen:
         return cls("▁▂▃▄▅▆▇", {NAN: "✖", INF: "∞", MISSING: "·"}, unicode=True, colour=colour)
 
     def mark(self, mark: int) -> Text:
-        """One mark, in its colour."""
+        """One mark in its colour."""
         return Text(self.marks[mark], rgb(COLOURS[mark]) if self.colour else "")
 
 
 def clean(text: object) -> str:
-    """Text safe to print: what would move a cursor, turn the writing around or hide is spelled out."""
+    """Makes text safe to print: it spells out characters that would move the cursor, reverse the text or hide it."""
     return "".join(
         char.encode("unicode_escape").decode() if unicodedata.category(char) in _UNPRINTABLE else char
         for char in str(text)
@@ -76,20 +77,8 @@ def number(value: float) -> str:
     return f"{value:.0f}" if 1e3 <= abs(value) < 1e4 else f"{value:.1e}"
 
 
-def percent(share: float) -> str:
-    """`0.4 %`, `12 %`; nothing is called 0 % or 100 % that is not."""
-    if not math.isfinite(share):
-        return "–"
-    if 0 < share < 0.001:
-        return "<0.1 %"
-    if 0.999 < share < 1:
-        return ">99.9 %"
-    digits = 1 if 0 < share < 0.1 or 0.99 < share < 1 else 0
-    return f"{share * 100:.{digits}f} %"
-
-
 def meaning(kind: str, value: float) -> str:
-    """A number of a matrix in words."""
+    """A matrix value as text."""
     if kind == "share":
         return percent(value)
     if kind == "log2":
@@ -98,7 +87,7 @@ def meaning(kind: str, value: float) -> str:
 
 
 def trend(grid: Grid, width: int, pen: Pen) -> Text:
-    """One row as a line of bars between its own lowest and highest value, on a log scale."""
+    """One row as a line of bars between its lowest and highest value, on a log scale."""
     row = log10(grid).columns(width)
     values, marks = row.values[0], row.marks[0]
     real = values[(marks == VALUE) & np.isfinite(values)]
@@ -110,7 +99,7 @@ def trend(grid: Grid, width: int, pen: Pen) -> Text:
 
 
 def strip(grid: Grid, row: int, width: int, pen: Pen) -> Text:
-    """One row of the spectrogram on a line: colours on the fixed scale, or bars on the grid's own."""
+    """One row of the spectrogram on a line: colours on the fixed scale, or bars on the grid's own scale."""
     cells = _wide(grid, row, width)
     if not pen.colour:
         values, marks = (np.array([cell[i] for cell in cells]) for i in (0, 1))
@@ -122,7 +111,7 @@ def strip(grid: Grid, row: int, width: int, pen: Pen) -> Text:
 
 
 def half_strips(grid: Grid, row: int, width: int, pen: Pen) -> Text:  # noqa: ARG001 - as `strip`
-    """Two rows of the spectrogram on one line. Needs a pen with halves."""
+    """Two rows of the spectrogram on one line. Requires a pen with halves."""
     text = Text()
     below = _wide(grid, row + 1, width) if row + 1 < len(grid.values) else None
     for i, (value, mark) in enumerate(_wide(grid, row, width)):
@@ -134,10 +123,10 @@ def half_strips(grid: Grid, row: int, width: int, pen: Pen) -> Text:  # noqa: AR
 def spectrogram(
     grid: Grid, labels: Sequence[str], width: int, pen: Pen, most_lines: int = 26
 ) -> list[tuple[str, Text]]:
-    """Rows (the input on top) × steps, as lines with a label each. `grid` holds log10 of the values.
+    """Rows (the input on top) by steps, as lines with labels. `grid` holds log10 of the values.
 
-    One line a row if there are few; two rows a line in half-block characters if there are more; neighbours
-    taken together by their extremes if there are more still.
+    Few rows get one line each. More rows share lines in half-block characters. Even more are merged with their neighbours by
+    their extremes.
     """
     grid, rows = grid.columns(width), len(grid.values)
     each = 1 if rows <= most_lines or not pen.halves else 2  # rows a line
@@ -154,7 +143,7 @@ def span(grid: Grid) -> tuple[float, float]:
 
 
 def legend(pen: Pen, marks: Sequence[int] = (NAN, INF, MISSING)) -> Text:
-    """What the colours of a spectrogram mean, and those of these marks."""
+    """The meaning of a spectrogram's colours and of these marks."""
     text = Text()
     if pen.colour:
         text.append(f"1e{SCALE[0]:.0f} ", "dim")
@@ -171,14 +160,14 @@ def legend(pen: Pen, marks: Sequence[int] = (NAN, INF, MISSING)) -> Text:
 def curve(values: Any, width: int, height: int, pen: Pen, style: str = "cyan") -> tuple[list[Text], bool]:
     """A curve, top line first, and whether its scale is logarithmic.
 
-    A column that stands for several steps reaches from the smallest to the largest of them.
+    A column that covers several steps spans from the smallest to the largest value.
     """
     numbers = np.asarray(values, float)
     real = numbers[np.isfinite(numbers)]
     log = len(real) > 0 and bool(real.min() > 0) and float(real.max() / real.min()) > 30
     with np.errstate(divide="ignore", invalid="ignore"):
         drawn = np.log10(numbers) if log else numbers
-    low, high = extremes(drawn, 2 * width if pen.unicode else width)
+    low, high = squeezed(drawn, 2 * width if pen.unicode else width)
     found = np.isfinite(low).any()
     bottom, top = (float(np.nanmin(low)), float(np.nanmax(high))) if found else (0.0, 0.0)
     marks = _broken(numbers, width)
@@ -208,14 +197,14 @@ def _bars(values: Array, marks: Array, low: float, high: float, pen: Pen) -> Tex
 
 
 def _wide(grid: Grid, row: int, width: int) -> list[tuple[float, int]]:
-    """The cells of a row, each so often that they fill the width."""
+    """Repeats the cells of a row to fill the width."""
     columns = grid.values.shape[1]
     at = np.arange(width) * columns // width if columns else []
     return [(float(grid.values[row, i]), int(grid.marks[row, i])) for i in at]
 
 
 def _broken(numbers: Array, width: int) -> list[int]:
-    """For each column the mark it needs: whether NaN or Inf is in it."""
+    """The mark of each column: whether it contains NaN or Inf."""
     found = []
     for part in shares(len(numbers), width):
         some = numbers[part]
@@ -224,7 +213,7 @@ def _broken(numbers: Array, width: int) -> list[int]:
 
 
 def _dots(low: Array, high: Array, bottom: float, top: float, height: int) -> Array:
-    """The picture as dots; each column goes on from the middle of the one before."""
+    """The picture as dots; each column continues from the middle of the previous one."""
     dots = np.zeros((height, len(low)), bool)
     span, before = (top - bottom) or 1.0, math.nan
     for x, (a, b) in enumerate(zip(low, high, strict=True)):

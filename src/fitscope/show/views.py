@@ -1,12 +1,12 @@
-"""Views: one picture of a run, for the notebook, a file, the terminal, a paper.
+"""Views: one plot of a run, for a notebook, a file, the terminal or a paper.
 
     view = run.plot.spectrogram("gradients")
-    view                        # in a notebook: the picture itself
+    view                        # in a notebook: the plot itself
     view.show()                 # in a notebook or a terminal
-    view.save("x.html")         # one file that needs nothing else; .png, .svg and .pdf by matplotlib
+    view.save("x.html")         # one self-contained file; .png, .svg and .pdf use matplotlib
     view.to_text()
 
-A view is drawn by the same modules as the page, from the same numbers. It shows what there was when it was made.
+The same modules draw a view and the page, from the same numbers. A view shows the state of the run when it was created.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Console, Group, RenderableType
@@ -30,40 +30,43 @@ from fitscope.read import open as open_run
 from fitscope.show import figures
 from fitscope.show.data import payload
 from fitscope.show.data.gather import Gathered
-from fitscope.show.data.series import Series
+from fitscope.show.data.series import GrowingSeries
 from fitscope.show.report import TITLE_TALL, Wanted, report, save
 from fitscope.show.text import Pen, clean
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 RunLike = Run | str | os.PathLike[str]
 
-_HELD = "_gathered"  #: the attribute of a run that has its numbers
+_HELD = "_gathered"  #: the attribute of a run that holds its numbers
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class View:
-    """One picture of one run."""
+    """One plot of a run. `run.plot` creates views; a notebook displays them."""
 
-    kind: str
-    title: str
+    kind: str  #: the name of the method that made it
+    title: str  #: the quantity and the run
     _gathered: Gathered
     _wanted: Wanted
     _text: Callable[[int, Pen], RenderableType]
-    _figure: Callable[[], Any]
+    _figure: Callable[[], Figure]
     _tall: int = field(default=420)  # pixels in a notebook
 
     @property
     def run(self) -> Run:
-        """What it is a picture of."""
+        """The run that it shows."""
         return self._gathered.run
 
     def to_html(self) -> str:
-        """The view as a whole HTML page that needs nothing else."""
-        # The whole page has a head that says what is shown; one part of it has none.
+        """The view as a self-contained HTML page."""
+        # The whole page has its own header; a single part has none.
         title = self.title if self._wanted.parts is not None else None
         return report(self._gathered, replace(self._wanted, title=title))
 
     def to_text(self, width: int = 100, *, colour: bool = False) -> str:
-        """The view in characters, without colour unless asked for."""
+        """The view as text, by default without colour."""
         # rich 15 ignores `file` in a notebook and displays what it prints there, unless it is told not to.
         console = Console(
             file=io.StringIO(), width=width, highlight=False, force_terminal=colour, legacy_windows=False,
@@ -72,22 +75,22 @@ class View:
         console.print(self._drawn(width, Pen.of(console)))
         return str(console.file.getvalue())  # type: ignore[attr-defined]
 
-    def to_matplotlib(self) -> Any:
-        """The view as a matplotlib figure, for papers. Needs `pip install 'fitscope[matplotlib]'`."""
+    def to_matplotlib(self) -> Figure:
+        """The view as a matplotlib figure. Requires `pip install 'fitscope[matplotlib]'`."""
         return self._figure()
 
     def show(self) -> None:
-        """Shows it where we are: in the notebook, or in the terminal."""
+        """Displays the view in the notebook or the terminal."""
         if _in_notebook():
             from IPython.display import display  # type: ignore[import-not-found, unused-ignore]
 
-            display(self)
+            display(self)  # type: ignore[no-untyped-call, unused-ignore]
             return
         console = Console(highlight=False)
         console.print(self._drawn(console.width, Pen.of(console)))
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Writes the view: .html, .txt, or by matplotlib .png, .svg and .pdf."""
+        """Writes the view to a file: .html, .txt, or with matplotlib .png, .svg or .pdf."""
         to = Path(path)
         try:
             if to.suffix == ".html":
@@ -99,37 +102,47 @@ class View:
                 return to
         except OSError as problem:
             raise StoreError(
-                "a file that can be written", f"{str(to)!r} ({problem})", "Name another"
+                "a writable file", f"{str(to)!r} ({problem})", "Choose another path"
             ) from problem
-        raise StoreError("a name that ends in .html, .txt, .png, .svg or .pdf", repr(str(to)), "Name one")
+        raise StoreError(
+            "a file name that ends in .html, .txt, .png, .svg or .pdf",
+            repr(str(to)),
+            "Add one of these endings",
+        )
 
     def _drawn(self, width: int, pen: Pen) -> RenderableType:
         return Group(Text(clean(self.title), "bold"), self._text(width, pen))
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:  # noqa: ARG002
-        """For notebooks: a frame that can run its own script and reach nothing else, and text."""
+        """For notebooks: the picture, and the same in characters where only text is shown."""
+        return {"text/html": self._repr_html_(), "text/plain": self.to_text()}
+
+    def _repr_html_(self) -> str:
+        """A frame that can run its own script and reach nothing else."""
         inside = html.escape(self.to_html(), quote=True)
         style = "width:100%;border:1px solid #8884;border-radius:4px"
         tall = self._tall + (TITLE_TALL if self._wanted.parts is not None else 0)
-        frame = f'<iframe sandbox="allow-scripts" height="{tall}" style="{style}" srcdoc="{inside}"></iframe>'
-        return {"text/html": frame, "text/plain": self.to_text()}
+        return f'<iframe sandbox="allow-scripts" height="{tall}" style="{style}" srcdoc="{inside}"></iframe>'
+
+    def __repr__(self) -> str:
+        return f"<View {self.kind}: {clean(self.title)}>"
 
     def __str__(self) -> str:
         return self.to_text()
 
 
 def gathered(run: RunLike) -> Gathered:
-    """The numbers of a run, up to date. A run that is held has them with it, so that they are read once and go with it."""
+    """The current numbers of a run. A `Run` object holds its own, so that they are read once and freed with it."""
     if isinstance(run, Run):
         found: Gathered = vars(run).get(_HELD) or vars(run).setdefault(_HELD, Gathered(run))
     else:
-        found = Gathered(open_run(run))  # of no use to anybody but the view
+        found = Gathered(open_run(run))  # only the view uses it
     found.update()
     if not found.rows and not found.scalars:
         raise RunError(
-            "a run in which something was recorded",
-            f"{found.run.id!r}, where there is nothing yet",
-            "Wait for its first steps",
+            "a run with recorded steps",
+            f"{found.run.id!r}, which has none yet",
+            "Wait for its first captured steps",
         )
     return found
 
@@ -137,8 +150,8 @@ def gathered(run: RunLike) -> Gathered:
 def curve_view(
     g: Gathered, kind: str, what: str, steps: Any, numbers: Any, parts: tuple[str, ...] = ("loss",)
 ) -> View:
-    """A line over the steps."""
-    held = Series()
+    """A view of one line over the steps."""
+    held = GrowingSeries()
     held.add(np.asarray(steps, np.int64), np.asarray(numbers, float))
     series = payload.columns_of(held, what)
     return View(
@@ -156,7 +169,7 @@ def table_view(
     rows: Sequence[Sequence[Any]],
     parts: tuple[str, ...] = ("samples",),
 ) -> View:
-    """Words and numbers in columns."""
+    """A view of a table."""
     table = {"title": what, "columns": list(columns), "rows": [list(row) for row in rows]}
     return View(
         kind, title_of(g, what), g, Wanted(parts, table=table),
@@ -166,7 +179,7 @@ def table_view(
 
 
 def title_of(g: Gathered, what: str) -> str:
-    """What is shown, and of what."""
+    """The title of a view: the quantity, the model and the run."""
     model = g.run.model if isinstance(g.run.model, dict) else {}
     return f"{what} · {model.get('name') or ''} {g.run.id}".replace("  ", " ")
 

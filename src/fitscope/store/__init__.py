@@ -1,8 +1,7 @@
-"""Where runs live: the capturing side writes through `RunWriter`, the reading side reads through `Objects`.
+"""The storage of runs: the capturing side writes with `RunWriter`, the reading side reads with `Objects`.
 
-`_base` is the contract of a store, `schema` the layout of a run as text with its history. `files`, `memory`
-and `objects` are the stores there are, `place` picks one. `writer` is the one sink; `tables` and `tensors`
-are its two halves.
+`_base` is the contract of a store, `schema` the layout of a run with its history. `files`, `memory` and `objects` are the stores,
+and `place` selects one. `writer` is the only sink; `tables` and `tensors` are its two halves.
 """
 
 from fitscope.store._base import Objects

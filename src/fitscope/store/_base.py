@@ -5,11 +5,11 @@ the rest of fitscope, and all that a crash can do is decided here.
 
 What an implementation promises:
 
-* **Whole.** `put` replaces an object as one act. Whoever reads the key, at any moment and from any process,
+* **Whole.** `put` replaces an object atomically. A reader of the key, at any moment and in any process,
   gets the complete old object or the complete new one. If `put` raises, the key still holds what it held
   before.
 * **In order.** When `put` has returned, every later `get`, by anybody, sees that object or a newer one. A
-  writer that puts B after A was put may rely on nobody seeing B without A. This is what the run's commit
+  writer that puts B after A was put may rely on this: no reader sees B without A. This is what the run's commit
   order rests on.
 * **Once.** Of any number of `create` calls for a key, from any number of processes, exactly one returns
   True.

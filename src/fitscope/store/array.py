@@ -63,8 +63,8 @@ def cells(shape: tuple[int, ...], chunk: tuple[int, ...]) -> list[Cell]:
     )
 
 
-class Kind(NamedTuple):
-    """What all captures of one array have in common."""
+class ArrayKind(NamedTuple):
+    """The common properties of all captures of one array."""
 
     site: str
     dtype: str  #: in the step
@@ -76,7 +76,7 @@ class Kind(NamedTuple):
 class GrowingArray:
     """The captures of one kind, in the group `path`, laid out for captures like the `first`."""
 
-    def __init__(self, meter: Meter, path: str, kind: Kind, first: tuple[int, ...]) -> None:
+    def __init__(self, meter: Meter, path: str, kind: ArrayKind, first: tuple[int, ...]) -> None:
         self.kind = kind
         self.path = path
         self.stored = 0
@@ -103,13 +103,13 @@ class GrowingArray:
         return len(self._index["step"])
 
     def cost(self, shape: tuple[int, ...]) -> int:
-        """The bytes that one more capture would add, about."""
+        """The approximate number of bytes of one more capture."""
         if self.captures % self._chunk[0] == 0:
             return len(cells(shape, self._chunk)) * self.chunk_bytes + INDEX_BYTES
         return INDEX_BYTES
 
     def suits(self, shape: tuple[int, ...]) -> bool:
-        """False for a capture so much larger than the first that it would need a crowd of small chunks."""
+        """False for a capture so much larger than the first that it would need many small chunks."""
         if shape == self._suited:
             return True
         ideal = len(cells(shape, chunk_shape(shape, self._stored_as.itemsize)))
@@ -134,7 +134,7 @@ class GrowingArray:
             self._extent = tuple(map(max, self._extent, tensor.shape))
 
     def stage(self) -> None:
-        """Puts the tail chunks, so that all captures are in the store."""
+        """Writes the tail chunks, so that all captures are in the store."""
         if self.stored == self.captures:
             return
         row = self.stored // self._chunk[0]
@@ -147,7 +147,7 @@ class GrowingArray:
         self.stored = self.captures
 
     def commit(self) -> None:
-        """Puts zarr.json, which makes all staged captures visible."""
+        """Writes zarr.json, which makes all staged captures visible."""
         if self.stored == self.captures > self.committed:
             document = self._document().encode()
             self._meter.put(f"{TENSORS}/{self.path}/{DATA}/zarr.json", document, self._json_bytes)
@@ -155,7 +155,7 @@ class GrowingArray:
             self.committed = self.stored
 
     def roll_back(self) -> int:
-        """Takes back the captures whose chunks are not in the store. Returns how many those were."""
+        """Drops the captures whose chunks are not in the store, and returns their number."""
         lost = self.captures - self.stored
         for column in self._index.values():
             del column[self.stored :]

@@ -1,7 +1,7 @@
-"""The running averages of one rank: one NumPy archive per site, replaced as a whole now and then.
+"""The running averages of one rank: one NumPy archive per site, replaced as a whole from time to time.
 
-An average may be as large as the largest tensor of a model, so it is put at most every `PUT_SECONDS`, only if it
-has changed, and at the end. Its size never changes, so room for it is asked for once.
+An average may be as large as the largest tensor of a model. So it is written at most every `PUT_SECONDS`, only if it changed, and
+at the end. Its size never changes, so its space is reserved once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fitscope.store.tensors import free
 
 PUT_SECONDS = 10.0
 MOST_BYTES = 256 << 20  #: of an archive: a larger one could not be read in little memory
-HEAD_BYTES = 3_000  #: of an archive beside its numbers, about
+HEAD_BYTES = 3_000  #: approximate bytes of an archive in addition to its numbers
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ class _Staged:
 
 
 class Averages:
-    """The averages of one rank on their way into the store."""
+    """The averages of one rank that are being written."""
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
@@ -45,11 +45,11 @@ class Averages:
 
     @property
     def paths(self) -> dict[str, str]:
-        """By site: where the average lies, of those that are in the store."""
+        """The paths of the stored averages, by site."""
         return {site: staged.path for site, staged in self._staged.items() if staged.put}
 
     def stage(self, site: str, average: Average) -> bool:
-        """Takes an average, to be put as it is at the next flush; False if there is no room for it."""
+        """Takes an average, to be written at the next flush; returns False if there is no space for it."""
         known = self._staged.get(site)
         if known is not None:
             known.average = average
@@ -64,7 +64,7 @@ class Averages:
         return True
 
     def flush(self, *, last: bool = False) -> list[OSError]:
-        """Puts what has changed and is due. Returns the errors; what failed is tried again next time."""
+        """Writes the averages that changed and are due. Returns the errors; failed writes are repeated next time."""
         errors: list[OSError] = []
         now = time.monotonic()
         for site, staged in self._staged.items():
@@ -94,7 +94,7 @@ class Averages:
             self._meter.promised += staged.promised
 
     def unput(self) -> list[str]:
-        """The sites of which something newer than what is in the store was never put."""
+        """The sites whose newest average was never stored."""
         return [site for site, s in self._staged.items() if s.average.captures != s.captures]
 
 
@@ -104,7 +104,7 @@ def archive_bytes(average: Average) -> int:
 
 
 def encode(site: str, average: Average) -> bytes:
-    """The archive of an average."""
+    """Encodes an average as an archive."""
     arrays = {
         "site": np.array(site.encode("utf-8", "surrogatepass").decode("utf-8", "replace")),
         "mean": average.mean,
@@ -120,9 +120,9 @@ def encode(site: str, average: Average) -> bytes:
 
 
 def decode(data: bytes) -> Average:
-    """The average of an archive; ValueError, KeyError, OSError or the like if it is none.
+    """Decodes the average of an archive; raises ValueError, KeyError or OSError if it is not one.
 
-    NumPy would allocate whatever an array says of its size, so that is compared with the bytes there are.
+    NumPy would allocate the size that an array claims, so this compares it with the bytes there are.
     """
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         count, captures, first, last = (

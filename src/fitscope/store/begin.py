@@ -1,8 +1,7 @@
-"""How a run and an attempt at it come into being: documents that are created once and never changed.
+"""Creates a run and its attempts: documents that are written once and never changed.
 
-Two processes that begin the same thing at the same moment cannot both succeed: the store's `create` has one
-winner. All of this happens before the training, so a place that cannot be used is an error for the person
-who named it.
+If two processes create the same thing at the same moment, only one succeeds, because the store's `create` has one winner. This
+happens before the training, so an unusable place is an error for the user.
 """
 
 from __future__ import annotations
@@ -26,23 +25,23 @@ from fitscope.store.software import software
 
 MOST_STATUS = 16 << 20  #: bytes of a status that is read
 
-Place = str | os.PathLike[str] | Objects
+Location = str | os.PathLike[str] | Objects
 Info = Mapping[str, Any]
 
 
-def begin_run(runs: Place, run_id: str, info: Info) -> Objects:
+def begin_run(runs: Location, run_id: str, info: Info) -> Objects:
     """Creates a run that does not exist yet."""
     run = _folder(runs, run_id)
     ours = {"format": schema.FORMAT, "id": run_id, **_birth()}
-    document = {**ours, **info, **ours}  # ours come first, and are not to be overruled
+    document = {**ours, **info, **ours}  # fitscope's keys win over the user's
     with usable(run):
         if not run.create(schema.RUN, schema.encode(document)):
             raise StoreError("the id of a new run", f"{run.describe()!r}, which exists", "Choose another id")
     return run
 
 
-def existing_run(runs: Place, run_id: str) -> tuple[Objects, int]:
-    """A run that exists, and how many attempts at it there were."""
+def existing_run(runs: Location, run_id: str) -> tuple[Objects, int]:
+    """An existing run, and the number of its attempts."""
     run = _folder(runs, run_id)
     with usable(run):
         if schema.RUN not in run.list():
@@ -66,14 +65,14 @@ def writer_of(run: Objects, attempts: int) -> int | None:
     return None
 
 
-def beside(runs: Place, run_id: str) -> str:
+def beside(runs: Location, run_id: str) -> str:
     """A free name beside that of a run which somebody else writes."""
     taken = {name.rstrip("/") for name in place(runs).list()}
     return next(name for n in itertools.count(1) if (name := f"{run_id[:190]}+{n}") not in taken)
 
 
 def begin_attempt(run: Objects, number: int, info: Info, *, start_step: int, world: int) -> int:
-    """Creates attempt `number`, or the next that is free. Returns its number."""
+    """Creates attempt `number`, or the next free one. Returns its number."""
     ours = {"attempt": number, "start_step": start_step, "world": world, **me(), **_birth()}
     with usable(run):
         while not run.create(schema.attempt_key(number), schema.encode({**ours, **info, **ours})):
@@ -83,7 +82,7 @@ def begin_attempt(run: Objects, number: int, info: Info, *, start_step: int, wor
 
 @contextlib.contextmanager
 def usable(run: Objects) -> Iterator[None]:
-    """Turns an error of the store into one that says what to do about the place."""
+    """Turns a store error into one that says what to do."""
     try:
         yield
     except StoreError:
@@ -96,7 +95,7 @@ def usable(run: Objects) -> Iterator[None]:
         ) from problem
 
 
-def _folder(runs: Place, run_id: str) -> Objects:
+def _folder(runs: Location, run_id: str) -> Objects:
     if not re.fullmatch(r"\w[\w.+@ -]{0,199}", run_id):
         raise StoreError(
             "an id that can name a folder: letters, digits and . _ + @ -", f"{run_id!r}", "Choose another id"

@@ -1,9 +1,9 @@
-"""Large writes straight to the disk, past the page cache.
+"""Writes large data directly to the disk, past the page cache.
 
-Copying a tensor into the page cache costs 2 ns of CPU a byte, most of it for finding pages to copy it to: a tenth of a small
-network's training if its tensors are kept at every tenth step. Handed to the disk from a buffer of our own it costs a twentieth
-of that, is done sooner, and nothing else is driven out of memory. The disk wants whole blocks, from memory that begins at one;
-the rest of the data, and all of it where the system or the file system has no such thing, is left to the caller.
+Copying a tensor into the page cache costs 2 ns of CPU per byte, mostly for finding pages. That is a tenth of a small network's
+training if its tensors are kept at every tenth step. A direct write from a separate buffer costs a twentieth of that, finishes
+earlier, and evicts nothing from memory. The disk needs whole aligned blocks. The rest of the data is left to the caller, or all
+of it if the system or the file system has no direct writes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _buffer: mmap.mmap | None = None
 
 
 def write(fd: int, data: memoryview) -> int:
-    """Writes the first blocks of the data, as many as it can. Returns how many bytes those were; the file stands behind them."""
+    """Writes the first blocks of the data, as many as it can. Returns the number of bytes; the file position is behind them."""
     if len(data) < FROM or not _DIRECT or fcntl is None or not _lock.acquire(blocking=False):
         return 0
     try:

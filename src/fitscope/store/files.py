@@ -1,17 +1,15 @@
-"""A store in a local directory, with nothing but system calls.
+"""A store in a local directory, with plain system calls.
 
-An object is written to a temporary file and renamed to its name, which POSIX makes one act; `create` uses a
-hard link, which fails when the name is taken. The page cache survives the death of a process, so what was
-put survives `kill -9` without any fsync. A power cut is another matter: with `durable=True` each object is
-on the disk, name included, before `put` returns. That costs more than half of the write speed, so it is not
-the default.
+An object is written to a temporary file and renamed, which POSIX makes atomic. `create` uses a hard link, which fails if the name
+is taken. The page cache survives the death of a process, so written data survives `kill -9` without fsync. It may not survive a
+power cut: with `durable=True` each object is on the disk, including its name, before `put` returns. That costs more than half of
+the write speed, so it is not the default.
 
-Temporary files live in `.tmp/` at the top of the directory and not beside their target, because
-`pandas.read_parquet(directory)` lists a directory and then opens all it saw. A killed process may leave one
-there; it is swept away when the directory is next written to.
+Temporary files are in `.tmp/` at the top of the directory, not next to their target, because `pandas.read_parquet(directory)`
+lists a directory and then opens every file. A killed process may leave one there; the next writer removes it.
 
-Links are followed: who names a directory means what is in it, wherever that lies. Who shows a directory to others does
-not, and reads with `links=False`.
+The store follows symbolic links, because a user who names a directory means its contents. A server that shows a directory to
+others reads with `links=False`.
 """
 
 # Plain calls: one put is four of them, and pathlib would double its cost.
@@ -39,9 +37,9 @@ _serial = itertools.count()
 
 
 class Files(Objects):
-    """Objects as files under `root`, which is made when the first object is put.
+    """Objects as files under `root`, which is created with the first object.
 
-    With `links=False` what a symbolic link below `root` leads to is not there: not listed, not read.
+    With `links=False` the targets of symbolic links below `root` are neither listed nor read.
     """
 
     def __init__(self, root: str | os.PathLike[str], *, durable: bool = False, links: bool = True) -> None:
@@ -105,7 +103,7 @@ class Files(Objects):
     def folder(self, name: str) -> Files:
         inner = Files(self.root / name, durable=self.durable, links=self.links)
         inner._top = self._top
-        inner._stage_folder = self._stage_folder  # never within a folder that somebody else lists
+        inner._stage_folder = self._stage_folder  # never in a folder that other tools list
         return inner
 
     def describe(self, key: str = "") -> str:
@@ -119,7 +117,7 @@ class Files(Objects):
         return f"{self.root}{os.sep}{key}"
 
     def _readable(self, key: str = "") -> str:
-        """The path of what is to be read. What leads out of the directory is not there."""
+        """The path of an object to read. A key that leads out of the directory does not exist."""
         if ".." in key.split("/") or "\0" in key:
             raise FileNotFoundError(errno.ENOENT, "this is no key", key)
         path = self._path(key) if key else str(self.root)
@@ -132,7 +130,7 @@ class Files(Objects):
         return path
 
     def _stage(self, data: Data) -> str:
-        """Writes `data` to a temporary file of its own and returns the file's name."""
+        """Writes `data` to a separate temporary file and returns its name."""
         stage = self._stage_folder
         name = f"{stage}{os.sep}{os.getpid()}-{next(_serial)}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
@@ -142,7 +140,7 @@ class Files(Objects):
             self._swept = True
         try:
             fd = os.open(name, flags, 0o666)
-        except FileNotFoundError:  # somebody tidied up `.tmp`, or the whole directory
+        except FileNotFoundError:  # `.tmp`, or the whole directory, was deleted
             os.makedirs(stage, exist_ok=True)
             fd = os.open(name, flags, 0o666)
         try:
@@ -163,7 +161,7 @@ class Files(Objects):
         try:
             move(staged, target)
         except FileNotFoundError:
-            # The folder is missing: cheaper to be told once per folder than to ask before every put.
+            # The folder is missing: cheaper to fail once per folder than to check before every put.
             self._make_folder(os.path.dirname(target))
             move(staged, target)
         if self.durable:
@@ -191,7 +189,7 @@ def _regular(found: os.stat_result, path: str) -> int:
 
 
 def _link(staged: str, target: str) -> None:
-    """A rename that refuses to replace."""
+    """Renames a file without replacing another."""
     try:
         os.link(staged, target)
     except OSError as problem:
@@ -209,7 +207,7 @@ def _remove(name: str) -> None:
 
 
 def _sweep(stage: str) -> None:
-    """Removes what killed processes left behind long ago."""
+    """Deletes old temporary files of killed processes."""
     with contextlib.suppress(OSError), os.scandir(stage) as entries:
         for entry in entries:
             with contextlib.suppress(OSError):

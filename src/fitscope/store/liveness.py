@@ -1,8 +1,8 @@
-"""Who writes a run, and whether that process still lives.
+"""Identifies the process that writes a run, and checks whether it is alive.
 
-A killed process cannot say goodbye, so its last status reads "running" for ever. On the machine it ran on
-the answer is exact: the process exists, is no zombie, and started when the writer did (process ids are used
-again). From anywhere else all there is is the heartbeat of its last flush, and the benefit of the doubt.
+A killed process cannot report its end, so its last status says "running" forever. On its own machine the answer is exact: the
+process exists, is no zombie, and started when the writer did (process ids are reused). From elsewhere only the heartbeat of its
+last flush is known, and the process gets the benefit of the doubt.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ PATIENCE = (
 
 
 def me() -> dict[str, Any]:
-    """What a status says about the process that wrote it."""
+    """The facts of a status about the process that wrote it."""
     pid = os.getpid()
     return {"host": socket.gethostname(), "machine": machine(), "pid": pid, "started": started(pid)}
 
 
 def is_alive(status: dict[str, Any]) -> bool:
-    """Whether the process behind a status that says "running" still runs."""
+    """Whether the process behind a status that says "running" is alive."""
     pid = status.get("pid")
     if isinstance(pid, int) and status.get("machine") == machine() and _can_look():
         return started(pid) is not None and started(pid) == status.get("started")
@@ -35,7 +35,7 @@ def is_alive(status: dict[str, Any]) -> bool:
 
 
 def machine() -> str:
-    """Names the space in which a process id means something: this boot of this machine, this container."""
+    """The scope of a process id: this boot of this machine, this container."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115
@@ -44,7 +44,7 @@ def machine() -> str:
 
 
 def started(pid: int) -> str | None:
-    """Tells a process from a later one with the same id. None if there is no such process alive."""
+    """The start time of a process, which distinguishes it from a later one with the same id. None if no such process is alive."""
     try:
         # "pid (name) state ppid …": the name may hold anything, so count from its closing bracket
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -1,6 +1,6 @@
-"""A store in this process's memory: for tests, for trying things out, and for runs nobody needs tomorrow.
+"""A store in this process's memory, for tests, experiments and temporary runs.
 
-It keeps the whole contract of a store except that it ends with the process and cannot be pickled.
+It fulfils the contract of a store, except that it ends with the process and cannot be pickled.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from fitscope.store._base import Data, Objects, within
 
 
 class Memory(Objects):
-    """Objects in a dictionary. `Memory.named` gives everybody in this process the same one."""
+    """Objects in a dictionary. `Memory.named` returns the same store to all code in this process."""
 
     def __init__(self, name: str = "") -> None:
         self.name = name

@@ -1,7 +1,7 @@
-"""Puts objects and keeps count of the bytes a run takes up, for its limit.
+"""Writes objects and counts the bytes of a run, for its limit.
 
-Only this rank's objects are counted, each at its present size: a replaced object counts once. Metadata may
-always be put, so that a run that is full can still say so; what may not is asked with `room` beforehand.
+It counts the objects of this rank at their current size: a replaced object counts once. Metadata may always be written, so that a
+full run can still report it; other data asks `room` first.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Meter:
         self.promised = 0  #: bytes of objects that will be put for what was already accepted
 
     def put(self, key: str, data: Data, before: int = 0) -> None:
-        """Puts an object, which so far had `before` bytes."""
+        """Writes an object that had `before` bytes so far."""
         self.objects.put(key, data)
         self.bytes += len(data) - before
 

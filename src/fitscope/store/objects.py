@@ -113,5 +113,5 @@ def _obstore(url: str) -> None:
 
 
 def _first_line(problem: BaseException) -> str:
-    """obstore's messages carry a page of Rust structures after the sentence."""
+    """The first line of an obstore message, which is followed by a page of Rust structures."""
     return str(problem).partition("\n")[0]

@@ -1,15 +1,14 @@
-"""A table on its way into the store: rows gather in memory and leave as immutable Parquet parts.
+"""A table on its way into the store: rows collect in memory and leave as immutable Parquet parts.
 
-A part is visible whole or not at all, never changes afterwards, and is read by every Parquet tool. Each page
-carries a checksum.
+A part is visible completely or not at all, never changes, and every Parquet tool can read it. Each page has a checksum.
 
-The first `SHARE` flushes make a part each. Thousands of small parts would be slow to read, so from then on a part is
-due when it would hold one `SHARE`th of what all parts hold, or `MOST_WAITING` bytes of rows wait; between, a flush
-puts what waits as the tail of the table (see `tail`). A run has then some hundreds of parts, whatever its length.
+The first `SHARE` flushes make one part each. Thousands of small parts would be slow to read. So after that a part is due when it
+would hold one `SHARE`th of the rows of all parts, or when `MOST_WAITING` bytes of rows wait. Other flushes write the waiting rows
+as the tail of the table (see `tail`). So a run of any length has a few hundred parts.
 
-A part that could not be put is kept as it is and put again later, under the same name and with the same
-bytes; meanwhile rows gather up to a bound and are refused beyond it, so a full disk costs neither memory nor
-the order of things. Not thread-safe: one writer, one thread.
+A part that could not be written is kept and written again later, with the same name and bytes. Meanwhile rows collect up to a
+bound and are refused beyond it. So a full disk affects neither memory nor the order of rows. Not thread-safe: one writer, one
+thread.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ MOST_DECODED = (
 )
 SHARE = 32  #: a part holds at least one such part of all rows before it
 LONG_STRETCH = 64  #: rows of a site in a part, on average, from which on it pays to say where they are
-PART_BYTES = 4_000  #: what a part costs beside its rows
+PART_BYTES = 4_000  #: the bytes of a part in addition to its rows
 
 _PARQUET: dict[str, Any] = {
     "compression": "zstd",
@@ -64,25 +63,25 @@ class Rows(ABC):
 
     @abstractmethod
     def __len__(self) -> int:
-        """How many there are."""
+        """The number of rows."""
 
     @property
     @abstractmethod
     def memory(self) -> int:
-        """The bytes they take up here, about."""
+        """Their approximate size in memory."""
 
     @property
     @abstractmethod
     def disk_bytes(self) -> int:
-        """What they will take up in a part, guessed high."""
+        """Their size in a part, estimated high."""
 
     @abstractmethod
     def sites(self) -> Counter[str]:
-        """How many rows there are of each site."""
+        """The number of rows of each site."""
 
     @abstractmethod
     def table(self) -> pa.Table:
-        """All of them; there must be some. Sorted as a part is."""
+        """All rows, sorted as in a part. There must be some."""
 
     @abstractmethod
     def clear(self) -> None:
@@ -116,28 +115,28 @@ class Parts:
 
     @property
     def gathering(self) -> int:
-        """The bytes that the newest rows take up here."""
+        """The size of the newest rows in memory."""
         return self._new.memory
 
     @property
     def memory(self) -> int:
-        """The bytes that all that waits takes up here."""
+        """The size of all waiting rows in memory."""
         return self._new.memory + self._waiting.bytes + len(self._part or b"")
 
     @property
     def crowded(self) -> bool:
-        """Whether so much waits already that nothing may be added."""
+        """Whether too much waits to add more."""
         return self.memory >= MOST_MEMORY
 
     @property
     def disk_bytes(self) -> int:
-        """What all that waits will take up in parts, about."""
-        # Compressed as they wait they take more than in a part, but less than is guessed of the newest.
+        """The approximate size of all waiting rows in parts."""
+        # Compressed in the tail they take more than in a part, but less than the guess for the newest.
         waiting = self._new.disk_bytes + min(self._waiting_disk, self._waiting.bytes)
         return (waiting + PART_BYTES if waiting else 0) + len(self._part or b"")
 
     def next_part(self, *, due: bool = False) -> bytes | None:
-        """The bytes of the next part to put: the one that failed before, else all rows if it is due, else None."""
+        """The bytes of the next part: the one that failed before, else all rows if a part is due, else None."""
         rows = len(self._new) + len(self._waiting)
         share = self.parts < SHARE or rows * SHARE >= self.rows
         much = self._waiting.bytes >= MOST_WAITING or self._waiting.memory >= MOST_DECODED
@@ -146,7 +145,7 @@ class Parts:
         return self._part
 
     def put(self) -> None:
-        """Puts the part given by `next_part`. If that raises, the part is still the next one."""
+        """Writes the part from `next_part`. If that raises, the part stays the next one."""
         assert self._part is not None
         self._objects.put(f"{self.name}/{part_name(self._number)}", self._part)
         self.parts += 1
@@ -162,7 +161,7 @@ class Parts:
             self._new.clear()
 
     def next_tail(self) -> bytes | None:
-        """The bytes of the tail to put. None if the one in the store will do, or a part has to be put first."""
+        """The bytes of the tail to write. None if the stored one is current, or a part has to be written first."""
         if self._part is not None:
             return None
         self.gather()
@@ -171,7 +170,7 @@ class Parts:
         return self._waiting.tail(part_name(self._number))
 
     def tail_is_put(self, size: int) -> None:
-        """The tail given by `next_tail`, of so many bytes, is in the store."""
+        """Notes that the tail from `next_tail`, of this many bytes, is in the store."""
         self._in_tail, self._outdated = self._waiting.sites.copy(), False
         self.tail_bytes = size
 
@@ -183,7 +182,7 @@ class Parts:
         return gone
 
     def discard(self) -> Counter[str]:
-        """Gives up all that waits, for good. Returns how many rows of each site are in neither a part nor the tail."""
+        """Discards all waiting rows. Returns the number of rows of each site that are in neither a part nor the tail."""
         lost = self._part_sites + self._waiting.sites + self._new.sites() - self._in_tail
         self._part, self._part_sites = None, Counter()
         self._new.clear()
@@ -191,7 +190,7 @@ class Parts:
         return lost
 
     def abandon(self) -> Counter[str]:
-        """Gives up what cannot be encoded: the newest rows, or if there are none, all that waits, tail and all."""
+        """Discards rows that cannot be encoded: the newest rows, or without any, all waiting rows including the tail."""
         lost = self._new.sites()
         if not lost:
             lost = self._waiting.sites
@@ -216,14 +215,14 @@ class Parts:
         self._waiting_disk = 0
 
     def _begin_next(self) -> None:
-        """What the tail holds no longer waits for a part."""
+        """Starts the next part; the rows of the tail no longer wait."""
         self._number += 1
         self._part, self._part_sites = None, Counter()
         self._in_tail, self._outdated = Counter(), self.tail_bytes > 0
 
 
 def parquet(tables: Iterator[pa.Table], encoding: Encoding, by: str | None = None) -> bytes:
-    """Tables as a part, each a row group; where rows of a site are many, the footer says where they lie."""
+    """Tables as one part, each a row group; if a site has many rows, the footer says where they are."""
     sink = io.BytesIO()
     first = next(tables)
     dictionaries, encodings, statistics = encoding

@@ -1,7 +1,7 @@
-"""From what the user typed to a store: a directory, a URL, or a store as it is.
+"""Converts a path, a URL or a store that the user passed to a store.
 
-Everything that can be said about a place before the training starts is said here, in the user's words.
-Nothing is created: a Scope that is never used leaves no trace.
+All problems of a place that can be detected before the training are reported here, in the user's words. Nothing is created: a
+scope that is never used leaves no trace.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss")
 
 
 def place(to: str | os.PathLike[str] | Objects, *, writing: bool = True) -> Objects:
-    """The store at `to`; with `writing`, one that can be written to as far as can be told without trying."""
+    """The store at `to`; with `writing`, one that is writable as far as can be checked without writing."""
     if isinstance(to, Objects):
         return to
     if not isinstance(to, (str, os.PathLike)):
@@ -68,12 +68,12 @@ def _directory(text: str, writing: bool) -> Files:
 
 
 def is_local(objects: Objects) -> Path | None:
-    """The directory of a local store; None for all others."""
+    """The directory of a local store; None for other stores."""
     return objects.root if isinstance(objects, Files) else None
 
 
 def existing(to: str | os.PathLike[str] | Objects) -> tuple[str, str] | None:
-    """Where `to` is itself a run: the place of its runs and its id. None where it is a place for runs."""
+    """If `to` is itself a run: the place of its runs, and its id. None if it is a place for runs."""
     if isinstance(to, Objects):
         return None
     text = os.fspath(to).rstrip("/")

@@ -16,8 +16,8 @@ from fitscope.record import Samples
 from fitscope.store.parts import Encoding, Rows
 from fitscope.store.schema import LONGEST_VALUE, SAMPLES, SAMPLES_SCHEMA
 
-ROW_MEMORY = 60  #: bytes of a row in memory beside its numbers, about
-ROW_BYTES = 60  #: a row on disk beside its target and prediction, guessed high
+ROW_MEMORY = 60  #: approximate bytes of a row in memory in addition to its numbers
+ROW_BYTES = 60  #: bytes of a row on disk without target and prediction, estimated high
 
 _FLOATS = ("time", "loss", "weight", "target.list.element", "prediction.list.element")
 _INTEGERS = ("step", "epoch", "batch", "sample")
@@ -69,12 +69,12 @@ class SamplesRows(Rows):
         self._batches, self._count, self._numbers = [], 0, 0
 
     def table(self) -> pa.Table:
-        """All rows, as they came. There must be some."""
+        """All rows, in order. There must be some."""
         batches = self._batches
         lengths = np.array([len(samples) for samples in batches])
 
         def each(values: list[Any], field: str) -> pa.Array:
-            """A column of which a batch has one value."""
+            """A column with one value per batch."""
             kind = SAMPLES_SCHEMA.field(field).type
             if pa.types.is_string(kind):
                 names = sorted(set(values))
@@ -83,7 +83,7 @@ class SamplesRows(Rows):
             return pa.array(np.repeat(np.array(values, kind.to_pandas_dtype()), lengths), kind)
 
         def own(field: str, of: str | None = None) -> pa.ChunkedArray:
-            """A column of which each sample has its own value."""
+            """A column with one value per sample."""
             kind = SAMPLES_SCHEMA.field(field).type
             columns = (getattr(samples, of or field) for samples in batches)
             pieces = [
@@ -109,13 +109,13 @@ class SamplesRows(Rows):
 
 
 def numbers(samples: Samples) -> int:
-    """How many numbers the targets and predictions have that go into the table."""
+    """The number of values in the targets and predictions for the table."""
     values = (_value(column) for column in (samples.target, samples.prediction))
     return sum(value.size for value in values if value is not None)
 
 
 def storable(samples: Samples) -> Samples:
-    """The same with columns as the table has them; ValueError where they do not fit one another."""
+    """The samples with the columns of the table; ValueError if their lengths differ."""
     columns = {
         "ids": None if samples.ids is None else [str(name) for name in samples.ids],
         "loss": _each(samples.loss),
@@ -135,7 +135,7 @@ def _each(column: Array | None) -> Array | None:
 
 
 def _value(column: Array | None) -> Array | None:
-    """One row per sample; None where that would be more than the table takes, or no plain numbers."""
+    """One row per sample; None if there are too many values for the table, or they are not numbers."""
     if column is None:
         return None
     column = np.asarray(column)

@@ -29,7 +29,7 @@ Nothing is parsed back from a name: attempt, rank and site stand in the document
 
 History
     1   2026-11   first; then columns, tables and objects that an older reader does not miss: `cosine`,
-                  `samples`, `averages`, `tail` (without it the newest rows of a long run that is still going, or
+                  `samples`, `averages`, `error` and `over`, `tail` (without it the newest rows of a long run that is still going, or
                   was killed, come later or not at all)
     2   2026-11   the facts of a site as columns of `stats`: `kind`, `layer`, `weight`, `pass`; in `samples` the
                   column `phase` is called `pass` too. Format 1 is still read: its columns are derived from names
@@ -106,6 +106,14 @@ STATS_SCHEMA = pa.schema(
         ("max", pa.float64()),
         ("rms", pa.float64()),
         ("cosine", pa.float64()),  # similarity with the batch before, at sites of changes, else null
+        (
+            "error",
+            pa.float64(),
+        ),  # of a derived value: it is off by no more than this (inf: not known); null: it was seen
+        (
+            "over",
+            pa.int32(),
+        ),  # of a derived value: the steps of which it is the mean, mostly 1; null: it was seen
         ("zeros", pa.int64()),
         ("negatives", pa.int64()),
         ("nans", pa.int64()),
@@ -206,7 +214,7 @@ _LONGEST_PATH = 400  # S3 allows 1024 bytes for the whole key
 def site_path(site: str) -> str:
     """The folder of a site: ``/`` nests, odd characters are percent-encoded, so that no two sites share one.
 
-    A part that would collide with our own names (`data`, `zarr.json`) or mean something to a file system is
+    A part that would collide with fitscope's own names (`data`, `zarr.json`) or mean something to a file system is
     encoded too; ``+`` stands for an empty part. A very long name is cut and gets a hash.
     """
     path = "/".join(_encode(part) for part in site.split("/"))
@@ -249,7 +257,7 @@ def attempt_key(attempt: int) -> str:
 
 
 def encode(document: Any) -> bytes:
-    """A document as JSON for people: odd values become text, so that nobody's notes can stop a run."""
+    """A document as JSON for people: odd values become text, so that no notes can stop a run."""
     return json.dumps(_plain(document), indent=1, ensure_ascii=False).encode("utf-8", "replace")
 
 

@@ -1,4 +1,4 @@
-"""The versions of the software a run was made with, without importing any of it."""
+"""The versions of the software that made a run, read without importing it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PACKAGES = ("numpy", "pyarrow", "numba", "keras", "tensorflow", "tf_keras", "jax
 
 
 def software() -> dict[str, str]:
-    """Name → version of python, the platform, fitscope and what of `PACKAGES` this process has loaded."""
+    """The versions of Python, the platform, fitscope and the loaded packages of `PACKAGES`, by name."""
     versions = {"python": platform.python_version(), "platform": platform.platform(), "fitscope": __version__}
     for name in PACKAGES:
         module = sys.modules.get(name)

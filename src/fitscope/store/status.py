@@ -1,6 +1,6 @@
-"""What a rank says about itself at every flush: alive, how far, how much, and what went wrong.
+"""The status that a rank writes at every flush: alive, progress, size and errors.
 
-Anybody may add facts at any time, from any thread; the writer puts them together with its own numbers.
+Any thread may add facts at any time; the writer combines them with its own numbers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MOST_ERRORS = 50  #: kept in words; the rest is only counted
 
 
 class Status:
-    """The facts of status.json that are not the writer's own."""
+    """The facts of status.json that do not come from the writer."""
 
     def __init__(self) -> None:
         self.word = "running"
@@ -30,7 +30,7 @@ class Status:
         self._refused: Counter[str] = Counter()
 
     def note(self, error: str | None, facts: dict[str, Any]) -> None:
-        """Adds an error to the list; all other facts replace their like."""
+        """Adds an error to the list; other facts replace earlier ones of the same name."""
         with self._lock:
             if error is not None:
                 self._errors_total += 1
@@ -50,7 +50,7 @@ class Status:
             return self._refused.copy()
 
     def document(self, **numbers: Any) -> bytes:
-        """The document as of now."""
+        """The current document."""
         with self._lock:
             ours = {
                 "status": self.word,
@@ -60,4 +60,4 @@ class Status:
                 "errors": self._errors,
                 "errors_total": self._errors_total,
             }
-            return schema.encode({**ours, **self._facts, **ours})  # ours are not to be overruled
+            return schema.encode({**ours, **self._facts, **ours})  # fitscope's keys win

@@ -1,12 +1,11 @@
-"""The tail of a table: rows on their way to the next part, and safe in the store before they are one.
+"""The tail of a table: rows that wait for the next part, already safe in the store.
 
-A part is worth reading when it is large: one site is then one long stretch of it. So in a long run rows gather
-here over several flushes, compressed, before they become a part. Each flush puts them all as one object, the
-tail, which the next replaces: an Arrow IPC stream that says which part its rows will be in. **The rows of a tail
-count as long as that part does not exist.** So a row is never seen twice and never missed, whatever the moment
-and whoever dies then; parts are not rewritten, and nothing is deleted.
+A large part is fast to read, because one site is one long stretch. So in a long run rows collect here over several flushes,
+compressed, before they become a part. Each flush writes them all as one object, the tail, which the next flush replaces. It is an
+Arrow IPC stream that names the part that will contain its rows. **The rows of a tail count as long as that part does not exist.**
+So a reader never sees a row twice and never misses one, even after a crash. Parts are not rewritten, and nothing is deleted.
 
-Rows wait in a few ranges of sites. A part is made range by range, in little memory, and each is a row group of it.
+Rows wait in a few ranges of sites. A part is made range by range, in little memory, and each range is one of its row groups.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _LZ4 = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)  # 0.6 µs a
 
 
 class Waiting:
-    """The rows of one table that wait for a part to be due. `by`: the column a part is sorted by, if any."""
+    """The rows of one table that wait for a part. `by` is the column that a part is sorted by, if any."""
 
     def __init__(self, form: pa.Schema, by: str | None) -> None:
         self._form = form
@@ -50,7 +49,7 @@ class Waiting:
         return self.sites.total()
 
     def expect(self, rows: int, like: Counter[str]) -> None:
-        """Chooses the ranges for a part of so many rows, of sites like these. Nothing may wait."""
+        """Chooses the ranges for a part of this many rows, with sites like these. Nothing may wait."""
         assert not self._batches
         groups = min(max(rows // GROUP_ROWS, 1), MOST_GROUPS)
         names = sorted(like)
@@ -59,7 +58,7 @@ class Waiting:
         self._bounds = [names[cut] for cut in sorted(cuts) if cut < len(names)]
 
     def add(self, table: pa.Table, sites: Counter[str]) -> None:
-        """Takes rows, so many of each site."""
+        """Takes rows, with their number for each site."""
         pieces = [(0, table)] if self._by is None else self._ranges(sort(table, self._by))
         for place, rows in pieces:
             message = _message(rows, self._form)
@@ -70,7 +69,7 @@ class Waiting:
         self.sites += sites
 
     def groups(self) -> Iterator[pa.Table]:
-        """All rows, in tables of the size of a row group, about: by site and within a site as they came."""
+        """All rows by site, in tables of about the size of a row group."""
         if self._by is None:
             yield from self._as_they_came()
             return
@@ -80,7 +79,7 @@ class Waiting:
                 yield sort(pa.Table.from_batches(batches), self._by)
 
     def tail(self, part: str) -> bytes:
-        """The object that keeps them until there is that part."""
+        """The object that keeps the rows until the part exists."""
         facts = {PART: part.encode(), CHECKSUM: f"{self._checksum:08x}".encode()}
         head = self._form.with_metadata(facts).serialize().to_pybytes()
         return b"".join([head, *(message for _, message in self._batches), _END])
@@ -91,7 +90,7 @@ class Waiting:
         self.sites, self.bytes, self.memory = Counter(), 0, 0
 
     def _ranges(self, table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
-        """The rows of a sorted table that lie in each range."""
+        """The rows of a sorted table in each range."""
         names, rows = stretches(table[self._by])
         edges = [0, *(bisect_left(names, bound) for bound in self._bounds), len(names)]
         for place, (first, last) in enumerate(pairwise(rows[edge] for edge in edges)):
@@ -110,7 +109,7 @@ class Waiting:
 
 
 class Tail:
-    """One tail as somebody else reads it, again and again while it grows."""
+    """One tail as a reader sees it, repeatedly while it grows."""
 
     def __init__(self, part: str) -> None:
         self.part = part  #: the name of the part that its rows will be in
@@ -118,7 +117,7 @@ class Tail:
         self._checksum = 0  # of these
 
     def take(self, data: bytes) -> list[pa.RecordBatch]:
-        """What has been added since the last call. Raises if it cannot be read, in one of many ways."""
+        """The rows added since the last call. Raises, in one of many ways, if it cannot be read."""
         stream = pa.BufferReader(data)
         form = pa.ipc.read_schema(pa.ipc.read_message(stream))
         begin = stream.tell() + self._taken
@@ -139,13 +138,13 @@ class Tail:
 
 
 def part_of(data: bytes) -> str:
-    """The name of the part that the rows of a tail will be in."""
+    """The name of the part that will contain the rows of a tail."""
     name: bytes = pa.ipc.read_schema(pa.ipc.read_message(pa.BufferReader(data))).metadata[PART]
     return name.decode()
 
 
 def sort(table: pa.Table, by: str) -> pa.Table:
-    """The rows by the names in a column, and of one name as they came; it is a dictionary of sorted names."""
+    """The rows sorted by the names in a dictionary column, in order within a name."""
     column = table[by].combine_chunks()
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()
@@ -163,7 +162,7 @@ def sort(table: pa.Table, by: str) -> pa.Table:
 
 
 def stretches(column: pa.ChunkedArray) -> tuple[list[str], list[int]]:
-    """Of a sorted column: its names, and the row each begins at, with the end."""
+    """The names in a sorted column, and the first row of each, with the end."""
     found = column.combine_chunks()
     codes = found.indices.to_numpy()
     starts = np.flatnonzero(np.diff(codes, prepend=-1))

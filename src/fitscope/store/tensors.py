@@ -1,13 +1,11 @@
-"""The tensors of one rank: a Zarr v3 hierarchy with a group for each site and in it one growing array.
+"""The tensors of one rank: a Zarr v3 hierarchy with one group per site, which holds one growing array.
 
-`flush` keeps the order on which the guarantee rests: chunks, then the arrays' zarr.json, then the root's
-list of arrays. Groups only exist so that `zarr.open`, `xarray.open_zarr(group=…)` and
-`xarray.open_datatree` find their way.
+`flush` keeps the order that the guarantee needs: chunks, then the arrays' zarr.json, then the root's list of arrays. Groups exist
+only so that `zarr.open`, `xarray.open_zarr(group=…)` and `xarray.open_datatree` find the arrays.
 
-A site continues in a further array where its dtype or number of dimensions is another, where a capture
-would fall into a crowd of tiny chunks, and after `LONGEST_INDEX` captures, because the index is put whole
-at every commit. Arrays are always the only ones in their group, and no group with an array has groups below
-it: xarray wants all of a group and of its parents to agree on the length of `step`.
+A site continues in another array if its dtype or number of dimensions changes, if a capture would need many tiny chunks, and
+after `LONGEST_INDEX` captures, because every commit writes the whole index. Each group holds one array, and a group with an array
+has no groups below it: xarray requires that a group and its parents agree on the length of `step`.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ import numpy as np
 
 from fitscope.errors import StoreError
 from fitscope.record import Record
-from fitscope.store.array import Array, GrowingArray, Kind
+from fitscope.store.array import Array, ArrayKind, GrowingArray
 from fitscope.store.meter import Meter
 from fitscope.store.schema import FILL, STORED_AS, TENSORS, site_path
 
@@ -29,11 +27,11 @@ LONGEST_INDEX = 4096  #: captures in one array: some 100 kB of index
 
 
 class TensorStore:
-    """The arrays of one rank. `lost` counts by site what could not be kept."""
+    """The arrays of one rank. `lost` counts, by site, the captures that could not be kept."""
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
-        self._open: dict[Kind, GrowingArray] = {}
+        self._open: dict[ArrayKind, GrowingArray] = {}
         self._full: list[GrowingArray] = []  # complete, but not committed yet
         self._listed: list[dict[str, str]] = []  # what the root's document says
         self._listed_put = 0  # how many of these are in the document that is in the store
@@ -46,11 +44,11 @@ class TensorStore:
         self._kept: Counter[str] = Counter()  # captures committed, by site
 
     def cost(self, record: Record, tensor: Array) -> int:
-        """The bytes this record would add, about."""
+        """The approximate number of bytes that this record would add."""
         return self._array_for(record, tensor).cost(tensor.shape)
 
     def write(self, record: Record, tensor: Array) -> None:
-        """Takes one capture; raises OSError if it, and maybe others of its chunk, could not be kept."""
+        """Takes one capture; raises OSError if it, and perhaps others of its chunk, could not be kept."""
         array = self._array_for(record, tensor)
         try:
             array.write(tensor, record.at, record.shape[0] if array.kind.batched else 0)
@@ -61,7 +59,7 @@ class TensorStore:
             self._full.append(self._open.pop(array.kind))
 
     def flush(self) -> list[OSError]:
-        """Commits all that was written. Returns the errors; what failed is tried again next time."""
+        """Commits everything written. Returns the errors; failed writes are repeated next time."""
         errors: list[OSError] = []
         touched = [a for a in (*self._full, *self._open.values()) if a.captures > a.committed]
         for array in touched:
@@ -92,7 +90,7 @@ class TensorStore:
         self.lost = lost
 
     def discard(self) -> None:
-        """Gives up all that could not be committed."""
+        """Discards everything that could not be committed."""
         for array in (*self._full, *self._open.values()):
             self._lose(array.kind.site, self._missing(array))
         self._full, self._open = [], {}
@@ -107,7 +105,9 @@ class TensorStore:
             self.lost[site] = self.lost.get(site, 0) + captures
 
     def _array_for(self, record: Record, tensor: Array) -> GrowingArray:
-        kind = Kind(record.site, record.dtype, tensor.dtype, tensor.ndim, record.batched and tensor.ndim > 0)
+        kind = ArrayKind(
+            record.site, record.dtype, tensor.dtype, tensor.ndim, record.batched and tensor.ndim > 0
+        )
         array = self._open.get(kind)
         if array is not None and array.suits(tensor.shape):
             return array
@@ -118,7 +118,7 @@ class TensorStore:
         return array
 
     def _claim(self, site: str) -> str:
-        """A group of its own for one more array of a site: not above, below or the same as another's."""
+        """A separate group for one more array of a site: not above, below or equal to another's."""
         *above, last = site_path(site).split("/")
         path = ""
         for part in above:
@@ -129,7 +129,7 @@ class TensorStore:
         return path
 
     def _put_groups(self, array: GrowingArray, errors: list[OSError]) -> bool:
-        """Sees to it that the array's group and those above exist."""
+        """Makes sure that the array's group and its parents exist."""
         parts = array.path.split("/")
         for depth in range(1, len(parts) + 1):
             path = "/".join(parts[:depth])
@@ -151,7 +151,7 @@ class TensorStore:
 
 
 def storable(record: Record) -> Array:
-    """The record's tensor in a type that every Zarr tool knows; as it is where that is possible."""
+    """The record's tensor in a dtype that every Zarr tool knows, unchanged if possible."""
     tensor = np.asarray(record.tensor)
     kind = stored_as(tensor.dtype)
     if kind is None:
@@ -165,7 +165,7 @@ def storable(record: Record) -> Array:
 
 @functools.cache
 def stored_as(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
-    """The type in which elements of `dtype` are stored; None where there is none."""
+    """The dtype that stores elements of `dtype`; None if there is none."""
     name = STORED_AS.get(dtype.name, dtype.name)
     return np.dtype(name).newbyteorder("<") if name in FILL else None
 
@@ -178,7 +178,7 @@ def _attempt(action: Any, errors: list[OSError]) -> None:
 
 
 def free(path: str, taken: set[str]) -> str:
-    """The path, or one like it that is not taken, also where upper and lower case are the same."""
+    """The path, or a similar one that is free, also on file systems that ignore case."""
     free, number = path, 0
     while free.casefold() in taken:
         number += 1

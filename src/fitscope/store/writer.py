@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from fitscope.errors import StoreError
-from fitscope.record import Block, Record, Samples
+from fitscope.record import Block, Record, Samples, Stretch
 from fitscope.reduce.average import Average
 from fitscope.store import schema
 from fitscope.store._base import Objects
@@ -33,7 +33,7 @@ from fitscope.store.averages import MOST_BYTES as MOST_AVERAGE
 from fitscope.store.averages import Averages, archive_bytes
 from fitscope.store.begin import (
     Info,
-    Place,
+    Location,
     begin_attempt,
     begin_run,
     beside,
@@ -47,7 +47,7 @@ from fitscope.store.reserve import FULL, Reserve
 from fitscope.store.samples import ROW_BYTES as SAMPLE_BYTES
 from fitscope.store.samples import SamplesRows, numbers
 from fitscope.store.status import Status
-from fitscope.store.tables import ROW_BYTES, StatsRows
+from fitscope.store.tables import ROW_BYTES, STRETCH_BYTES, StatsRows
 from fitscope.store.tensors import TensorStore, storable
 
 T = TypeVar("T")
@@ -57,12 +57,12 @@ FLUSH_MEMORY = MOST_MEMORY // 8  #: bytes of rows waiting that call for a part b
 
 
 def interval(runtime: float) -> float:
-    """Seconds to the next flush: it grows with the run, of which a day has some 4,000."""
+    """The seconds to the next flush. They grow with the run: a day has about 4,000 flushes."""
     return min(max(runtime / 500.0, 2.0), 30.0)
 
 
 class RunWriter:
-    """Writes what one rank of one attempt recorded. Made by `create`, `attempt` and `join`."""
+    """Writes the records of one rank of one attempt. `create`, `attempt` and `join` return one."""
 
     def __init__(self, run: Objects, run_id: str, attempt: int, rank: int, limit: int | None) -> None:
         self.id = run_id
@@ -90,7 +90,7 @@ class RunWriter:
     @classmethod
     def create(
         cls,
-        runs: Place,
+        runs: Location,
         run_id: str,
         info: Info | None = None,
         *,
@@ -99,7 +99,7 @@ class RunWriter:
         rank: int = 0,
         limit: int | None = None,
     ) -> RunWriter:
-        """Begins a new run, and the first attempt at it. `info` goes into the documents of both."""
+        """Starts a new run and its first attempt. `info` goes into the documents of both."""
         run = begin_run(runs, run_id, info or {})
         number = begin_attempt(run, 0, info or {}, start_step=start_step, world=world)
         return cls(run, run_id, number, rank, limit)._begun()
@@ -107,7 +107,7 @@ class RunWriter:
     @classmethod
     def attempt(
         cls,
-        runs: Place,
+        runs: Location,
         run_id: str,
         info: Info | None = None,
         *,
@@ -116,10 +116,10 @@ class RunWriter:
         rank: int = 0,
         limit: int | None = None,
     ) -> RunWriter:
-        """Begins a further attempt at an existing run. From `start_step` on its steps are the run's.
+        """Starts another attempt at an existing run, which owns the steps from `start_step` on.
 
-        Two processes that write one run at once would hide each other's steps. So where another one lives that writes
-        it, this is a new run beside it, and `trouble` says so.
+        Two processes that write one run at once would hide each other's steps. So if another live process writes it,
+        this starts a new run beside it, and `trouble` says so.
         """
         run, attempts = existing_run(runs, run_id)
         pid = writer_of(run, attempts)
@@ -136,9 +136,9 @@ class RunWriter:
 
     @classmethod
     def join(
-        cls, runs: Place, run_id: str, attempt: int, rank: int, *, limit: int | None = None
+        cls, runs: Location, run_id: str, attempt: int, rank: int, *, limit: int | None = None
     ) -> RunWriter:
-        """A further rank of an attempt that another rank has begun."""
+        """Joins an attempt as another rank."""
         run, attempts = existing_run(runs, run_id)
         if attempt >= attempts:
             raise StoreError("an attempt that was begun", f"number {attempt} of {run_id!r}", "Begin it first")
@@ -154,7 +154,7 @@ class RunWriter:
 
     @property
     def bytes(self) -> int:
-        """The bytes this rank takes up in the store."""
+        """The bytes of this rank in the store."""
         return self._meter.bytes
 
     @property
@@ -164,12 +164,12 @@ class RunWriter:
 
     @property
     def full(self) -> bool:
-        """The limit was reached: nothing more is recorded."""
+        """Whether the limit was reached, so that nothing more is recorded."""
         return self.full_at is not None
 
     @property
     def lost(self) -> dict[str, int]:
-        """By site: the rows and captures handed over that are not in the run and will not be."""
+        """The rows and captures that were handed over and will not be in the run, counted by site."""
         lost = dict(self._refused)
         for counted in (self._tensors.lost, self._status.refused):
             for site, count in counted.items():
@@ -183,9 +183,9 @@ class RunWriter:
     def write(
         self, records: Iterable[Record], samples: Iterable[Samples] = (), blocks: Iterable[Block] = ()
     ) -> None:
-        """Takes records, samples and blocks of stats, best those of one step: within the limit, all of them are taken or none.
+        """Takes records, samples and blocks of stats, best those of one step. Within the limit it takes all or none of them.
 
-        Raises the first OSError met, after all were tried.
+        Raises the first OSError after it has tried all.
         """
         errors: list[OSError] = []
         records = list(records)
@@ -204,7 +204,10 @@ class RunWriter:
                 self._refuse(some.site, len(some))
             stats, tensors, rows = [], [], []
         taken = (*(block.at for block in stats), *(r.at for r, _ in tensors), *(some.at for some in rows))
-        self._step = max((at.step for at in taken), default=self._step)
+        known = (
+            [] if self._step is None else [self._step]
+        )  # a validation, which comes first, is one step ahead
+        self._step = max((*known, *(at.step for at in taken)), default=None)
         for block in stats:
             if self._stats_parts.crowded:
                 self._refuse_block(block)
@@ -224,11 +227,23 @@ class RunWriter:
         if errors:
             raise errors[0]
 
-    def average(self, site: str, average: Average) -> None:
-        """Takes the running average of a site, which is put at a flush as it is then, and at the end.
+    def write_stretch(self, stretch: Stretch) -> None:
+        """Takes the rows of one scalar over many steps: all of them, or none beyond a limit."""
+        waiting = self._stats_parts.disk_bytes + self._samples_parts.disk_bytes + PART_BYTES
+        room = self._meter.limit is None or self._meter.room(waiting + len(stretch) * STRETCH_BYTES)
+        last = int(stretch.steps[-1])
+        if self.full or not room:
+            self._fill_up(last)
+        if self.full or self._stats_parts.crowded:
+            self._refuse(stretch.head.site, len(stretch))
+            return
+        self._step = max(last, self._step or 0)
+        self._stats.add_stretch(stretch)
 
-        The writer holds on to the object and never changes it: it may grow between calls to the writer, and
-        giving it again is no cost.
+    def average(self, site: str, average: Average) -> None:
+        """Takes the running average of a site, which is written at a flush in its current state, and at the end.
+
+        The writer keeps the object and never changes it. The object may grow between calls, and passing it again costs nothing.
         """
         if average.shape is None:
             return
@@ -244,9 +259,9 @@ class RunWriter:
             self._refused.setdefault(site, 1)
 
     def flush(self) -> None:
-        """Commits all that was written. What a failure keeps from being committed is tried again next time.
+        """Commits everything written. A failed write is repeated next time.
 
-        The order is the guarantee: chunks, what counts them, the tables' parts and tails, and at last the status.
+        The order is the guarantee: chunks, their indexes, the parts and tails of the tables, and finally the status.
         """
         errors = self._still_there()
         errors += self._commit()
@@ -285,11 +300,11 @@ class RunWriter:
         ]
 
     def note(self, *, error: str | None = None, **facts: Any) -> None:
-        """Facts for the next status: `error=` is added to the list, all others replace their like."""
+        """Adds facts to the next status: `error=` extends the list, other facts replace earlier ones of the same name."""
         self._status.note(error, facts)
 
     def close(self, status: str = "complete") -> None:
-        """Flushes and says how it ended. A second call does nothing."""
+        """Flushes and records how the training ended. A second call does nothing."""
         if status not in ENDINGS:
             raise StoreError(f"one of {', '.join(ENDINGS)}", f"{status!r}", "Say how the recording ended")
         if self._status.word != "running":
@@ -313,7 +328,7 @@ class RunWriter:
         return errors + self._averages.flush(last=last)
 
     def _storable(self, records: Iterable[Record], errors: list[OSError]) -> Iterator[tuple[Record, Array]]:
-        """Each record that has a tensor, with that in a type that can be stored."""
+        """Each record with a tensor, with the tensor in a storable dtype."""
         for record in records:
             if record.tensor is None:
                 continue
@@ -363,7 +378,7 @@ class RunWriter:
         return not self.full and self._room_for(stats, tensors, samples)
 
     def _commit_rows(self, parts: Parts, errors: list[OSError], *, last: bool) -> None:
-        """Puts the rows that wait, as a part if that is due and as the tail if it is not."""
+        """Writes the waiting rows: as a part if one is due, otherwise as the tail."""
         self._put_parts(parts, errors, due=last)
         tail = self._encoded(parts, parts.next_tail, errors)
         if tail is not None and not self._meter.room(len(tail) - parts.tail_bytes + parts.disk_bytes):
@@ -377,7 +392,7 @@ class RunWriter:
                 errors.append(problem)
 
     def _put_parts(self, parts: Parts, errors: list[OSError], *, due: bool = False) -> None:
-        """Puts a part that failed before, then one of all other rows if it is due."""
+        """Writes a part that failed before, then one of all other rows if it is due."""
         while (part := self._encoded(parts, lambda: parts.next_part(due=due), errors)) is not None:
             if not self._meter.room(len(part)):
                 self._fill_up(self._step or 0)
@@ -391,7 +406,7 @@ class RunWriter:
             self._meter.bytes += len(part)
 
     def _encoded(self, parts: Parts, encode: Callable[[], T], errors: list[OSError]) -> T | None:
-        """A row that cannot be encoded must not stand in the way of all that come after it."""
+        """Encodes rows. A row that cannot be encoded must not block all later rows."""
         try:
             return encode()
         except (ValueError, TypeError, OverflowError, pa.ArrowException) as problem:

@@ -1,4 +1,4 @@
-"""The borders to the frameworks. Only modules in here import one, and only when a model of it is at hand."""
+"""The adapters to the frameworks. Only modules here import a framework, and only when a model of it is used."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cache
 from fitscope._compat import unseen, versions
 from fitscope.capture.backends._base import Adapter, Ask, Call, Harvest, Own, Program, TapFailed
 from fitscope.errors import ModelError, one_of
-from fitscope.shield import warn
+from fitscope.pipeline.troubles import warn
 
 #: Keras backend → the module whose `ADAPTER` serves it.
 ADAPTERS = {
@@ -20,7 +20,7 @@ ADAPTERS = {
 
 @cache
 def adapter(backend: str) -> Adapter:
-    """The adapter for a Keras backend, imported now and not before."""
+    """The adapter for a Keras backend, imported on demand."""
     if backend not in ADAPTERS:
         raise ModelError(
             "a Keras backend that fitscope can tap",

@@ -1,17 +1,16 @@
 """The contract between fitscope and a framework.
 
-An adapter knows one way in which Keras runs a training step and how to take tensors out of it. It must
+An adapter knows one way in which Keras runs a training step, and how to take tensors out of it. It must
 
-- say whether it can tap this model as it is compiled now, and if not, why (`why_not`);
-- build a `Program`: the step with taps. It takes what `model.train_function` takes, does what that does, and returns
-  the tensors that were asked for beside its result, one `Harvest` for every training step it ran. A compiler may round
-  a program with more outputs differently, so the program can also be compared with the user's own, and run beside it;
-- hand a tensor over as a NumPy array, without a copy where the framework allows it;
+- say whether it can tap this model as it is compiled now, and if not, why (`why_not`); - build a `Program`: the step with taps.
+It takes the arguments of `model.train_function`, has the same effect, and returns the requested tensors in addition to its
+result, one `Harvest` per training step. A compiler may round a program with more outputs differently, so the program can also be
+compared with the user's own, and run alongside it; - return a tensor as a NumPy array, without a copy if the framework allows it;
 - leave nothing behind: outside a call of the tapped step no patch exists.
 
-A program runs in the user's mode: compiled steps compiled, eager steps eagerly. It may be called from one
-thread at a time. Tensors in a harvest must stay valid and unchanged for as long as somebody holds them: what the
-framework updates in place or donates is copied inside the step.
+A program runs in the user's mode: compiled steps compiled, eager steps eagerly. One thread at a time may call it. Tensors in a
+harvest must stay valid and unchanged while they are referenced: if the framework updates a tensor in place or donates it, the
+step copies it.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ PHASES = {
 
 @dataclass(slots=True)
 class Harvest:
-    """What one training step showed: a framework tensor for every site that was passed."""
+    """The tensors of one training step: a framework tensor for every site that the step reached."""
 
     tensors: dict[str, Any] = field(default_factory=dict)
     sites: dict[str, Site] = field(default_factory=dict)  #: by name: a trace hands back plain strings
@@ -48,7 +47,7 @@ class Harvest:
     broken: Exception | None = None  #: why nothing of it could be handed out, after a step that did run
 
     def rename(self, names: Mapping[Site, Site]) -> None:
-        """Gives sites the names that they have in the end, and keeps their order."""
+        """Gives sites their final names, and keeps their order."""
         if names:
             _renamed(self.tensors, names)
             _renamed(self.failed, names)
@@ -57,7 +56,7 @@ class Harvest:
             self.sites.update({site: site for site in sites})
 
     def account(self) -> None:
-        """Every site that was passed has a value or a reason: gives a reason to those that have neither."""
+        """Gives a reason to every site that the step reached and that has no value."""
         for name, site in self.sites.items():
             if name not in self.tensors and site not in self.failed:
                 gradient = site.base == "gradients"
@@ -82,14 +81,14 @@ class Call(NamedTuple):
     kwargs: dict[str, Any]
 
     def of(self, step: Own) -> Any:
-        """Runs a step on them."""
+        """Runs a step with these arguments."""
         return step(*self.args, **self.kwargs)
 
 
 class TapFailed(Exception):  # noqa: N818 - a message between adapter and dispatch, never seen by a user
-    """The tapped step could not be built. `call` are the arguments with which the user's own step goes on.
+    """The tapped step could not be built. `call` has the arguments for the user's own step.
 
-    Only for a step that has changed nothing yet, neither state nor batch. Once it runs, what it raises is the user's.
+    It is only raised while neither state nor batch has changed. Errors of a running step belong to the user.
     """
 
     def __init__(self, error: BaseException, call: Call, harvests: list[Harvest] | None = None) -> None:
@@ -100,14 +99,14 @@ class TapFailed(Exception):  # noqa: N818 - a message between adapter and dispat
 
 
 def numbers_inside(collector: Collector, site: Site, what: str) -> Site:
-    """Where the numbers of a sparse or ragged tensor are recorded; says so of the site itself."""
-    inside = site.but(part=f"{site.part}/values", batched=False)
+    """The site for the values of a sparse or ragged tensor; the site of the tensor itself gets the reason."""
+    inside = site.but(suffix=f"{site.suffix}/values", batched=False)
     collector.failed[site] = f"it is a {what} tensor; the numbers in it are recorded as {inside}"
     return inside
 
 
 def finished(harvest: Harvest, finish: Finish) -> Harvest:
-    """The harvest of a step that has run, or was traced, to its end: an error of ours must not undo that."""
+    """The harvest of a step that ran or was traced to its end; an error in fitscope must not undo the step."""
     try:
         harvest.account()
         harvest.tensors = finish(harvest.tensors, harvest.sites)
@@ -118,7 +117,7 @@ def finished(harvest: Harvest, finish: Finish) -> Harvest:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What the tapped step must show."""
+    """The request to the tapped step."""
 
     anatomy: Anatomy
     wants: Wants
@@ -131,7 +130,7 @@ class Ask:
 
 
 def wanted_weights(ask: Ask) -> Iterator[tuple[Any, Site]]:
-    """The weights that are looked at themselves: before the step, and for what the step did to them."""
+    """The weights that are recorded themselves: before the step, and for the step's effect on them."""
     for weight in ask.anatomy.weights:
         for kind in ("weights", "updates"):
             if (kind, weight.path) in ask.wants:
@@ -145,24 +144,24 @@ Outcome = tuple[Any, list[Harvest]]
 
 
 class Obstacle(NamedTuple):
-    """Why a step must not be run twice."""
+    """The reason why a step must not run twice."""
 
     why: str
-    beside: bool  #: the tapped program may still run beside the user's own
+    beside: bool  #: the tapped program may still run alongside the user's own
 
 
 class Held(ABC):
-    """The arguments of one step, held so that the step can be run from the same state more than once."""
+    """The arguments of one step, held so that the step can run from the same state more than once."""
 
     signature: Hashable = None  #: of the arguments: another signature may be another compiled program
 
     @abstractmethod
     def save(self) -> None:
-        """Copies the state that a run changes or uses up. May fail for want of memory; nothing is changed then."""
+        """Copies the state that a run changes or uses up. It may fail for lack of memory; then nothing has changed."""
 
     @abstractmethod
     def call(self) -> Call:
-        """The arguments for the run that counts: on the state itself."""
+        """The arguments for the real run, on the state itself."""
 
     @abstractmethod
     def rehearsal(self) -> Call:
@@ -170,50 +169,50 @@ class Held(ABC):
 
     @abstractmethod
     def after(self, result: Any) -> Any:
-        """Everything that a run returned and changed, computed to its end."""
+        """Everything that a run returned and changed, fully computed."""
 
     @abstractmethod
     def result(self, after: Any) -> Any:
-        """What that run returned."""
+        """The return value of that run."""
 
     def restore(self) -> None:  # noqa: B027 - most steps of JAX change nothing in place
-        """Puts the state back as it was saved, where a run changes it in place."""
+        """Restores the saved state, if a run changes it in place."""
 
     def adopt(self, after: Any) -> None:  # noqa: B027
-        """Makes the state what one run left behind, where a run changes it in place."""
+        """Sets the state to the result of one run, if a run changes it in place."""
 
     @abstractmethod
     def numbers(self, after: Any) -> int:
-        """How many numbers that is."""
+        """The number of compared values."""
 
     @abstractmethod
     def same(self, one: Any, other: Any) -> str | None:
-        """What differs between two of `after`, bit for bit; None if nothing does."""
+        """The difference between two results of `after`, bit for bit; None if there is none."""
 
 
 class Program(ABC):
-    """A step with taps, and three ways to use it: in place of the user's own step, compared with it, or beside it."""
+    """A step with taps, and three ways to use it: instead of the user's own step, compared with it, or alongside it."""
 
     identical: str | None = None  #: why it computes what the user's own step does, by construction
 
     @abstractmethod
     def take(self, call: Call) -> Outcome:
-        """Takes the step. Raises `TapFailed` only while nothing was changed."""
+        """Runs the step. Raises `TapFailed` only while nothing has changed."""
 
     @abstractmethod
     def hold(self, call: Call) -> Held:
-        """Holds the arguments; draws the batches that the step would draw, and raises what drawing them raises."""
+        """Holds the arguments. It draws the batches that the step would draw, and raises the errors of drawing them."""
 
     def signature(self, call: Call) -> Hashable:  # noqa: ARG002
-        """What tells one compiled program from another, if the arguments show it. None: it is `Held.signature`."""
+        """The key of the compiled program for these arguments, if they show it. None: use `Held.signature`."""
         return None
 
     def obstacle(self, held: Held) -> Obstacle | None:  # noqa: ARG002
-        """Traces the program without running it, and says why it must not be run twice. Raises `TapFailed` as `take`."""
+        """Traces the program without running it, and returns the reason why it must not run twice. Raises `TapFailed` like `take`."""
         return None
 
     def look(self, held: Held) -> list[Harvest]:
-        """Runs the program beside the user's own, which takes the step afterwards: it leaves no trace."""
+        """Runs the program alongside the user's own, which takes the step afterwards. It leaves no trace."""
         held.save()
         try:
             return self.take(held.rehearsal())[1]
@@ -222,65 +221,65 @@ class Program(ABC):
 
 
 def steps_of(optimizer: Any) -> Any:
-    """The variable that counts the batches an optimizer has seen."""
+    """The variable that counts the batches of an optimizer."""
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)  # of loss scaling
     # `iterations` leaves out the batches whose gradients are only added up for a later one.
     return getattr(optimizer, "_iterations", optimizer.iterations)
 
 
 class Adapter(ABC):
-    """The border to one framework."""
+    """The adapter to one framework."""
 
     name: str
 
     @abstractmethod
     def why_not(self, model: Any) -> str | None:
-        """Why this model cannot be tapped as it is, or None."""
+        """The reason why this model cannot be tapped as it is, or None."""
 
     def unbuilt(self, model: Any) -> bool:  # noqa: ARG002
-        """Whether the first step will build parts of the model. Most backends build them before."""
+        """Whether the first step will build parts of the model. Most backends build them earlier."""
         return False
 
     def build(self, model: Any, phase: str, *args: Any) -> tuple[Any, ...]:  # noqa: ARG002
-        """Builds what the first step would build, given its arguments; returns the arguments that it is to be given."""
+        """Builds what the first step would build, given its arguments; returns the arguments for that step."""
         return args
 
     def build_step(self, function: Any, *args: Any, **kwargs: Any) -> bool:  # noqa: ARG002
-        """Builds what the first call of the user's own step would build, and uses nothing up. False: it cannot."""
+        """Builds what the first call of a custom step would build, without using anything up. False if it cannot."""
         return False
 
     @abstractmethod
     def tapped(self, ask: Ask) -> Program:
-        """The model's own step, or the user's own (`ask.function`), with taps."""
+        """The model's own step, or a custom one (`ask.function`), with taps."""
 
     @abstractmethod
     def thinned(self, tensor: Any, *, batched: bool) -> Any:
-        """Inside a step: the rows that are looked at of a large tensor, as a `Thin`; a small one as it is."""
+        """Inside a step: the rows of a large tensor to read, as a `Thin`; a small tensor unchanged."""
 
     def small(self, tensor: Any) -> bool:  # noqa: ARG002
-        """Inside a step: whether the tensor is better handed out joined with others. Most eager code has nothing to gain."""
+        """Inside a step: whether to return the tensor joined with others. Eager code usually gains nothing from it."""
         return False
 
     def joined(self, tensors: dict[int, Any]) -> tuple[Any, Any]:
-        """Inside a step: small tensors of one dtype, each with a number, as one vector; and a vector of their numbers, ranks and shapes."""
+        """Inside a step: small numbered tensors of one dtype as one vector, and a vector of their numbers, ranks and shapes."""
         raise NotImplementedError
 
     @abstractmethod
     def to_numpy(self, tensor: Any) -> np.ndarray[Any, Any]:
-        """The tensor's values. May wait for the step to finish; called off the training thread."""
+        """The values of a tensor. It may wait for the step to finish, so it is called off the training thread."""
 
     @abstractmethod
     def nbytes(self, tensor: Any) -> int:
-        """How much memory the tensor holds, without waiting for its value."""
+        """The memory of a tensor in bytes, without waiting for its value."""
 
     @abstractmethod
     def settle(self, values: Any) -> None:
-        """Returns when these values, of whatever structure, are computed."""
+        """Waits until these values are computed."""
 
     @abstractmethod
     def iterations(self, optimizer: Any) -> int:
-        """How many batches the optimizer has seen."""
+        """The number of batches that the optimizer has processed."""
 
     @abstractmethod
     def on_accelerator(self) -> bool:
-        """Whether tensors live on a device that is not this machine's memory."""
+        """Whether tensors live on a device outside this machine's memory."""

@@ -1,9 +1,8 @@
-"""How a tapped step runs on JAX: in place of the user's own, compared with it, or beside it.
+"""How a tapped step runs on JAX: instead of the user's own, compared with it, or alongside it.
 
-A step is a function of its arguments, so a second run needs nothing but arguments that are still there: what the user's own
-program uses up (its donated state) is copied for the run that does not count. The twin, which runs beside the user's own program, is
-compiled for that alone. It donates nothing and returns only what it shows, so that XLA leaves out the update unless somebody
-watches it; and what only has an effect, such as printing, is left out of it, as the user's own program does that.
+The arguments of a second run are kept in `_jax_held`. The twin, which runs alongside the user's own program, is
+compiled for that alone. It donates nothing and returns only what it shows, so XLA removes the update unless it is
+watched; and what only has an effect, such as printing, is left out of it, as the user's own program does that.
 
 An eager step is Python, which may count its calls or do anything else, so it runs once. A tap of a value leaves it as it is. A tap of a
 gradient is an identity in the data flow: where a value is used both through the tap and past it, gradients are added in another
@@ -23,13 +22,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from fitscope.capture.backends._base import Call, Harvest, Held, Obstacle, Outcome, Program, TapFailed
+from fitscope.capture.backends._jax_held import HeldArguments, HeldBatches, copied, signature, used_up
 
 _ZERO = np.uint32(0)
 
 
 @dataclass(slots=True)
 class Traced:
-    """What tracing a program found."""
+    """The result of tracing a program."""
 
     seen: Harvest = field(default_factory=Harvest)  #: sites and failures
     effects: bool = False  #: it prints, or calls back
@@ -59,13 +59,13 @@ class Eager(Program):
 
     def __init__(self, *, gradients: bool) -> None:
         if not gradients:
-            self.identical = "an eager step runs the same operations in the same order; a tap of a value stands beside them"
+            self.identical = "an eager step runs the same operations in the same order, and a tap of a value does not change them"
 
     def signature(self, call: Call) -> Hashable:  # noqa: ARG002
         return ()
 
     def hold(self, call: Call) -> Held:
-        return _HeldArguments(call, lambda: call)
+        return HeldArguments(call, lambda: call)
 
     def obstacle(self, held: Held) -> Obstacle:  # noqa: ARG002
         why = "an eager step is Python, which must not run twice, and taps of gradients can change the order of their sums"
@@ -73,7 +73,7 @@ class Eager(Program):
 
 
 class EagerStep(Eager):
-    """A step of the user's own that is a plain function."""
+    """A custom step that is a plain function."""
 
     def __init__(self, step: Callable[..., Outcome], *, gradients: bool) -> None:
         super().__init__(gradients=gradients)
@@ -84,7 +84,7 @@ class EagerStep(Eager):
 
 
 class Step(Program):
-    """A step of the user's own, as it was given to `jax.jit`."""
+    """A custom step, as it was passed to `jax.jit`."""
 
     def __init__(self, program: Callable[..., Any], options: dict[str, Any]) -> None:
         self._traced = Traced()
@@ -104,13 +104,13 @@ class Step(Program):
         try:
             result, tensors = self._whole(*call.args, fitscope_zero=_ZERO, **call.kwargs)
         except Exception as error:
-            if _used_up(call):
+            if used_up(call):
                 raise  # it ran
             raise TapFailed(error, call) from error
         return result, [self._traced.harvest(tensors)]
 
     def signature(self, call: Call) -> Hashable:
-        return _signature(call)
+        return signature(call)
 
     def hold(self, call: Call) -> Held:
         numbers, names = self._options.get("donate_argnums", ()), self._options.get("donate_argnames", ())
@@ -119,11 +119,11 @@ class Step(Program):
 
         def copy() -> Call:
             return Call(
-                tuple(_copied(value) if i in numbers else value for i, value in enumerate(call.args)),
-                {name: _copied(value) if name in names else value for name, value in call.kwargs.items()},
+                tuple(copied(value) if i in numbers else value for i, value in enumerate(call.args)),
+                {name: copied(value) if name in names else value for name, value in call.kwargs.items()},
             )
 
-        return _HeldArguments(call, copy)
+        return HeldArguments(call, copy)
 
     def obstacle(self, held: Held) -> Obstacle | None:
         call = held.call()
@@ -139,14 +139,14 @@ class Step(Program):
 
 
 class _Keras(Program):
-    """The step of `fit`, `evaluate` or `predict`: several of them where Keras runs several in one call."""
+    """The step of `fit`, `evaluate` or `predict`: several if Keras runs several in one call."""
 
     def __init__(self, model: Any, phase: str) -> None:
         self._model = model
         self._phase = phase
 
     def _one(self, state: Any, data: Any) -> tuple[Any, Any, Harvest]:
-        """One step: its logs, the state after it, and what it showed."""
+        """One step: its logs, the new state, and the tapped values."""
         raise NotImplementedError
 
     def take(self, call: Call) -> Outcome:
@@ -158,7 +158,7 @@ class _Keras(Program):
             try:
                 logs, state, harvest = self._one(state, data)
             except Exception as error:
-                if _used_up(state):
+                if used_up(state):
                     raise  # it ran
                 rest = itertools.islice(
                     itertools.chain([data], iterator), self._model.steps_per_execution - done
@@ -205,7 +205,7 @@ class Fit(_Keras):
         self._beside = jax.jit(beside)
 
     def _whole(self, state: Any) -> Any:
-        """The compiled program. Under a distribution Keras asks for the state to be spread as it was, and so do we."""
+        """The compiled program. Under a distribution it keeps the sharding of the state, as Keras does."""
         if self._jitted is None:
             from keras.distribution import distribution
 
@@ -222,10 +222,10 @@ class Fit(_Keras):
         batches = list(self._drawn(iterator))
         if not batches:
             raise StopIteration
-        return _HeldBatches(state, batches)
+        return HeldBatches(state, batches)
 
     def obstacle(self, held: Held) -> Obstacle | None:
-        assert isinstance(held, _HeldBatches)
+        assert isinstance(held, HeldBatches)
         try:
             for data in held.batches:
                 self._whole(held.state).trace(held.state, data, _ZERO)
@@ -234,7 +234,7 @@ class Fit(_Keras):
         return self._traced.obstacle
 
     def look(self, held: Held) -> list[Harvest]:
-        assert isinstance(held, _HeldBatches)
+        assert isinstance(held, HeldBatches)
         if len(held.batches) == 1:
             return [self._traced.harvest(self._shown(held.state, held.batches[0], _ZERO))]
         harvests, state = [], held.state
@@ -242,106 +242,3 @@ class Fit(_Keras):
             (_, state), tensors = self._beside(state, data, _ZERO)
             harvests.append(self._traced.harvest(tensors))
         return harvests
-
-
-class _HeldArguments(Held):
-    """Arguments of a function: another run needs copies of those that a run uses up."""
-
-    def __init__(self, call: Call, copy: Any) -> None:
-        self._call = call
-        self._copy = copy
-        self._saved: Call | None = None
-
-    def save(self) -> None:
-        self._saved = self._copy()
-        jax.block_until_ready(_arrays(self._saved))  # what memory does not allow is an error now
-
-    def call(self) -> Call:
-        return self._call
-
-    def rehearsal(self) -> Call:
-        assert self._saved is not None
-        saved, self._saved = self._saved, None
-        return saved
-
-    def after(self, result: Any) -> Any:
-        jax.block_until_ready(_arrays(result))
-        return result
-
-    def result(self, after: Any) -> Any:
-        return after
-
-    def numbers(self, after: Any) -> int:
-        return sum(int(np.size(leaf)) for leaf in jax.tree.leaves(after))
-
-    def same(self, one: Any, other: Any) -> str | None:
-        return _differing(one, other)
-
-
-class _HeldBatches(_HeldArguments):
-    """The state and the batches of a call of Keras's own step."""
-
-    def __init__(self, state: Any, batches: list[Any]) -> None:
-        super().__init__(Call((), {}), lambda: Call((_copied(state), iter(batches)), {}))
-        self.state = state
-        self.batches = batches
-        self.signature = _signature(batches)
-
-    def call(self) -> Call:
-        return Call((self.state, iter(self.batches)), {})
-
-
-def _arrays(tree: Any) -> list[Any]:
-    leaves = jax.tree.leaves(tree, is_leaf=lambda value: isinstance(value, Iterator))  # of batches
-    return [leaf for leaf in leaves if isinstance(leaf, jax.Array)]
-
-
-def _used_up(tree: Any) -> bool:
-    return any(array.is_deleted() for array in _arrays(tree))
-
-
-def _copied(tree: Any) -> Any:
-    return jax.tree.map(lambda leaf: leaf.copy() if isinstance(leaf, jax.Array) else leaf, tree)
-
-
-def _signature(tree: Any) -> Hashable:
-    """Shapes and dtypes: JAX compiles a program for each."""
-    leaves, structure = jax.tree.flatten(tree)
-    return structure, tuple((np.shape(leaf), str(getattr(leaf, "dtype", type(leaf)))) for leaf in leaves)
-
-
-def _differing(one: Any, other: Any) -> str | None:
-    """How many arrays of two structures differ in any bit, in words; None if none does."""
-    left, right = jax.tree.flatten_with_path(one)[0], jax.tree.leaves(other)
-    if len(left) != len(right):
-        return f"{len(left)} and {len(right)} arrays came back"
-    found = [jax.tree_util.keystr(path) for (path, a), b in zip(left, right, strict=True) if not _same(a, b)]
-    return f"{len(found)} of {len(left)} arrays differ, first result{found[0]}" if found else None
-
-
-def _same(a: Any, b: Any) -> bool:
-    if not isinstance(a, jax.Array) or not isinstance(b, jax.Array):
-        return bool(np.array_equal(np.asarray(a), np.asarray(b), equal_nan=np.asarray(a).dtype.kind in "fc"))
-    if jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
-        a, b = jax.random.key_data(a), jax.random.key_data(b)
-    if a.dtype != b.dtype or a.shape != b.shape or not a.sharding.is_equivalent_to(b.sharding, a.ndim):
-        return False
-    if all(device.platform == "cpu" for device in a.devices() | b.devices()):
-        return all(
-            np.asarray(x.data).tobytes() == np.asarray(y.data).tobytes()
-            for x, y in zip(_shards(a), _shards(b), strict=False)
-        )
-    return same_on_device(a, b)
-
-
-def _shards(array: Any) -> list[Any]:
-    return sorted(array.addressable_shards, key=lambda shard: shard.device.id)
-
-
-def same_on_device(a: Any, b: Any) -> bool:
-    """The same, without a copy to this machine's memory."""
-    if a.dtype == jnp.bool_ or jnp.issubdtype(a.dtype, jnp.complexfloating):
-        return bool(jnp.array_equal(a, b, equal_nan=a.dtype != jnp.bool_))
-    bits = jnp.dtype(f"uint{8 * a.dtype.itemsize}")
-    left, right = (jax.lax.bitcast_convert_type(x, bits) for x in (a, b))
-    return bool((left == right).all())

@@ -2,7 +2,7 @@
 
 A tap computes nothing. Inside a compiled step it marks a value in the traced program (the jaxpr); `harvest` evaluates that
 program and returns the marked values with its results. In an eager step the same primitive reports the value when it runs.
-For a value the tap stands beside the data flow: the layer's own output goes on, untouched. For a gradient, the output
+A tap of a value is outside the data flow: the layer's own output goes on unchanged. For a gradient, the output
 passes through an identity whose backward pass taps the cotangent.
 """
 
@@ -30,7 +30,7 @@ from fitscope.capture.backends._base import (
 )
 from fitscope.capture.collector import kept
 from fitscope.capture.losses import Losses
-from fitscope.capture.patch import attached, patched
+from fitscope.capture.patch import patched, taps_on
 from fitscope.plan.plan import LOSS
 from fitscope.sites import Site
 
@@ -40,7 +40,7 @@ _running = threading.local()  # .collector: of the eager step that runs in this 
 
 @contextmanager
 def collecting(collector: Collector) -> Iterator[None]:
-    """Taps of an eager step that runs in this block report to the collector."""
+    """Sends the taps of an eager step to the collector inside the block."""
     _running.collector = collector
     try:
         yield
@@ -75,7 +75,7 @@ ad.primitive_jvps[_tap_p] = _jvp
 
 @functools.cache
 def _gradient_tap(name: str) -> Any:
-    """An identity whose backward pass taps what flows back through it."""
+    """An identity whose backward pass taps the gradient."""
 
     @jax.custom_vjp
     def identity(x: Any) -> Any:
@@ -90,7 +90,7 @@ def _gradient_tap(name: str) -> Any:
 
 
 class Collector:
-    """Where the taps of one trace, or of one eager step, report to."""
+    """The target of the taps of one trace, or of one eager step."""
 
     def __init__(self) -> None:
         self.harvest = Harvest()
@@ -112,17 +112,17 @@ class Collector:
             return tensor
         self.harvest.sites[site] = site
         out = _gradient_tap(str(site))(tensor)
-        # Keras keeps a mask beside the tensor it belongs to; ours is a new one.
+        # Keras attaches a mask to its tensor, and this tensor is a new one.
         copy_keras_mask(tensor, out)
         return out
 
 
 def harvest(jaxpr: Any, consts: Any, args: Any, found: dict[str, Any], *, silent: bool = False) -> list[Any]:
-    """Evaluates a traced program and keeps the values that taps marked in it.
+    """Evaluates a traced program and keeps the values that taps marked.
 
-    Sub-programs without taps are run as the one equation they are. Those that are only a frame (jit, remat, custom
-    derivative rules that autodiff has already used) are entered. A tap inside a loop or a branch has no single value
-    and stays unseen. `silent` leaves out what only has an effect, such as printing.
+    Sub-programs without taps run as one equation. Those that are only wrappers (jit, remat, custom derivative rules that autodiff
+    has already used) are entered. A tap inside a loop or a branch has no single value and stays unseen. `silent` omits pure
+    effects, such as printing.
     """
     env: dict[Any, Any] = {}
 
@@ -148,7 +148,7 @@ def harvest(jaxpr: Any, consts: Any, args: Any, found: dict[str, Any], *, silent
 
 
 def lasting_effects(jaxpr: Any) -> list[str]:
-    """The names of what has an effect and cannot be left out, as `silent` does."""
+    """The names of effects that `silent` cannot omit."""
     found: list[str] = []
     for eqn in jaxpr.eqns:
         if eqn.effects and eqn.outvars:
@@ -158,7 +158,7 @@ def lasting_effects(jaxpr: Any) -> list[str]:
 
 
 def own_copy(x: Any, zero: Any) -> Any:
-    """The same bits, by an operation the compiler can fuse."""
+    """The same bits, from an operation that the compiler can fuse."""
     if not (jnp.issubdtype(x.dtype, jnp.floating) or jnp.issubdtype(x.dtype, jnp.integer)):
         return x
     bits = jnp.dtype(f"uint{8 * x.dtype.itemsize}")
@@ -199,7 +199,7 @@ def _has_taps(jaxpr: Any) -> bool:
 def tagging(ask: Ask, collector: Collector) -> Iterator[None]:
     with ExitStack() as stack:
         stateless = ask.function is not None
-        stack.enter_context(attached(ask.anatomy, ask.wants, collector, stateless=stateless))
+        stack.enter_context(taps_on(ask.anatomy, ask.wants, collector, stateless=stateless))
         if LOSS in ask.wants:
             for owner, name in jax_differentiators(jax, api):
                 make = _with_loss(collector, ask) if name == "vjp" else _with_loss_of_public(collector)
@@ -208,9 +208,9 @@ def tagging(ask: Ask, collector: Collector) -> Iterator[None]:
 
 
 def _with_loss(collector: Collector, ask: Ask) -> Any:
-    """A custom step may never call `compute_loss`; then its loss is what it differentiates with respect to weights.
+    """Finds the loss of a custom step that never calls `compute_loss`: the value that it differentiates with respect to weights.
 
-    All of JAX's gradient functions end in `vjp`, also one that was made before the step and is only called in it.
+    All of JAX's gradient functions end in `vjp`, even one that was made before the step.
     """
     weights = {tuple(weight.variable.shape) for weight in ask.anatomy.weights}
 
@@ -236,7 +236,7 @@ def _with_loss(collector: Collector, ask: Ask) -> Any:
 
 
 def _with_loss_of_public(collector: Collector) -> Any:
-    """The same for a JAX whose inner parts are named differently: of gradient functions that are made in the step."""
+    """The same for a JAX version with other internal names; it covers gradient functions made in the step."""
 
     def make(transform: Any) -> Any:
         def wrapped(fun: Any, *args: Any, **kwargs: Any) -> Any:

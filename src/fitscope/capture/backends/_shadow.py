@@ -1,12 +1,12 @@
-"""Outputs of a TensorFlow graph that leave the rest of it as it was.
+"""Adds outputs to a TensorFlow graph without changing the rest of it.
 
-Before a graph runs, TensorFlow rewrites it: a product, its bias and its activation become one fused operation, sums of sums one sum.
-It does so only while nobody else uses the values in between. Handing such a value out would be a use, the rewrite
-would not happen, and the step would round differently: training would no longer be bit-identical.
+Before a graph runs, TensorFlow rewrites it: a product, its bias and its activation become one fused operation, and sums of sums
+one sum. It does so only if nothing else uses the values in between. Returning such a value would be a use: the rewrite would not
+happen, the step would round differently, and training would no longer be bit-identical.
 
-So a value that has exactly one use, by an operation it could be fused with, is handed out from a *shadow*: the operation
-that made it, again, on the same inputs, marked so that TensorFlow does not merge the two. What already has several uses is never fused
-away, and is handed out as it is: most outputs of layers, because the backward pass needs them too.
+So a value with exactly one use, by an operation it could be fused with, is returned from a *shadow*: a second copy of its
+operation on the same inputs, marked so that TensorFlow does not merge the two. A value with several uses is never fused away and
+is returned directly. Most layer outputs are, because the backward pass needs them too.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ _MOST = 24  #: operations in one shadow
 _MARK = "_fitscope_shadow"  #: an attribute
 
 
-class NoShadow(Exception):  # noqa: N818 - a message: why a value cannot be computed beside the graph
-    """Why a tensor has no shadow."""
+class NoShadow(Exception):  # noqa: N818 - a message: why a value cannot be computed separately
+    """The reason why a tensor has no shadow."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Part:
-    """What is run of a graph: a use by anything else does not count."""
+class Excerpt:
+    """The part of a graph that runs: uses outside it do not count."""
 
     ops: Collection[Any] | None = None  #: None: all of it
     fed: Collection[str] = ()  #: names of tensors that are given from outside
@@ -84,14 +84,14 @@ class Part:
         return [op for op in tensor.consumers() if op.type not in _SHAPE_ONLY and self.runs(op)]
 
 
-WHOLE = Part()
+WHOLE = Excerpt()
 
 
 def handed_out(tensor: Any, done: dict[Any, Any], *, forward: bool) -> Any:
-    """The tensor, or its shadow where handing it out would change how the graph is rewritten.
+    """The tensor, or its shadow if returning the tensor would change how TensorFlow rewrites the graph.
 
-    `done` holds the shadows made so far in this graph. Gradients are made by operations that are never fused with what
-    follows, except for sums.
+    `done` holds the shadows made so far in this graph. Gradients come from operations that are never fused with later ones,
+    except for sums.
     """
     if as_it_is(tensor, forward=forward):
         return tensor
@@ -101,43 +101,43 @@ def handed_out(tensor: Any, done: dict[Any, Any], *, forward: bool) -> Any:
         return tensor
 
 
-def shadow_of(tensor: Any, done: dict[Any, Any], part: Part = WHOLE) -> Any:
-    """The same value, computed beside the graph. Raises `NoShadow` where that would be too much, or unsafe."""
-    return _shadow(tensor, done, [_MOST], part)
+def shadow_of(tensor: Any, done: dict[Any, Any], excerpt: Excerpt = WHOLE) -> Any:
+    """The same value, computed separately. Raises `NoShadow` if that would be too expensive or unsafe."""
+    return _shadow(tensor, done, [_MOST], excerpt)
 
 
-def as_it_is(tensor: Any, *, forward: bool, part: Part = WHOLE) -> bool:
-    """Whether the tensor can be handed out itself."""
-    return _settled(tensor, part) or not (forward or tensor.op.type in _SUMS)
+def as_it_is(tensor: Any, *, forward: bool, excerpt: Excerpt = WHOLE) -> bool:
+    """Whether the tensor can be returned itself."""
+    return _settled(tensor, excerpt) or not (forward or tensor.op.type in _SUMS)
 
 
-def fits(shadow: Any, originals: Mapping[Any, Any], part: Part) -> bool:
-    """Whether an operation that is a shadow, made for another part, serves this one: it reads what this part computes anyway, and
-    would not be made otherwise for it.
-    """
-    return all(_fits(x, shadow, originals, part) for x in shadow.inputs)
+def fits(shadow: Any, originals: Mapping[Any, Any], excerpt: Excerpt) -> bool:
+    """Whether a shadow made for another excerpt serves this one, which must compute its inputs anyway."""
+    return all(_fits(x, shadow, originals, excerpt) for x in shadow.inputs)
 
 
-def _fits(x: Any, shadow: Any, originals: Mapping[Any, Any], part: Part) -> bool:
+def _fits(x: Any, shadow: Any, originals: Mapping[Any, Any], excerpt: Excerpt) -> bool:
     if x.op in originals:
-        return fits(x.op, originals, part)
-    if x.name in part.fed:
+        return fits(x.op, originals, excerpt)
+    if x.name in excerpt.fed:
         return True
-    settled = _is_source(x, part) or _stays(x, originals[shadow], part)
-    return settled and part.runs(x.op) and not changes(x, part)
+    settled = _is_source(x, excerpt) or _stays(x, originals[shadow], excerpt)
+    return settled and excerpt.runs(x.op) and not changes(x, excerpt)
 
 
-def changes(x: Any, part: Part) -> bool:
-    """Whether this is the buffer of a TF1 reference variable, which the run may write to before somebody reads it."""
+def changes(x: Any, excerpt: Excerpt) -> bool:
+    """Whether this is the buffer of a TF1 reference variable, which the run may overwrite before it is read."""
     while not x.dtype._is_ref_dtype:
-        if x.op.type not in _SAME_BUFFER or x.name in part.fed:
+        if x.op.type not in _SAME_BUFFER or x.name in excerpt.fed:
             return False
         x = x.op.inputs[x.value_index]
-    return part.written is None or x.op.type not in ("Variable", "VariableV2") or x.op.name in part.written
+    return (
+        excerpt.written is None or x.op.type not in ("Variable", "VariableV2") or x.op.name in excerpt.written
+    )
 
 
 def rows_of(tensor: Any, numbers: Any) -> Any:
-    """Some rows of a tensor, by their numbers. Of a shadow that is made number by number no others are computed."""
+    """Some rows of a tensor, by index. An elementwise shadow computes only these rows."""
     op = tensor.op
     if op.type not in _BY_NUMBER or not _is_shadow(op) or any(x.shape.rank is None for x in op.inputs):
         return tf.gather(tensor, numbers)
@@ -152,56 +152,56 @@ def rows_of(tensor: Any, numbers: Any) -> Any:
     return _again(op, inputs, "rows").outputs[tensor.value_index]
 
 
-def _settled(tensor: Any, part: Part) -> bool:
+def _settled(tensor: Any, excerpt: Excerpt) -> bool:
     """Whether one more use of the tensor changes nothing."""
-    if tensor.op.type in _ACTIVATIONS and _normalized(tensor.op.inputs[0], part):
+    if tensor.op.type in _ACTIVATIONS and _normalized(tensor.op.inputs[0], excerpt):
         return False
-    users = part.users(tensor)
+    users = excerpt.users(tensor)
     if len(users) != 1 or users[0].type in _HARMLESS:
         return True
     return users[0].type in _ACTIVATIONS and not _made_to_be_fused(tensor)
 
 
 def _made_to_be_fused(tensor: Any) -> bool:
-    """Whether the tensor is a product or a norm, or one to which something was added (and reshaped on the way)."""
+    """Whether the tensor is a product or a norm, or one plus an addend (perhaps reshaped)."""
     makers = [tensor.op, *(x.op for x in tensor.op.inputs)]
     makers += [x.op for maker in makers[1:] if maker.type == "Reshape" for x in maker.inputs]
     return any(maker.type in _PRODUCTS or maker.type in _NORMS for maker in makers)
 
 
-def _normalized(tensor: Any, part: Part) -> bool:
-    """Whether the tensor is a batch norm, or one to which something was added, that goes on as one operation with its
-    activation. TensorFlow does not do that for an activation that is an output of the graph, however often it is used.
+def _normalized(tensor: Any, excerpt: Excerpt) -> bool:
+    """Whether the tensor is a batch norm, or one plus an addend, that is fused with its activation. TensorFlow does not fuse an activation
+    that is an output of the graph.
     """
     makers = [tensor.op, *(x.op for x in tensor.op.inputs if tensor.op.type in _SUMS)]
-    return len(part.users(tensor)) == 1 and any(maker.type in _NORMS for maker in makers)
+    return len(excerpt.users(tensor)) == 1 and any(maker.type in _NORMS for maker in makers)
 
 
-def _shadow(tensor: Any, done: dict[Any, Any], budget: list[int], part: Part) -> Any:
+def _shadow(tensor: Any, done: dict[Any, Any], budget: list[int], excerpt: Excerpt) -> Any:
     op = tensor.op
     if op not in done:
-        if _is_source(tensor, part):
+        if _is_source(tensor, excerpt):
             return tensor
-        budget[0] -= part.runs(op)  # what nobody computes is not computed twice
+        budget[0] -= excerpt.runs(op)  # a value that is not computed anyway is not computed at all
         if budget[0] < 0:
-            raise NoShadow(f"computing it beside the step would take more than {_MOST} operations")
-        if any(changes(x, part) for x in op.inputs):
+            raise NoShadow(f"computing it separately would take more than {_MOST} operations")
+        if any(changes(x, excerpt) for x in op.inputs):
             raise NoShadow("a copy of it would read weights while the step changes them")
         # An input with several uses is itself never fused away. One with a single use, this operation, may be.
-        inputs = [x if _stays(x, op, part) else _shadow(x, done, budget, part) for x in op.inputs]
+        inputs = [x if _stays(x, op, excerpt) else _shadow(x, done, budget, excerpt) for x in op.inputs]
         done[op] = _again(op, inputs, "shadow")
     return done[op].outputs[tensor.value_index]
 
 
-def _is_source(tensor: Any, part: Part) -> bool:
+def _is_source(tensor: Any, excerpt: Excerpt) -> bool:
     """Whether nothing is ever fused into the tensor."""
     op = tensor.op
     alone = not op.inputs or op.op_def.is_stateful or op.control_inputs or op.type in _BORDERS
-    return tensor.name in part.fed or bool(alone)
+    return tensor.name in excerpt.fed or bool(alone)
 
 
 def _again(op: Any, inputs: list[Any], name: str) -> Any:
-    """An operation once more, on these inputs, marked as ours."""
+    """A second copy of an operation on these inputs, marked as fitscope's."""
     attrs = {name: op.node_def.attr[name] for name in op.node_def.attr}
     attrs[_MARK] = tf.compat.v1.AttrValue(b=True)
     return op.graph.create_op(
@@ -213,15 +213,15 @@ def _is_shadow(op: Any) -> bool:
     return _MARK in op.node_def.attr
 
 
-def _stays(x: Any, op: Any, part: Part) -> bool:
-    """Whether the shadow of an operation may use this input as it is."""
-    if not part.runs(x.op):
+def _stays(x: Any, op: Any, excerpt: Excerpt) -> bool:
+    """Whether the shadow of an operation may use this input directly."""
+    if not excerpt.runs(x.op):
         return False
     if op.type == "AddN" and len(op.inputs) > 2 and x.op.type in _SUMMED_AS_THEY_ARE:
         return True
-    users = part.users(x)
+    users = excerpt.users(x)
     if len(users) != 1 or x.op.type in _GRADIENTS:
         return True
     return (users[0] is not op or op.type in _PRODUCTS) and _settled(
-        x, part
+        x, excerpt
     )  # nothing is fused into a product

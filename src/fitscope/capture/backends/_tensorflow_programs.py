@@ -1,24 +1,26 @@
-"""How a tapped step runs on TensorFlow: in place of the user's own, compared with it, or beside it.
+"""How a tapped step runs on TensorFlow: instead of the user's own, compared with it, or alongside it.
 
-A step changes variables in place. What it may change is what its graph has captured, so those variables are read before a second run
-and assigned afterwards; TensorFlow copies a variable only when somebody writes to it while another holds its value, so that
-reading costs nothing and assigning puts the old buffer back. A batch that was drawn is given again by an iterator with the element spec of
-the user's own, so that the user's own function runs the very graph that it would have run.
-
-Some operations keep state that nobody can save: `tf.random` draws from generators inside the kernels, `tf.py_function` calls Python. A
-step that has such operations is not run twice.
+A batch that was drawn is given again by an iterator with the element spec of the user's own, so that the user's own function runs the very
+graph that it would have run. What else a second run needs is in `_tensorflow_held`.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from typing import Any, Protocol
 
-import numpy as np
 import tensorflow as tf
 
 from fitscope.capture.backends._base import Call, Harvest, Held, Obstacle, Outcome, Program, TapFailed
+from fitscope.capture.backends._tensorflow_held import (
+    HeldArguments,
+    HeldBatches,
+    HeldVariables,
+    captured_variables,
+    signature,
+    why_not_twice,
+)
 
 _BY_CONSTRUCTION = (
     "an eager step runs the same operations in the same order; a tap keeps a reference, and asks the tape in the call "
@@ -27,7 +29,7 @@ _BY_CONSTRUCTION = (
 
 
 class Trace(Protocol):
-    """A step in the making: see `_Trace` in the adapter."""
+    """A step during tracing: see `_Trace` in the adapter."""
 
     compiled: bool
 
@@ -47,30 +49,30 @@ class _Graph(Program):
         self.identical = None if trace.compiled else _BY_CONSTRUCTION
 
     def _concrete(self, call: Call) -> Any:
-        """The graph that serves these arguments, traced if need be."""
+        """The graph for these arguments, traced if necessary."""
         raise NotImplementedError
 
     def obstacle(self, held: Held) -> Obstacle | None:
-        assert isinstance(held, _Variables)
+        assert isinstance(held, HeldVariables)
         try:
             concrete = self._concrete(held.call())
             if concrete.graph not in self._obstacles:
-                self._obstacles[concrete.graph] = _stateful(concrete.graph)
+                self._obstacles[concrete.graph] = why_not_twice(concrete.graph)
                 known = {id(handle) for handle in self._handles}
-                self._handles += [h for h in _captured_variables(concrete) if id(h) not in known]
+                self._handles += [h for h in captured_variables(concrete) if id(h) not in known]
         except Exception as error:
             raise TapFailed(error, held.call()) from error
         held.handles = self._handles
         return self._obstacles[concrete.graph]
 
     def look(self, held: Held) -> list[Harvest]:
-        assert isinstance(held, _Variables)
+        assert isinstance(held, HeldVariables)
         held.handles = self._handles
         return super().look(held)
 
 
 class Step(_Graph):
-    """A step of the user's own: a `tf.function`, or a plain function that runs eagerly."""
+    """A custom step: a `tf.function`, or a plain function that runs eagerly."""
 
     def __init__(self, tapped: Any, trace: Trace, *, compiled: bool, xla: bool) -> None:
         super().__init__(trace)
@@ -88,10 +90,10 @@ class Step(_Graph):
         return result, [self._trace.harvest(tensors)]
 
     def signature(self, call: Call) -> Hashable:
-        return _signature(call, shapes=self._xla)
+        return signature(call, shapes=self._xla)
 
     def hold(self, call: Call) -> Held:
-        return _Arguments(call)
+        return HeldArguments(call)
 
     def obstacle(self, held: Held) -> Obstacle | None:
         if any(isinstance(leaf, tf.data.Iterator) for leaf in tf.nest.flatten(held.call())):
@@ -105,7 +107,7 @@ class Step(_Graph):
 
 
 class Predict(_Graph):
-    """The step of `predict`: Keras draws the batches itself, and gives all of one execution at once."""
+    """The step of `predict`: Keras draws the batches itself, and passes all batches of one execution at once."""
 
     def __init__(self, model: Any, trace: Trace, on_data: Any) -> None:
         super().__init__(trace)
@@ -130,17 +132,17 @@ class Predict(_Graph):
         return outputs[0], harvests
 
     def signature(self, call: Call) -> Hashable:
-        return _signature(call, shapes=True)
+        return signature(call, shapes=True)
 
     def hold(self, call: Call) -> Held:
-        return _Arguments(call)
+        return HeldArguments(call)
 
     def _concrete(self, call: Call) -> Any:
         return self._on_data.get_concrete_function(without_optionals(call.args[0][0]))
 
 
 class Fit(_Graph):
-    """The step of `fit` or `evaluate`: several of them where Keras runs several in one call."""
+    """The step of `fit` or `evaluate`: several if Keras runs several in one call."""
 
     def __init__(self, model: Any, trace: Trace, on_data: Any, on_iterator: Any, on_optional: Any) -> None:
         super().__init__(trace)
@@ -194,14 +196,14 @@ class Fit(_Graph):
         (iterator,) = call.args
         many = self._model.steps_per_execution
         if isinstance(iterator, tf.distribute.DistributedIterator):
-            return _Arguments(call)
+            return HeldArguments(call)
         if not _of_tensorflow(iterator):
             batches = [next(iterator), *itertools.islice(iterator, many - 1)]
-            return _Batches(batches, lambda: iter(batches))
+            return HeldBatches(batches, lambda: iter(batches))
         first = iterator.get_next()
         following = (iterator.get_next_as_optional() for _ in range(many - 1))
         batches = [first, *(o.get_value() for o in itertools.takewhile(lambda o: o.has_value(), following))]
-        return _Batches(batches, lambda: _again(iterator, batches))
+        return HeldBatches(batches, lambda: _again(iterator, batches))
 
     def obstacle(self, held: Held) -> Obstacle | None:
         if isinstance(held.call().args[0], tf.distribute.DistributedIterator):
@@ -229,163 +231,9 @@ def without_optionals(data: Any) -> Any:
 
 
 def _again(iterator: Any, batches: list[Any]) -> Any:
-    """An iterator over batches that were drawn from another one, with its element spec: its shapes may be less than known."""
+    """An iterator over batches drawn from another one, with its element spec, whose shapes may be partly unknown."""
     dataset = tf.data.Dataset.from_tensors(batches[0])
     for batch in batches[1:]:
         dataset = dataset.concatenate(tf.data.Dataset.from_tensors(batch))
     drawn = iter(dataset)
     return type(drawn)(components=[drawn._iterator_resource], element_spec=iterator.element_spec)
-
-
-# ---- the state -----------------------------------------------------------------------------------------------
-
-
-class _Variables(Held):
-    """Arguments that a run leaves as they are; it changes the variables behind these handles."""
-
-    handles: list[Any]
-
-    def save(self) -> None:
-        self._saved = [_read(handle) for handle in self.handles]
-
-    def restore(self) -> None:
-        for handle, value in zip(self.handles, self._saved, strict=True):
-            tf.raw_ops.AssignVariableOp(resource=handle, value=value)
-
-    def after(self, result: Any) -> tuple[Any, list[Any]]:
-        return result, [_read(handle) for handle in self.handles]
-
-    def result(self, after: Any) -> Any:
-        return after[0]
-
-    def adopt(self, after: Any) -> None:
-        self._saved = after[1]
-        self.restore()
-
-    def numbers(self, after: Any) -> int:
-        return sum(
-            int(np.prod(leaf.shape, dtype=np.int64)) for leaf in _leaves(after) if hasattr(leaf, "shape")
-        )
-
-    def same(self, one: Any, other: Any) -> str | None:
-        left, right = _leaves(one), _leaves(other)
-        if len(left) != len(right):
-            return f"{len(left)} and {len(right)} tensors came back"
-        differing = sum(not _same(a, b) for a, b in zip(left, right, strict=True))
-        return f"{differing} of {len(left)} results and variables differ" if differing else None
-
-
-class _Arguments(_Variables):
-    def __init__(self, call: Call) -> None:
-        self._call = call
-
-    def call(self) -> Call:
-        return self._call
-
-    rehearsal = call
-
-
-class _Batches(_Variables):
-    def __init__(self, batches: list[Any], again: Callable[[], Any]) -> None:
-        self._again = again
-        self.signature = _signature(batches, shapes=True)
-
-    def call(self) -> Call:
-        return Call((self._again(),), {})
-
-    rehearsal = call
-
-
-def _read(handle: Any) -> Any:
-    return tf.raw_ops.ReadVariableOp(resource=handle, dtype=_dtype(handle))
-
-
-def _dtype(handle: Any) -> Any:
-    return tf.dtypes.as_dtype(handle._handle_data.shape_and_type[0].dtype)
-
-
-def _captured_variables(concrete: Any) -> list[Any]:
-    """The handles of the variables that a graph may change."""
-    handles = [handle for handle in concrete.captured_inputs if handle.dtype == tf.resource]
-    data = [getattr(handle, "_handle_data", None) for handle in handles]
-    return [
-        h for h, d in zip(handles, data, strict=True) if d is not None and d.is_set and len(d.shape_and_type)
-    ]
-
-
-def _leaves(structure: Any) -> list[Any]:
-    return [leaf for leaf in tf.nest.flatten(structure, expand_composites=True) if leaf is not None]
-
-
-def _signature(structure: Any, *, shapes: bool) -> Hashable:
-    """What makes a `tf.function` trace again, and with `shapes` what makes XLA compile again."""
-
-    def of(leaf: Any) -> Hashable:
-        if isinstance(leaf, tf.Tensor | np.ndarray):
-            return (tuple(leaf.shape) if shapes else len(leaf.shape)), str(leaf.dtype)
-        return str(type(leaf))
-
-    return tuple(of(leaf) for leaf in _leaves(structure))
-
-
-def _same(a: Any, b: Any) -> bool:
-    a, b = tf.convert_to_tensor(a), tf.convert_to_tensor(b)
-    if a.dtype != b.dtype or a.shape != b.shape:
-        return False
-    if a.dtype == tf.string:
-        return bool(np.array_equal(a.numpy(), b.numpy()))
-    if "CPU" not in a.device and a.dtype.is_floating and a.dtype.size in _BITS:
-        left, right = (tf.bitcast(x, _BITS[x.dtype.size]) for x in (a, b))
-        return bool(tf.reduce_all(left == right))
-    return bool(a.numpy().tobytes() == b.numpy().tobytes())
-
-
-_BITS = {2: tf.uint16, 4: tf.uint32, 8: tf.uint64}
-
-
-# ---- what must not happen twice --------------------------------------------------------------------------------
-
-#: Stateful operations whose state is in variables, in the batch or in nothing that matters.
-_HARMLESS = (
-    "Resource", "ReadVariableOp", "AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp", "VarHandleOp",
-    "VarIsInitializedOp", "VariableShape", "DestroyResourceOp", "Iterator", "Optional", "StatefulPartitionedCall",
-    "PartitionedCall", "If", "While", "Case", "Assert", "TensorList", "TensorArray", "Placeholder", "LookupTableFind",
-    "LookupTableSize", "CheckNumerics", "XlaLaunch", "Collective", "Rng", "StatefulUniform", "StatefulStandardNormal",
-    "StatefulTruncatedNormal", "StatefulRandomBinomial", "Stack", "EmptyTensorList", "NoOp", "AnonymousRandomSeedGenerator",
-)  # fmt: skip
-#: Operations that call Python or write somewhere: even a twin would do that twice.
-_OUTWARD = (
-    "PyFunc",
-    "EagerPyFunc",
-    "Print",
-    "Write",
-    "Save",
-    "Summary",
-    "Queue",
-    "LookupTableInsert",
-    "LookupTableImport",
-)
-
-
-def _stateful(graph: Any) -> Obstacle | None:
-    """Why a graph must not be run twice, if it must not."""
-    from tensorflow.python.framework import op_def_registry
-
-    definition = graph.as_graph_def()
-    nodes = itertools.chain(definition.node, *(function.node_def for function in definition.library.function))
-    names = dict.fromkeys(node.op for node in nodes)
-    stateful = [n for n in names if (known := op_def_registry.get(n)) is not None and known.is_stateful]
-    odd = [name for name in stateful if not name.startswith(_HARMLESS)]
-    outward = [name for name in odd if any(word in name for word in _OUTWARD)]
-    if outward:
-        return Obstacle(
-            f"the step calls Python or writes ({', '.join(outward)}), which must not happen twice",
-            beside=False,
-        )
-    if odd:
-        return Obstacle(
-            f"the step has operations whose state cannot be saved ({', '.join(odd)}): the twin draws other random numbers than the "
-            "step itself",
-            beside=True,
-        )
-    return None

@@ -29,15 +29,15 @@ from fitscope.capture.backends._base import (
 from fitscope.capture.backends._shadow import handed_out
 from fitscope.capture.collector import kept
 from fitscope.capture.losses import Losses
-from fitscope.capture.patch import attached, guarded
+from fitscope.capture.patch import guarded, taps_on
+from fitscope.capture.shield import shield
 from fitscope.pipeline.handover import Thin
 from fitscope.plan.plan import LOSS, SAMPLE_LOSS
-from fitscope.shield import shield
 from fitscope.sites import Site
 
 
 class Collector:
-    """Where the taps of one trace, or of one eager step, report to."""
+    """The target of the taps of one trace, or of one eager step."""
 
     def __init__(self) -> None:
         self.harvest = Harvest()
@@ -69,14 +69,14 @@ class Collector:
             self.ungraded[site] = tensor
             logits = _logits_of(tensor)
             if logits is not None:
-                behind = site.but(part=f"{site.part}/logits")
+                behind = site.but(suffix=f"{site.suffix}/logits")
                 self.logits[site] = behind
                 self.harvest.sites[behind] = behind
                 self.ungraded[behind] = logits
         return tensor
 
     def no_more_gradients(self) -> None:
-        """The step has computed all its gradients: says of each that did not come why not."""
+        """Ends the gradients of the step: each missing one gets its reason."""
         for name, behind in self.logits.items():
             if name in self.ungraded and behind not in self.ungraded:
                 del self.ungraded[name]
@@ -94,7 +94,7 @@ class Collector:
         tensor = tensor.rows if isinstance(tensor, Thin) else tensor
         graph = None if isinstance(tensor, np.ndarray | int | float) else getattr(tensor, "graph", None)
         if graph is not None and graph is not self.graph:
-            self.failed[site] = "it is computed inside a loop, a branch or a tf.function of its own"
+            self.failed[site] = "it is computed inside a loop, a branch or a nested tf.function"
             return False
         return True
 
@@ -104,7 +104,7 @@ _NO_NUMBERS = (tf.string, tf.variant, tf.resource)
 
 
 def _logits_of(tensor: Any) -> Any | None:
-    """What a softmax or sigmoid was taken of: Keras computes a cross-entropy from that, past the softmax."""
+    """The input of a softmax or sigmoid: Keras computes a cross-entropy from it, past the softmax."""
     logits = getattr(tensor, "_keras_logits", None)
     if logits is None and not tf.executing_eagerly() and tensor.op.type in ("Softmax", "Sigmoid"):
         logits = tensor.op.inputs[0]
@@ -117,7 +117,7 @@ def _graph() -> Any:
 
 @contextmanager
 def asking_tapes(collector: Collector, wants_loss: bool) -> Iterator[None]:
-    """Lets every tape of this thread answer for the tapped tensors too, in the call that asks for the weights."""
+    """Makes every tape of this thread also return gradients of the tapped tensors, in the call that asks for the weights."""
     original = tf.GradientTape.gradient
     thread = threading.get_ident()
 
@@ -149,7 +149,7 @@ def asking_tapes(collector: Collector, wants_loss: bool) -> Iterator[None]:
 
 def single_step(ask: Ask, collector: Collector, run: Any) -> Any:
     """The user's own step with taps, and the taps on what it did to the weights."""
-    with attached(ask.anatomy, ask.wants, collector), asking_tapes(collector, LOSS in ask.wants):
+    with taps_on(ask.anatomy, ask.wants, collector), asking_tapes(collector, LOSS in ask.wants):
         before = []
         with shield(lambda error: setattr(collector.harvest, "broken", error)):
             for weight, site in wanted_weights(ask):
@@ -166,7 +166,7 @@ def single_step(ask: Ask, collector: Collector, run: Any) -> Any:
 
 
 def _now(ask: Ask, weight: Any, site: Site) -> Any:
-    """The value of a weight at this point of the step, or as much of it as is needed."""
+    """The value of a weight at this point of the step, or the needed part of it."""
     return ask.finish.thin(site, tf.convert_to_tensor(weight.variable.value))
 
 
@@ -177,9 +177,9 @@ def _minus(new: Any, old: Any) -> Any:
 
 
 def detach(collector: Collector, zero: Any) -> None:
-    """Replaces what is handed out by something whose use leaves the rest of the graph as the compiler would have it.
+    """Replaces the returned tensors by ones whose use does not change how the compiler treats the rest of the graph.
 
-    `zero` is what XLA needs for that, None where the graph is not compiled by it.
+    `zero` is what XLA needs for that; None if XLA does not compile the graph.
     """
     tensors = collector.harvest.tensors
     shadows: dict[Any, Any] = {}
@@ -203,7 +203,7 @@ _BITS = {1: tf.uint8, 2: tf.uint16, 4: tf.uint32, 8: tf.uint64}
 
 
 def _own_copy(x: Any, zero: Any) -> Any:
-    """The same bits, by an operation that XLA can fuse: see the JAX adapter for why."""
+    """The same bits, from an operation that XLA can fuse: see the JAX adapter for the reason."""
     bits = _BITS.get(x.dtype.size)
     if bits is None or not (x.dtype.is_floating or x.dtype.is_integer):
         return x

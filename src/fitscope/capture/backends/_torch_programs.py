@@ -1,11 +1,11 @@
-"""How a tapped step runs on PyTorch: in place of the user's own, compared with it, or beside it.
+"""How a tapped step runs on PyTorch: instead of the user's own, compared with it, or alongside it.
 
 An eager step with taps is the user's own step: the same Python runs the same operations in the same order, and draws the same
 random numbers. A tap keeps a reference; a hook on a tensor adds no node to autograd's graph and returns nothing. So there
 is nothing to prove, and the step, which may do anything that Python can, is never run twice.
 
 `torch.compile` makes another program of a step with taps. The state of `fit`'s own step is known (the variables of model, optimizer and
-metrics, the gradients, the random state), so it is saved and restored around a proof. The state of a compiled step that somebody wrote
+metrics, the gradients, the random state), so it is saved and restored around a proof. The state of a custom compiled step
 is not.
 """
 
@@ -25,7 +25,7 @@ _BY_CONSTRUCTION = (
 
 
 class Eager(Program):
-    """A step that runs as it is."""
+    """An eager step, which runs unchanged."""
 
     identical: str | None = _BY_CONSTRUCTION
 
@@ -40,7 +40,7 @@ class Eager(Program):
 
 
 class Compiled(Eager):
-    """A step that `torch.compile` compiles: of this model's `fit`, or (without a model) one that somebody wrote."""
+    """A step that `torch.compile` compiles: of this model's `fit`, or (without a model) a custom one."""
 
     identical = None
 
@@ -65,7 +65,7 @@ class Compiled(Eager):
 
 
 class _State(Held):
-    """The arguments of a step, and all that `fit`'s own step changes."""
+    """The arguments of a step, and everything that `fit`'s own step changes."""
 
     def __init__(self, call: Call, model: Any) -> None:
         self._call = call
@@ -116,7 +116,7 @@ class _State(Held):
         return [variable.value for variable in {id(v): v for v in known}.values()]
 
     def _now(self) -> list[Any]:
-        """Copies of it all. The random state of the host is one of them."""
+        """Copies of the whole state, including the random state of the host."""
         values = self._variables()
         grads = [None if value.grad is None else value.grad.detach().clone() for value in values]
         devices = [torch.cuda.get_rng_state()] if torch.cuda.is_available() else []

@@ -25,15 +25,15 @@ from fitscope.capture.backends._base import (
 )
 from fitscope.capture.collector import kept
 from fitscope.capture.losses import Losses
-from fitscope.capture.patch import attached, guarded
+from fitscope.capture.patch import guarded, taps_on
+from fitscope.capture.shield import shield
 from fitscope.pipeline.handover import Finish, Thin
 from fitscope.plan.plan import LOSS
-from fitscope.shield import shield
 from fitscope.sites import Site
 
 
 class Collector:
-    """Where the taps of one step report to."""
+    """The target of the taps of one step."""
 
     def __init__(self, finish: Finish) -> None:
         self.harvest = Harvest()
@@ -57,7 +57,7 @@ class Collector:
         return tensor
 
     def _kept(self, site: Site, tensor: Any) -> Any:
-        """What stays as it is now, whatever the step does next, or tells by its version that it does not."""
+        """A value that later operations do not change, or whose version shows that they did."""
         if not isinstance(tensor, Thin):  # of what a weight was
             tensor = torch.as_tensor(tensor).detach()
             if not torch.compiler.is_compiling():
@@ -86,7 +86,7 @@ class Collector:
         return tensor
 
     def finished(self, ask: Ask, *, versions_tell: bool) -> Harvest:
-        """`versions_tell`: not inside torch.compile, whose graphs count versions in their own way."""
+        """`versions_tell` is False inside torch.compile, whose graphs count versions differently."""
         harvest = self.harvest
         with shield(lambda error: setattr(harvest, "broken", error)):
             names = self.losses.names()
@@ -100,7 +100,7 @@ class Collector:
 
 @contextmanager
 def _watching_backward(collector: Collector, wanted: bool) -> Iterator[None]:
-    """A custom step may never call `compute_loss`; then its loss is what it calls `backward` on."""
+    """Finds the loss of a custom step that never calls `compute_loss`: the tensor that it calls `backward` on."""
     if not wanted:
         yield
         return
@@ -120,7 +120,7 @@ def _watching_backward(collector: Collector, wanted: bool) -> Iterator[None]:
 
 @contextmanager
 def _watching_optimizers(ask: Ask, collector: Collector) -> Iterator[None]:
-    """A loop of the user's own may use an optimizer of torch's."""
+    """Watches torch optimizers, which a custom loop may use."""
     wanted: dict[int, str] = {}
     with kept(collector):
         wanted = {
@@ -148,9 +148,9 @@ def _watching_optimizers(ask: Ask, collector: Collector) -> Iterator[None]:
 
 
 def single_step(ask: Ask, collector: Collector, run: Any) -> Any:
-    """The user's own step with taps, and the taps on what it did to the weights."""
+    """The user's own step with taps, and the taps on its effect on the weights."""
     with (
-        attached(ask.anatomy, ask.wants, collector),
+        taps_on(ask.anatomy, ask.wants, collector),
         _watching_backward(collector, LOSS in ask.wants),
         _watching_optimizers(ask, collector),
     ):
@@ -172,7 +172,7 @@ def _now(ask: Ask, weight: Any, site: Site) -> Any:
 
 
 def _copy(ask: Ask, weight: Any, site: Site) -> Any:
-    """What a weight is now, or as much of it as is needed: the step changes it in place."""
+    """A copy of a weight, or of the needed part, because the step changes it in place."""
     value = _now(ask, weight, site)
     return value if isinstance(value, Thin) else value.clone()
 

@@ -42,7 +42,7 @@ from fitscope.sites import Site
 
 
 def _single_step(ask: Ask, collector: Collector, state: Any, data: Any) -> Any:
-    """The user's own step with taps, and the taps on what it was given and what it did to the weights."""
+    """The user's own step with taps, and the taps on its arguments and on its effect on the weights."""
     model, wants = ask.anatomy.model, ask.wants
     with tagging(ask, collector):
         show_batch(wants, ask.anatomy, collector, data)
@@ -77,7 +77,7 @@ def _weights(model: Any, state: Any) -> dict[int, Any]:
 
 
 def _traced(ask: Ask, fresh: Any, args: tuple[Any, ...], zero: Any, traced: Traced, *, silent: bool) -> Any:
-    """What a step returns, and the values that were tapped in it, inside the program that is being traced."""
+    """The results of a step and its tapped values, inside the program that is being traced."""
     ask.traced()
     collector = Collector()
     jaxpr, shape = jax.make_jaxpr(fresh(collector), return_shape=True)(*args)
@@ -105,7 +105,7 @@ def _gradients(ask: Ask) -> bool:
 
 
 def _function(ask: Ask, function: Any) -> Program:
-    """The user's own step with taps: compiled as it was given to `jax.jit`, or run as it is."""
+    """A custom step with taps: compiled as it was passed to `jax.jit`, or run as a plain function."""
     body = getattr(function, "__wrapped__", None)
     if body is None or not hasattr(function, "lower"):
 

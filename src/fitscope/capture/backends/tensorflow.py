@@ -36,7 +36,7 @@ from fitscope.plan.sampling import as_rows, stride
 
 
 class _Trace:
-    """A step in the making: what tracing it found, and whether it got to its end."""
+    """A step during tracing: the result of the trace, and whether it reached its end."""
 
     def __init__(self, ask: Ask, *, compiled: bool, xla: bool) -> None:
         self.ask = ask
@@ -47,7 +47,7 @@ class _Trace:
         self._zero = tf.Variable(0, trainable=False, dtype=tf.int64) if xla else None
 
     def __call__(self, run: Any, data: Any = None) -> tuple[Any, dict[str, Any]]:
-        """Runs the step with taps; returns what it returns, and what is handed out."""
+        """Runs the step with taps; returns its result and the tapped tensors."""
         self.begun = self.done = False
         if self.compiled:
             self.ask.traced()
@@ -65,7 +65,7 @@ class _Trace:
         seen.noted[:] = collector.noted
         if self.compiled:
             detach(collector, self._zero)
-        # An error of ours must not end the trace: what the trace of the step has made would be left half made.
+        # An error in fitscope must not end the trace, which would leave the step half built.
         tensors = finished(collector.harvest, self.ask.finish).tensors
         seen.broken = collector.harvest.broken
         self.done = True
@@ -73,7 +73,7 @@ class _Trace:
 
     @property
     def ran(self) -> bool:
-        """Whether what was raised came from the user's own step, which may have changed something by then."""
+        """Whether an exception came from the user's own step, which may have changed something already."""
         return self.done if self.compiled else self.begun
 
     def harvest(self, tensors: dict[str, Any]) -> Harvest:
@@ -82,7 +82,7 @@ class _Trace:
 
 
 def _inlined(function: Any) -> Any:
-    """What a `tf.function` runs, to be traced into a graph that is there: from a graph of its own no tensor could be handed out."""
+    """The Python function of a `tf.function`, to trace into the current graph, because tensors of a nested graph could not be returned."""
     if not isinstance(function, tf.types.experimental.PolymorphicFunction):
         return function
     body = function.python_function
@@ -91,13 +91,13 @@ def _inlined(function: Any) -> Any:
         type(getattr(method, "__self__", None)).__name__ == "TfMethodTarget"
     ):  # TensorFlow's stand-in for the instance
         body = types.MethodType(method.__func__, method.__self__.target)
-    if function._autograph:  # ours is not to be converted, theirs is
+    if function._autograph:  # AutoGraph converts the user's code, not this wrapper
         body = tf.__internal__.autograph.tf_convert(body, tf.__internal__.autograph.control_status_ctx())
     return body
 
 
 def _function(ask: Ask, function: Any) -> Program:
-    """The user's own step with taps: a `tf.function` like the one it is, or run as it is."""
+    """A custom step with taps: a `tf.function` like the original, or run as a plain function."""
     compiled = isinstance(function, tf.types.experimental.PolymorphicFunction)
     xla = bool(compiled and function._jit_compile)
     trace = _Trace(ask, compiled=compiled, xla=xla)
@@ -256,13 +256,13 @@ class TensorFlowAdapter(Adapter):
 
 
 def _short(tensor: Any) -> bool:
-    """Whether only the number of samples is unknown, and it is not worth while to choose among them."""
+    """Whether only the number of samples is unknown, and choosing among them would not pay."""
     sizes = tensor.shape.as_list()
     return sizes != [] and None not in sizes[1:] and math.prod(sizes[1:]) <= sampling.SHORT
 
 
 def _stride(rows: Any, length: Any) -> Any:
-    """`sampling.stride`, where the shape is known only when the step runs."""
+    """`sampling.stride` for a shape that is known only when the step runs."""
     most = tf.maximum(sampling.ENOUGH // tf.maximum(length, 1), sampling.FEWEST)
     powers = 1 << np.arange(31, dtype=np.int32)
     return tf.bitwise.left_shift(1, tf.reduce_sum(tf.cast((rows - 1) // powers + 1 > most, tf.int32)))

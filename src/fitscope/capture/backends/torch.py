@@ -73,7 +73,7 @@ class TorchAdapter(Adapter):
         return Compiled(step, model) if compiled else Eager(step)
 
     def _function(self, ask: Ask, function: Any) -> Program:
-        """The user's own step: compiled anew if `torch.compile` made it, or run as it is."""
+        """A custom step: compiled again if `torch.compile` made it, or run as a plain function."""
         body = getattr(function, "_torchdynamo_orig_callable", None)
         run = function if body is None else torch.compile(body)
 
@@ -98,7 +98,7 @@ class TorchAdapter(Adapter):
         if isinstance(tensor, tuple):  # a shape
             return np.array(tensor, np.int64)
         host = tensor.detach().cpu().resolve_conj().resolve_neg()
-        if host.dtype is torch.bfloat16:  # NumPy has no such type of its own
+        if host.dtype is torch.bfloat16:  # NumPy itself lacks this type
             return host.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
         return host.numpy()
 

@@ -1,5 +1,5 @@
-"""TF1-style sessions and legacy Keras: the same watches, the same run, from the step that really happened.
+"""TF1 sessions and legacy Keras: the same watches and the same run, recorded from the step itself.
 
-`session` and `CaptureHook` see `sess.run`; `legacy` serves models of `tf_keras`. Everything in here imports TensorFlow, and is itself
-imported only when a scope is given a session or such a model.
+`session` and `CaptureHook` record `sess.run`; `legacy` records models of `tf_keras`. Every module here imports TensorFlow, so
+Python imports them only when a scope gets a session or such a model.
 """

@@ -2,7 +2,7 @@
 
 A layer is a scope of names: the innermost scope that holds a trained variable, or else the first part of a name. Its output is what
 operations outside of it use. `conv1/Conv2D`, `conv1/BiasAdd` and `conv1/Relu` so become the layer `conv1` with the output
-`conv1/Relu:0`. A network that is built again on the same variables has layers of its own (`net_1/conv1`, `tower/net/conv1`). A scope
+`conv1/Relu:0`. A network that is built again on the same variables has separate layers (`net_1/conv1`, `tower/net/conv1`). A scope
 whose weights are kept elsewhere is several layers: what goes into the next product is the output of one. What the user named by
 tensor is there too, under the name of its operation.
 """
@@ -24,7 +24,7 @@ from fitscope.watch import Watch
 
 @dataclass(frozen=True, slots=True)
 class GraphLayer:
-    """What stands for a layer: a name, and the tensor that is its output."""
+    """A layer of a graph: a name, and the tensor that is its output."""
 
     name: str
     output: Tensor
@@ -37,7 +37,7 @@ class GraphAnatomy(Anatomy):
     __slots__ = ()
 
     def describe(self) -> dict[str, Any]:
-        """The graph in words and numbers, for the run."""
+        """The description of the graph for the run."""
         sizes = [w.variable.shape.num_elements() or 0 for w in self.weights]
         return {
             "name": "graph",
@@ -70,7 +70,7 @@ class GraphAnatomy(Anatomy):
 
 
 def anatomy_of(graph: Any, roles: Roles, watches: Sequence[Watch]) -> tuple[GraphAnatomy, tuple[Watch, ...]]:
-    """The parts of a graph, and the watches with tensors and names of tensors in them replaced by the paths of parts."""
+    """The parts of a graph, and the watches with tensors and tensor names replaced by the paths of parts."""
     parts = [
         LayerPart(path, GraphLayer(path, tensor, trained), container=False)
         for path, tensor, trained in _layers(graph, roles)
@@ -98,7 +98,7 @@ def site_path(tensor: Tensor) -> str:
 
 
 def _selector(graph: Any, watch: Watch, given: Any, parts: list[LayerPart], named: dict[str, Tensor]) -> Any:
-    """What `resolve` understands: a glob on the paths of parts. Names of tensors and operations become parts."""
+    """A glob on the paths of parts, which `resolve` understands. Names of tensors and operations become parts."""
     if not isinstance(given, str):
         if isinstance(given, type):
             raise WatchError(
@@ -122,7 +122,7 @@ def _selector(graph: Any, watch: Watch, given: Any, parts: list[LayerPart], name
 
 
 def _glob(graph: Any, watch: Watch, given: str, parts: list[LayerPart], named: dict[str, Tensor]) -> str:
-    """A glob on the names of tensors, where no layer matches it. Backward passes and other machinery do not count."""
+    """A glob on tensor names, if no layer matches it. Backward passes and other internal operations do not count."""
     pattern = given if ":" in given else f"{given}:0"
     found = False
     for op in graph.get_operations():
@@ -200,12 +200,12 @@ def _layers(graph: Any, roles: Roles) -> Iterator[tuple[str, Tensor, bool]]:
 
 
 def _is_product(op: Op, weights: Collection[str]) -> bool:
-    """Whether an operation takes a matrix of weights."""
+    """Whether an operation multiplies by a matrix of weights."""
     return any(x.name in weights and (x.shape.rank or 0) > 1 for x in op.inputs)
 
 
 def _touched(order: list[Op], weights: Collection[str]) -> tuple[set[str], set[str]]:
-    """The tensors that data has gone into, and those that trained weights have."""
+    """The tensors that depend on data, and those that depend on trained weights."""
     data: set[str] = set()
     weighed: set[str] = set()
     for op in order:
@@ -232,12 +232,12 @@ class Scopes:
         }
 
     def __contains__(self, scope: str) -> bool:
-        """Whether it is one of them, or one of them inside of another scope: `tf.get_variable` knows nothing of name scopes."""
+        """Whether it is such a scope, or one inside another scope: `tf.get_variable` ignores name scopes."""
         parts = _plain(scope).split("/")
         return any("/".join(parts[n:]) in self._all for n in range(len(parts)))
 
     def of(self, name: str) -> str:
-        """The layer that an operation belongs to. A scope that is entered again is called `a_1` by TensorFlow, and is another one."""
+        """The layer of an operation. TensorFlow names a scope that is entered again `a_1`, and it counts as another one."""
         parts = name.split("/")
         for n in range(len(parts) - 1, 0, -1):
             scope = "/".join(parts[:n])
@@ -251,7 +251,7 @@ def _plain(scope: str) -> str:
 
 
 def _weights(graph: Any, parts: list[LayerPart]) -> Iterator[WeightPart]:
-    """Trained variables, and those that are kept beside them (moving averages). Not what the optimizer keeps."""
+    """Trained variables, and those kept next to them (moving averages), but not those of the optimizer."""
     trained = trainable(graph)
     scopes = Scopes(trained).own
     layers = {part.path: part for part in parts}

@@ -1,4 +1,4 @@
-"""What a session hands out, on its way to the writer: arrays, and what becomes one when the writer asks for it."""
+"""The values of a session on their way to the writer: arrays, and objects that become arrays on the writer thread."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """An array that is made on the writer's thread."""
+    """An array that is created on the writer thread."""
 
     make: Callable[[], Array]
     nbytes: int  #: what it holds until then
 
 
 class Arrays:
-    """The border to a session, whose tensors arrive as arrays."""
+    """The adapter to a session, whose tensors arrive as arrays."""
 
     def to_numpy(self, tensor: Any) -> Array:
         return tensor.make() if isinstance(tensor, Later) else np.asarray(tensor)
@@ -30,7 +30,7 @@ class Arrays:
 
 
 def difference(new: Any, old: Any) -> Later:
-    """How far something moved."""
+    """The difference of two values."""
 
     def make() -> Array:
         return np.not_equal(new, old) if np.asarray(new).dtype == bool else np.subtract(new, old)
@@ -39,7 +39,7 @@ def difference(new: Any, old: Any) -> Later:
 
 
 def dense(values: Any, rows: Any, shape: tuple[int, ...]) -> Later:
-    """The gradient of an embedding: slices of something that is zero elsewhere."""
+    """The dense gradient of an embedding, from slices of a tensor that is zero elsewhere."""
 
     def make() -> Array:
         whole = np.zeros(shape, np.asarray(values).dtype)

@@ -60,7 +60,7 @@ def _within(name: str, scopes: Collection[str]) -> str | None:
 
 
 class Backward:
-    """The backward pass among the operations of a run."""
+    """The backward pass within the operations of a run."""
 
     def __init__(self, graph: Any, ops: set[Op]) -> None:
         self.graph = graph
@@ -72,7 +72,7 @@ class Backward:
                 self.by_forward.setdefault(forward, []).append(op)
 
     def losses(self, among: Collection[Op]) -> list[Tensor]:
-        """What gradients were taken of, as far as their backward pass begins among these operations."""
+        """The tensors that gradients were taken of, if their backward pass begins in these operations."""
         inner = inner_scopes(self.graph)
         found: list[Tensor] = []
         for seed in sorted((op for op in among if _SEED.search(op.name)), key=lambda op: str(op.name)):
@@ -91,8 +91,8 @@ class Backward:
         ]
 
     def gradient(self, tensor: Tensor) -> Tensor | None:
-        """The gradient of the loss with respect to a tensor, where the backward pass has computed it: what comes into the
-        gradient of its operation from outside, in its shape.
+        """The gradient of the loss with respect to a tensor, if the backward pass computed it: the value that enters the gradient
+        of its operation from outside, in its shape.
         """
         while tensor.op.type == "Identity" and tensor.op.name not in self.by_forward:
             before = tensor.op.inputs[0]  # an identity hands its gradient on, and has no operation for that
@@ -114,7 +114,7 @@ class Backward:
         return next(iter(found.values())) if len(found) == 1 else None
 
     def why_not(self, tensor: Tensor) -> str:
-        """Why there is no gradient with respect to a tensor."""
+        """The reason why there is no gradient with respect to a tensor."""
         users = [user for user in tensor.consumers() if user in self.ops and user.type not in SHAPE_ONLY]
         goes_on = any(user.name in self.by_forward for user in users)
         if goes_on and any(op.name in self.by_forward for op in ancestors([tensor])):
@@ -129,7 +129,7 @@ class Backward:
 
 
 def _same_shape(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors have one shape, as far as that is known. A scalar is not like what could be anything."""
+    """Whether two tensors have the same shape, as far as known. A scalar does not match an unknown shape."""
     return bool(a.shape.is_compatible_with(b.shape)) and a.shape.rank == b.shape.rank
 
 

@@ -13,12 +13,12 @@ from typing import Any
 
 from fitscope.capture.sessions.identity import Ways
 from fitscope.capture.sessions.reading import Reading
-from fitscope.capture.sessions.recording import Run, RunRequest, SessionRecording
+from fitscope.capture.sessions.recording import Run, SessionRecording, UpcomingRun
 from fitscope.capture.sessions.signature import Signature
 
 
 class SeenCallable:
-    """A callable whose calls are seen."""
+    """A callable whose calls are recorded."""
 
     def __init__(
         self,
@@ -41,21 +41,21 @@ class SeenCallable:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         fed = dict(zip(self._options.feed, args, strict=False))
-        request = self._recording.before_callable(self._run, self._sig, fed) if self._active() else None
-        if request is None:
+        upcoming = self._recording.before_callable(self._run, self._sig, fed) if self._active() else None
+        if upcoming is None:
             return self._plain(*args, **kwargs)
         try:
-            results, shown = self._recording.made(request, self._ways(request, fed, args, kwargs))
+            results, shown = self._recording.made(upcoming, self._ways(upcoming, fed, args, kwargs))
         except BaseException as error:
-            self._recording.raised(request, error)
+            self._recording.raised(upcoming, error)
             raise
-        self._recording.after(request, self._run, results, shown)
+        self._recording.after(upcoming, self._run, results, shown)
         return results
 
     def _ways(
-        self, request: RunRequest, fed: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, upcoming: UpcomingRun, fed: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Ways:
-        reading, users = request.reading, len(self._options.fetch)
+        reading, users = upcoming.reading, len(self._options.fetch)
 
         def ours(values: Any) -> dict[str, Any]:
             assert reading is not None
@@ -68,8 +68,8 @@ class SeenCallable:
         def take() -> tuple[Any, Any]:
             try:
                 self._callable(reading, "both")
-            except Exception as error:  # TensorFlow refuses it: ours must not harm the user's
-                self._recording.failed(request, error)
+            except Exception as error:  # TensorFlow refuses it: the extra fetches must not harm the user's
+                self._recording.failed(upcoming, error)
                 return self._plain(*args, **kwargs), None
             return both("both", **kwargs)
 
@@ -82,7 +82,7 @@ class SeenCallable:
         )
 
     def _callable(self, reading: Reading | None, way: str) -> Any:
-        """The callable that also fetches what a reading asks for; or that alone, to look at it."""
+        """The callable that also fetches the tensors of a reading, or only these."""
         key = id(reading), way
         if key not in self._made:
             options = _copy(self._options)
@@ -95,12 +95,12 @@ class SeenCallable:
         return self._made[key][1]
 
     def _names(self, reading: Reading) -> list[str]:
-        """What is fetched for a reading: what is fed cannot be."""
+        """The tensors to fetch for a reading; fed tensors cannot be fetched."""
         return [name for name in _names(reading) if name not in self._options.feed]
 
 
 def made_again(session: Any) -> None:
-    """Keras keeps the callables that it has made. It makes those of this session anew when it needs them, through the session."""
+    """Makes Keras create its callables again. Keras caches them; it then creates those of this session through the session."""
     kind = getattr(sys.modules.get("tf_keras.src.backend"), "GraphExecutionFunction", None)
     for thing in gc.get_objects() if kind is not None else ():
         if type(thing) is kind and thing._session is session:
@@ -114,7 +114,7 @@ def _copy(options: Any) -> Any:
 
 
 def _names(reading: Reading) -> list[str]:
-    """The tensors that a reading asks for."""
+    """The tensors of a reading."""
     asked = reading.asked
     tensors = [
         x for given in asked["tensors"].values() for x in (given if isinstance(given, list) else [given])
@@ -125,7 +125,7 @@ def _names(reading: Reading) -> list[str]:
 
 
 def _in_shape(reading: Reading, values: dict[str, Any]) -> dict[str, Any]:
-    """What came back, in the structure in which it was asked for."""
+    """The result in the structure of the request."""
     asked = reading.asked
     tensors = {
         site: [values[x.name] for x in given] if isinstance(given, list) else values[given.name]

@@ -1,8 +1,8 @@
-"""Whether a run that computes predictions of labelled data is a validation, or looks at the batch that is being trained on.
+"""Decides whether a run that computes predictions for labelled data is a validation, or evaluates the training batch.
 
-Many programs print the accuracy of the training batch, before or after the step that trains on it. That is no validation and ends no
-epoch. Which data a run was given is told apart by a fingerprint of what was fed; where a pipeline brings the data nothing is fed, and
-every such run is a validation. What came just before a step is held back until the step says which batch it trains on.
+Many programs print the accuracy of the training batch, before or after its step. That is not a validation and ends no epoch. A
+fingerprint of the fed values identifies the data of a run. If a pipeline provides the data, nothing is fed, and every such run is
+a validation. Runs just before a step are held until the step shows which batch it trains on.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _REMEMBERED = 10_000  #: batches that were trained on
 
 
 def fingerprints(fed: Mapping[str, Any]) -> Data:
-    """Of what was fed, what is data: no rate, no switch. A pipeline that is chosen by its handle counts too."""
+    """The fingerprints of the fed data, without rates and switches. A pipeline selected by its handle counts too."""
     return {name: mark for name, value in fed.items() if (mark := _fingerprint(value)) is not None}
 
 
@@ -45,7 +45,7 @@ def _fingerprint(value: Any) -> Any:
 
 
 def _of_rows(rows: Sequence[Any]) -> Any:
-    """Of a list: its rows may be of different lengths."""
+    """The fingerprint of a list, whose rows may have different lengths."""
     try:
         some = [_checksum(np.asarray(row)) for row in rows[:: 1 + len(rows) // _ROWS]]
     except ValueError:
@@ -58,7 +58,7 @@ def _checksum(array: np.ndarray[Any, Any]) -> int:
 
 
 def same(one: Data, other: Data) -> bool:
-    """Whether two runs were given the same data."""
+    """Whether two runs got the same data."""
     common = one.keys() & other.keys()
     return bool(common) and all(one[name] == other[name] for name in common)
 
@@ -82,7 +82,7 @@ class Evaluations:
         self._validated = False
 
     def begin(self, data: Data) -> bool:
-        """A run on labelled data is about to begin. Whether it may be a validation."""
+        """Begins a run on labelled data. Returns whether it may be a validation."""
         if same(data, self._newest):
             return False
         if len(self._held) >= _HELD:
@@ -91,11 +91,11 @@ class Evaluations:
         return True
 
     def show(self, at: Moment, shown: Shown) -> None:
-        """What the newest of them showed."""
+        """Takes the result of the newest of them."""
         self._held[-1].at, self._held[-1].shown = at, shown
 
     def step(self, data: Data) -> tuple[bool, bool]:
-        """A step is about to train on this data. Whether there was a validation before it, and whether there was a look at this data."""
+        """Begins a step on this data. Returns whether there was a validation before it, and whether this data was evaluated."""
         mine = [held for held in self._held if same(held.data, data)]
         if mine and self._looks is None:
             # Data that was trained on already and comes again is a part of the training set that the program validates on.
@@ -110,7 +110,7 @@ class Evaluations:
         return validated, bool(mine)
 
     def release(self) -> bool:
-        """Lets go of what was held: it was a validation. Whether there was one since the last step."""
+        """Releases the held runs as a validation. Returns whether there was one since the last step."""
         for batch, held in enumerate(self._held):
             self._validated = True
             if held.at is not None and held.shown is not None:

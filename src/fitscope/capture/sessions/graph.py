@@ -1,6 +1,6 @@
-"""Facts about a TF1 graph: what a run executes, where data comes in, what it writes to.
+"""Facts about a TF1 graph: the operations that a run executes, the sources of data, the variables that it writes.
 
-Nothing here changes a graph or runs it. Tensors are known by name throughout: with TF2 behaviour on, they cannot be hashed.
+Nothing here changes or runs a graph. Tensors are identified by name, because they cannot be hashed with TF2 behaviour on.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PASS_ON_VARIABLE = {"Enter", "Identity", "RefEnter", "RefIdentity"}
 
 
 def executed(ops: Iterable[Op], fed: Collection[str] = ()) -> set[Op]:
-    """Every operation that a run of these executes, when the tensors named in `fed` are fed."""
+    """Every operation that a run of these executes, if the tensors in `fed` are fed."""
     seen: set[Op] = set()
     todo = list(ops)
     while todo:
@@ -62,7 +62,7 @@ def ancestors(tensors: Iterable[Tensor]) -> list[Op]:
 
 
 def reached(ops: Iterable[Op], within: Collection[Op]) -> set[Op]:
-    """The operations among `within` that the values of these go into, and these."""
+    """The operations in `within` that depend on these, and these."""
     seen: set[Op] = set()
     todo = list(ops)
     while todo:
@@ -123,7 +123,7 @@ def written_variables(ops: Collection[Op]) -> set[str]:
 
 
 def once(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """What a function makes of a graph, kept until the graph has grown."""
+    """The result of a function of a graph, cached until the graph grows."""
     known: weakref.WeakKeyDictionary[Any, tuple[int, Any]] = weakref.WeakKeyDictionary()
 
     def kept(graph: Any) -> Any:

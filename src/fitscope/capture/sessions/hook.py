@@ -1,7 +1,7 @@
-"""A `SessionRunHook`, for sessions that TensorFlow makes itself: `MonitoredTrainingSession` and its like.
+"""A `SessionRunHook` for sessions that TensorFlow creates itself, such as `MonitoredTrainingSession`.
 
-`begin` adds to the graph what is needed, because it is finalized right after. When the session is there, its runs are seen as those of
-any other, together with what other hooks fetch in them, and the checkpoints that other hooks save.
+`begin` adds the necessary operations to the graph, because TensorFlow finalizes it right after. fitscope then records the runs of
+the session like those of any other, including the fetches and the checkpoints of other hooks.
 """
 
 from __future__ import annotations
@@ -12,32 +12,34 @@ from typing import Any
 
 import tensorflow as tf
 
+from fitscope.capture.recordings import Recordings
+from fitscope.capture.sessions.named import Named
 from fitscope.capture.sessions.patch import put_in
-from fitscope.capture.sessions.session import Said, Settings, begin
+from fitscope.capture.sessions.session import begin
 
 
 class CaptureHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
     """Records the runs of a monitored session."""
 
-    def __init__(self, scope: Settings, said: Said) -> None:
-        self._scope = scope
-        self._said = said
+    def __init__(self, recordings: Recordings, named: Named) -> None:
+        self._recordings = recordings
+        self._named = named
         self._recording: Any = None
         self._take_out: Callable[[], None] = lambda: None
 
     def begin(self) -> None:
-        """The graph is complete and not finalized yet."""
-        self._recording = self._scope._recording = begin(
-            self._scope, tf.compat.v1.get_default_graph(), self._said
+        """Called when the graph is complete and not finalized yet."""
+        self._recording = self._recordings.newest = begin(
+            self._recordings, tf.compat.v1.get_default_graph(), self._named
         )
         self._recording.prepare()
 
     def after_create_session(self, session: Any, coord: Any) -> None:  # noqa: ARG002
-        """A session is there: the first, or, after a worker was lost, another that goes on from a checkpoint."""
+        """Called with a new session: the first, or after a lost worker another one that continues from a checkpoint."""
         self._take_out()
         if self._recording.next_step is not None:
-            self._recording = self._scope._recording = self._recording.again(
-                lambda: begin(self._scope, session.graph, self._said, again=True)
+            self._recording = self._recordings.newest = self._recording.again(
+                lambda: begin(self._recordings, session.graph, self._named, again=True)
             )
         self._recording.recorder.finish_with(session)
         take_out = put_in(session, self._recording)
@@ -50,12 +52,12 @@ class CaptureHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
         self._take_out = undo
 
     def end(self, session: Any) -> None:  # noqa: ARG002
-        """The training is over; not called when it was left by an exception."""
+        """Called when the training is over, unless an exception ended it."""
         self._take_out()
         self._recording.complete()
 
     def _closed(self, error: BaseException | None) -> None:
-        """The session is being closed, because of an exception if there is one: `end` is not called then."""
+        """Called when the session is closed, perhaps by an exception; `end` is not called then."""
         if error is not None and not isinstance(error, RECOVERED):
             self._take_out()
             self._recording.recorder.abandon(error)
@@ -66,7 +68,7 @@ RECOVERED = (tf.errors.AbortedError, tf.errors.UnavailableError)
 
 
 def _closing(session: Any, told: Callable[[BaseException | None], None]) -> Callable[[], None]:
-    """Tells when the session is closed and what is being handled then. Returns what puts its own method back."""
+    """Reports when the session is closed, with the exception being handled. Returns a function that restores its own method."""
     own, plain = vars(session), session.close
 
     def close() -> None:

@@ -1,11 +1,11 @@
-"""Whether fetching beside a session's run changes it: proven in the run itself, or made impossible, or said to be neither.
+"""Whether extra fetches change a session's run: proven in the run itself, ruled out, or reported as not provable.
 
-More fetches may lead TensorFlow to another rewriting of the graph. So the first captured runs of each kind are made twice from the same
-variables: as the user wrote them, then with our fetches. What they return and all variables that they write to are compared bit for bit.
-Training goes on with what the user's own run left behind. If the two differ, the user's own run takes every step, and our fetches
-are run by themselves before it: a *twin*, which writes to no variable.
+More fetches may lead TensorFlow to another rewriting of the graph. So the first captured runs of each kind are made twice from
+the same variables: as the user wrote them, then with the extra fetches. What they return and all variables that they write to are
+compared bit for bit. Training goes on with what the user's own run left behind. If the two differ, the user's own run takes every
+step, and the extra fetches run separately before it: a *twin*, which writes to no variable.
 
-A run that does more than read and write variables cannot be made twice: random numbers are drawn anew, a pipeline goes on to the next
+A run that does more than read and write variables cannot be made twice: random numbers are drawn again, a pipeline goes on to the next
 batch, a queue is emptied. Such a run is `not provable`, and the reason names the operation.
 """
 
@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fitscope.capture.identity import FIRST, MOST_STEPS, Kind
+from fitscope.capture.identity import FIRST, MOST_STEPS, PerSignature
 from fitscope.capture.sessions.graph import Op, executed, written_variables
-from fitscope.capture.sessions.reading import Call, Reading
+from fitscope.capture.sessions.reading import Reading, RunCall
 from fitscope.pipeline.standing import Standing
 
 #: Operations with a state that is a variable, or does not outlive the run.
@@ -37,17 +37,17 @@ Results = Any
 
 
 class Ways(NamedTuple):
-    """One run that is about to begin, as it can be made. The first two are seen by whoever else watches the session."""
+    """The ways to make one coming run. Other watchers of the session see the first two."""
 
     own: Callable[[], Results]  #: as the user wrote it
-    both: Callable[[], tuple[Results, Any]]  #: with our fetches; what they gave, too
+    both: Callable[[], tuple[Results, Any]]  #: with the extra fetches, and their values
     rehearse_own: Callable[[], Results]
     rehearse: Callable[[], tuple[Results, Any]]
-    look: Callable[[], Any]  #: our fetches alone
+    look: Callable[[], Any]  #: the extra fetches alone
 
 
-class Identity:
-    """What is known of the runs of one session, and how the next one is made."""
+class IdentityCheck:
+    """The knowledge about the runs of one session, and how to make the next one."""
 
     def __init__(
         self,
@@ -61,16 +61,16 @@ class Identity:
     ) -> None:
         self.seconds: list[float] = []  #: that each proof took
         self._choice = choice
-        self._run = run  # the session's, past whoever else watches it
+        self._run = run  # the session's own, past other watchers
         self._shared = shared  # its variables live on a server, where others may write to them
         self._learn, self._failed = learn, failed
-        self._lock = lock  # whoever else runs something waits for it: during a proof variables are not theirs
+        self._lock = lock  # other runs wait, because a proof changes the variables
         self._known: dict[int, _Known] = {}
 
     def __call__(
-        self, call: Call, reading: Reading, step: int, ways: Ways, *, alone: bool
+        self, call: RunCall, reading: Reading, step: int, ways: Ways, *, alone: bool
     ) -> tuple[Results, Any]:
-        """Makes a captured run. Raises what the user's own raises."""
+        """Makes a captured run. Raises the errors of the user's own run."""
         known = self._known.get(id(reading))
         if known is None:
             known = self._known[id(reading)] = _Known(reading, FIRST[self._choice])
@@ -80,7 +80,9 @@ class Identity:
         finally:
             self._learn(call.kind or "", id(reading), known.standing)
 
-    def _make(self, known: _Known, call: Call, step: int, ways: Ways, *, alone: bool) -> tuple[Results, Any]:
+    def _make(
+        self, known: _Known, call: RunCall, step: int, ways: Ways, *, alone: bool
+    ) -> tuple[Results, Any]:
         known.kind.uses += 1
         if known.twin:
             return self._beside(known, call, ways)
@@ -99,7 +101,7 @@ class Identity:
         finally:
             self.seconds.append(time.perf_counter() - began)
 
-    def _compared(self, known: _Known, call: Call, step: int, ways: Ways) -> tuple[Results, Any]:
+    def _compared(self, known: _Known, call: RunCall, step: int, ways: Ways) -> tuple[Results, Any]:
         try:
             state = _State(call, self._run)
             before = state.read()
@@ -108,8 +110,8 @@ class Identity:
             return ways.both()
         return self._prove(known, state, before, step, ways)
 
-    def _beside(self, known: _Known, call: Call, ways: Ways) -> tuple[Results, Any]:
-        """The user's own run takes the step; ours looks at it before, and leaves the variables as they were."""
+    def _beside(self, known: _Known, call: RunCall, ways: Ways) -> tuple[Results, Any]:
+        """Lets the user's own run take the step; fitscope's run comes before it and does not change the variables."""
         shown = None
         try:
             if not known.looking_writes:
@@ -155,8 +157,8 @@ class Identity:
             state.write(after)
         return results, shown
 
-    def _obstacle(self, call: Call, known: _Known) -> str | None:
-        """Why a run cannot be made twice."""
+    def _obstacle(self, call: RunCall, known: _Known) -> str | None:
+        """The reason why a run cannot be repeated."""
         known.looking_writes = bool(written_variables(executed(_asked(known.reading), call.sig.fed)))
         if self._shared:
             return "the session's variables live on a server, where others may write to them meanwhile"
@@ -178,11 +180,11 @@ def _short(error: BaseException) -> str:
 
 @dataclass(eq=False)
 class _Known:
-    """What is known of one kind of run."""
+    """The knowledge about one kind of run."""
 
     reading: Reading  #: kept, so that its id stays its own
     standing: Standing
-    kind: Kind = field(default_factory=Kind)
+    kind: PerSignature = field(default_factory=PerSignature)
     twin: bool = False
     looking_writes: bool = (
         False  #: what we fetch waits for updates: gradients under `control_dependencies(UPDATE_OPS)` do
@@ -190,12 +192,12 @@ class _Known:
     settled: bool = False  #: nothing is compared any more
 
     def begin(self, choice: str, find_obstacle: Callable[[], str | None]) -> None:
-        """Decides what is known beforehand."""
+        """Decides what is known in advance."""
         self.settled = choice == "trust"
         try:
             obstacle = None if self.settled else find_obstacle()
         except Exception as error:
-            obstacle = f"what it does cannot be told: {_short(error)}"
+            obstacle = f"its effects are unknown: {_short(error)}"
         if obstacle is not None:
             self.settle("not provable", obstacle)
         self.twin = choice == "twin" and not self.settled
@@ -209,7 +211,7 @@ class _Known:
         self.standing = Standing("proven", "", steps if len(steps) >= MOST_STEPS else (*steps, step))
 
     def differ(self, step: int, how: str, again: str | None) -> None:
-        """The two runs differed at a step; and so did, maybe, the user's own from itself."""
+        """Notes that the two runs differed at a step, and whether the user's own differed from itself."""
         self.twin = True
         if again is not None:
             self.settle(
@@ -228,9 +230,9 @@ class _Known:
 
 
 class _State:
-    """The variables that a run writes to."""
+    """The variables that a run writes."""
 
-    def __init__(self, call: Call, run: Callable[..., Any]) -> None:
+    def __init__(self, call: RunCall, run: Callable[..., Any]) -> None:
         graph = call.watched.graph
         every = {v.op.name: v for name in _COLLECTIONS for v in graph.get_collection(name)}
         self._variables = {name: every[name] for name in sorted(written_variables(call.ops))}
@@ -242,12 +244,12 @@ class _State:
         return int(sum(sizes))
 
     def read(self) -> dict[str, Any]:
-        """As they are now, in arrays of their own."""
+        """Copies of their current values."""
         values = self._run(self._variables) if self._variables else {}
         return {name: np.array(value) for name, value in values.items()}
 
     def write(self, values: Mapping[str, Any]) -> None:
-        """By what initializes them: that is there in a finalized graph, too."""
+        """Writes values with their initializers, which also exist in a finalized graph."""
         if values:
             begin = [variable.initializer for variable in self._variables.values()]
             self._run(
@@ -256,7 +258,7 @@ class _State:
 
 
 def available() -> int | None:
-    """How many bytes of memory are free, where the system tells."""
+    """The number of free bytes of memory, if the system reports it."""
     try:
         with open("/proc/meminfo") as lines:
             return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
@@ -273,7 +275,7 @@ def _asked(reading: Reading) -> list[Op]:
 
 
 def _differs(one: Any, other: Any, where: str = "") -> str | None:
-    """How two results of a run differ, if they do."""
+    """The difference between two results of a run, if any."""
     if isinstance(one, Mapping):
         pairs: Any = [(one[key], other[key], f"{key}") for key in one]
     elif isinstance(one, list | tuple):

@@ -1,7 +1,7 @@
-"""Models of legacy Keras (`tf_keras`): the callback, and which of the two ways of Keras to run a step is at hand.
+"""Models of legacy Keras (`tf_keras`): the callback, and the choice between the two ways in which Keras runs a step.
 
-With eager execution Keras traces its step into a function (`legacy_step`); without it, it builds a graph and runs it in a session
-(`legacy_graph`).
+With eager execution Keras traces its step into a function (`legacy_step`). Without it, Keras builds a graph and runs it in a
+session (`legacy_graph`).
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ except ImportError as missing:
     ) from None
 
 from fitscope.capture.leaving import Frame, notice, outside
+from fitscope.capture.recordings import Recordings
 from fitscope.capture.sessions.progress import Progress
-from fitscope.capture.sessions.session import Settings
-from fitscope.pipeline.recorder import Ending
-from fitscope.shield import described, shield, warn
+from fitscope.capture.shield import shield
+from fitscope.pipeline.ending import Ending
+from fitscope.pipeline.troubles import described, warn
 
 
 class Way(Protocol):
@@ -48,10 +49,10 @@ class Way(Protocol):
 class LegacyCallback(tf_keras.callbacks.Callback):  # type: ignore[misc]
     """Records the `fit` of a `tf_keras` model."""
 
-    def __init__(self, scope: Settings) -> None:
+    def __init__(self, recordings: Recordings) -> None:
         super().__init__()
         self._supports_tf_logs = True  # we take no logs, so none need to be made for us
-        self._scope = scope
+        self._recordings = recordings
         self._way: Way | None = None
         self._batches: int | None = None
         self._fitting = False
@@ -108,11 +109,11 @@ class LegacyCallback(tf_keras.callbacks.Callback):  # type: ignore[misc]
                 self._way.progress.complete()
 
     def _lets_pass(self, hook: str, error: Exception) -> bool:
-        """What the user asked for does not fit the model, which is found out before the first step."""
+        """Lets an error about a watch that does not fit the model pass, before the first step."""
         return isinstance(error, WatchError) and hook in ("set_model", "on_train_begin")
 
     def _hook_failed(self, error: Exception) -> None:
-        """Keeps an error of ours in the run, if there is one, and tells of it."""
+        """Stores an error of fitscope in the run, if there is one, and reports it."""
         progress = self._way.progress if self._way is not None else None
         if progress is None:
             warn(f"fitscope records nothing of this training. {described(error)}")
@@ -126,11 +127,11 @@ class LegacyCallback(tf_keras.callbacks.Callback):  # type: ignore[misc]
         if hasattr(model, "_make_train_function"):
             from fitscope.capture.sessions.legacy_graph import GraphWay
 
-            self._way = GraphWay(self._scope, model)
+            self._way = GraphWay(self._recordings, model)
         else:
             from fitscope.capture.sessions.legacy_step import StepWay
 
-            self._way = StepWay(self._scope, model)
+            self._way = StepWay(self._recordings, model)
 
 
 shield_hooks(LegacyCallback)

@@ -1,7 +1,7 @@
 """Legacy Keras with eager execution off: its train function is a callable of a session, to which fetches can be added.
 
-Keras makes that function when it needs it, and again when sample weights appear. Each one it makes becomes one of ours: the same object,
-whose call is seen. On a step that is captured it has our fetches beside its own; on all others it is what it was. Random operations keep
+Keras makes that function when it needs it, and again when sample weights appear. fitscope patches each one: the same object,
+whose calls are recorded. On a captured step it has extra fetches; on all others it is unchanged. Random operations keep
 their state in the session, so that both draw from one stream.
 """
 
@@ -15,19 +15,19 @@ import tensorflow as tf
 from tf_keras.src import backend
 
 from fitscope.capture.patch import leaves
+from fitscope.capture.recordings import Recordings
 from fitscope.capture.sessions.anatomy import GraphAnatomy, GraphLayer, anatomy_of
 from fitscope.capture.sessions.arrays import Arrays
 from fitscope.capture.sessions.graph import Op, ancestors, executed
 from fitscope.capture.sessions.outlets import Outlets
 from fitscope.capture.sessions.progress import Progress
-from fitscope.capture.sessions.reading import Call, Reading, Watched
+from fitscope.capture.sessions.reading import Reading, RunCall, Watched
 from fitscope.capture.sessions.recording import SessionRecording
 from fitscope.capture.sessions.roles import Roles
-from fitscope.capture.sessions.session import Settings
 from fitscope.capture.sessions.signature import Signature
 from fitscope.errors import WatchError, one_of
 from fitscope.plan.anatomy import Anatomy, LayerPart, WeightPart
-from fitscope.plan.plan import resolve
+from fitscope.plan.configuration import configuration
 from fitscope.watch import Watch
 
 #: What a function of Keras keeps of the callable that it has made, and for which fetches.
@@ -36,8 +36,8 @@ _KEPT = (
 )  # fmt: skip
 
 
-class _Seen(backend.GraphExecutionFunction):  # type: ignore[misc]
-    """A function of Keras whose calls are seen."""
+class _PatchedFunction(backend.GraphExecutionFunction):  # type: ignore[misc]
+    """A function of Keras whose calls are recorded."""
 
     def __call__(self, inputs: Any) -> Any:
         way: GraphWay = vars(self)["_fitscope"]
@@ -47,14 +47,14 @@ class _Seen(backend.GraphExecutionFunction):  # type: ignore[misc]
 class GraphWay:
     """A model that trains in a graph."""
 
-    def __init__(self, scope: Settings, model: Any) -> None:
+    def __init__(self, recordings: Recordings, model: Any) -> None:
         self.progress: SessionRecording | None = None
         self.first_epoch = 0
         self.begun: Callable[[Progress], None] = lambda progress: None  # noqa: ARG005
-        self._scope = scope
+        self._recordings = recordings
         self._model = model
         self._functions: list[Any] = []
-        self._calls: dict[tuple[int, str], Call] = {}
+        self._calls: dict[tuple[int, str], RunCall] = {}
         self._fetching: dict[tuple[int, object], dict[str, Any]] = {}  # what `_KEPT` is while we fetch
         own = vars(model)
         self._makers = {name: own.get(name) for name in ("_make_train_function", "_make_test_function")}
@@ -64,7 +64,7 @@ class GraphWay:
     def train_begin(self) -> None:
         self._model._make_train_function()  # of a generator it is not there yet; else this does nothing
         self._see("train_function")
-        self.progress = self._scope._recording = self._begin()
+        self.progress = self._recordings.newest = self._begin()
         self.progress.leaving = self.leave
         self.begun(self.progress)
 
@@ -80,7 +80,7 @@ class GraphWay:
             else:
                 own[name] = before
         for function in self._functions:
-            if type(function) is _Seen:
+            if type(function) is _PatchedFunction:
                 function.__class__ = backend.GraphExecutionFunction
                 del function._fitscope, function._fitscope_kind
         self._functions = []
@@ -98,30 +98,30 @@ class GraphWay:
     def _see(self, name: str) -> None:
         function = getattr(self._model, name, None)
         if type(function) is backend.GraphExecutionFunction:
-            function.__class__ = _Seen
+            function.__class__ = _PatchedFunction
             vars(function).update(
                 _fitscope=self, _fitscope_kind="train" if name == "train_function" else "validation"
             )
             self._functions.append(function)
 
     def call(self, function: Any, plain: Any, inputs: Any) -> Any:
-        """A function is called: by Keras, for a step or a batch of a validation."""
+        """Handles a call of Keras, for a step or a batch of a validation."""
         progress = self.progress
-        request = self._before(function) if progress is not None else None
-        if progress is None or request is None:
+        upcoming = self._before(function) if progress is not None else None
+        if progress is None or upcoming is None:
             return plain(inputs)
         own: dict[str, Any] = {}
         try:
-            if request.reading is None:
+            if upcoming.reading is None:
                 result = plain(inputs)
             else:
-                with _fetched(function, request.reading, self._fetching, own):
+                with _fetched(function, upcoming.reading, self._fetching, own):
                     result = plain(inputs)
         except BaseException as error:
-            progress.raised(request, error)
+            progress.raised(upcoming, error)
             raise
-        shown = _regrouped(request.reading, own) if request.reading is not None else None
-        progress.after(request, _run, None, shown)
+        shown = _regrouped(upcoming.reading, own) if upcoming.reading is not None else None
+        progress.after(upcoming, _run, None, shown)
         return result
 
     def _before(self, function: Any) -> Any:
@@ -132,7 +132,7 @@ class GraphWay:
                 kind = vars(function)["_fitscope_kind"]
                 key = (id(function), kind)
                 if key not in self._calls:
-                    # A function that was made anew, because sample weights came, has another loss.
+                    # A function that was made again, because sample weights appeared, has another loss.
                     roles = self._roles(function.outputs[0])
                     self._calls[key] = _call(replace(progress.watched, roles=roles), function, kind)
                 return progress.begin(self._calls[key], _run)
@@ -144,34 +144,36 @@ class GraphWay:
         model = self._model
         with backend.get_graph().as_default():
             targets, inputs = _own(model._targets), _own(model.inputs)
-        said = frozenset(("loss", "predictions", "targets", "inputs"))
-        return Roles([loss], list(model.outputs), targets, inputs, said)
+        named = frozenset(("loss", "predictions", "targets", "inputs"))
+        return Roles([loss], list(model.outputs), targets, inputs, named)
 
     # ---- the plan ------------------------------------------------------------------------------------------
 
     def _begin(self) -> SessionRecording:
-        scope, model = self._scope, self._model
+        recordings, model = self._recordings, self._model
         graph = backend.get_graph()
         roles = self._roles(model.total_loss)
         whole = Anatomy.of(model)
         parts = list(_parts(whole, roles))
         if parts:
-            watches = tuple(_by_path(watch, whole) for watch in scope._watches)
+            watches = tuple(_by_path(watch, whole) for watch in recordings.settings.watches)
             weights = tuple(WeightPart(w.path, w.variable, w.owner) for w in whole.weights)
             anatomy = GraphAnatomy(graph, tuple(parts), weights)
         else:  # a subclassed model has no outputs of layers: the graph tells
-            anatomy, watches = anatomy_of(graph, roles, scope._watches)
-        before = scope._recording
-        same = before is not None and before.model is graph
-        every, budget = scope._pace(before if same else None)
-        plan = resolve(watches, anatomy, every, scope._on)
+            anatomy, watches = anatomy_of(graph, roles, recordings.settings.watches)
+        before, after = recordings.newest, recordings.of(graph)
+        plan, budget = recordings.plan(anatomy, watches, after)
         if before is not None:
             before.recorder.abandon()
-        last = before.last_step if same else None
+        last = after.last_step if after is not None else None
         described = {**anatomy.describe(), "name": model.name, "class": type(model).__name__}
-        info = {"model": described, "plan": plan.describe(), "backend": "tf_keras (graph)"}
-        recorder = scope._recorder(info, Arrays(), lambda step: last is not None and last < step)
-        recorder.budget = budget
+        info = {
+            "model": described,
+            "configuration": configuration(model),
+            "plan": plan.describe(),
+            "backend": "tf_keras (graph)",
+        }
+        recorder = recordings.recorder(info, Arrays(), budget, lambda step: last is not None and last < step)
         recording = SessionRecording(
             Watched(graph, anatomy, roles, Outlets(graph)), plan, recorder, in_graph=False
         )
@@ -180,7 +182,7 @@ class GraphWay:
 
 
 def _run(fetches: Any) -> Any:
-    """Reads variables, beside the step."""
+    """Reads variables outside the step."""
     return backend.get_session().run(fetches)
 
 
@@ -192,20 +194,20 @@ def _iterations(model: Any) -> int:
 
 
 def _own(tensors: Any) -> list[Any]:
-    """What is fed cannot be fetched from a callable; a copy of it can."""
+    """A copy of a fed tensor, because a callable cannot fetch a fed tensor itself."""
     return [tf.identity(tensor, name="fitscope/given") for tensor in tf.nest.flatten(tensors)]
 
 
-def _call(watched: Watched, function: Any, kind: str) -> Call:
+def _call(watched: Watched, function: Any, kind: str) -> RunCall:
     fed = frozenset(tensor.name for tensor in tf.nest.flatten(function.inputs))
     ops = executed([function.updates_op, *(out.op for out in function.outputs)], fed)
     ops |= {tensor.op for kind_ in ("targets", "inputs") for tensor in watched.roles.of(kind_)}
-    return Call(watched, Signature((), fed), ops, kind)
+    return RunCall(watched, Signature((), fed), ops, kind)
 
 
 def _parts(whole: Anatomy, roles: Roles) -> Iterator[LayerPart]:
-    """The outputs of layers that are computed in a step: a shared layer has several, one of a nested model also has one of
-    its own, which no step computes.
+    """The outputs of layers that a step computes. A shared layer has several. A layer of a nested model also has one of its own,
+    which no step computes.
     """
     known: set[Op] = set(ancestors([*roles.loss, *roles.predictions]))
     for part in whole.layers:
@@ -222,7 +224,7 @@ def _parts(whole: Anatomy, roles: Roles) -> Iterator[LayerPart]:
 
 
 def _by_path(watch: Watch, whole: Anatomy) -> Watch:
-    """The watch with layers and classes of layers replaced by paths."""
+    """The watch with layers and layer classes replaced by paths."""
     found: list[Any] = []
     for selector in watch.layers:
         if isinstance(selector, str):
@@ -244,7 +246,7 @@ def _by_path(watch: Watch, whole: Anatomy) -> Watch:
 
 
 class _fetched:  # noqa: N801 - a block
-    """The function with our fetches beside its own, for the length of a block. Either callable is made once."""
+    """The function with additional fetches inside the block. Each callable is created once."""
 
     def __init__(
         self, function: Any, reading: Reading, known: dict[Any, dict[str, Any]], own: dict[str, Any]

@@ -1,7 +1,7 @@
 """Legacy Keras with eager execution: its step is traced into one function, with taps, for the whole of a `fit`.
 
 Another trace of the step would draw other random numbers: legacy Keras seeds its operations while it traces, and their state lives in
-the function. So there is one trace, which always hands out what is watched, and what is not due is let go. Weights are read beside the
+the function. So there is one trace, which always hands out what is watched, and what is not due is let go. Weights are read outside the
 step. What is handed out is handed out as in `backends.tensorflow`, so that the step rounds as it would have.
 """
 
@@ -16,16 +16,16 @@ import numpy as np
 import tensorflow as tf
 
 from fitscope.capture.backends._base import Harvest
+from fitscope.capture.recordings import Recordings
 from fitscope.capture.sessions import arrays
 from fitscope.capture.sessions.arrays import Arrays
-from fitscope.capture.sessions.legacy_taps import KEY, Taps
-from fitscope.capture.sessions.progress import Progress, Request, kept
-from fitscope.capture.sessions.session import Settings
+from fitscope.capture.sessions.legacy_taps import KEY, LegacyTaps
+from fitscope.capture.sessions.progress import Progress, Upcoming, kept
+from fitscope.capture.shield import shield
 from fitscope.errors import FitscopeWarning, WatchError
 from fitscope.plan.anatomy import Anatomy
-from fitscope.plan.plan import resolve
+from fitscope.plan.configuration import configuration
 from fitscope.schedule import Turn
-from fitscope.shield import shield
 from fitscope.sites import Site
 
 _MISSING = object()
@@ -35,11 +35,11 @@ _FUNCTIONS = {"train": ("train_function", "train_step"), "validation": ("test_fu
 class StepWay:
     """A model whose step is traced."""
 
-    def __init__(self, scope: Settings, model: Any) -> None:
+    def __init__(self, recordings: Recordings, model: Any) -> None:
         self.progress: StepProgress | None = None
         self.first_epoch = 0
         self.begun: Callable[[Progress], None] = lambda progress: None  # noqa: ARG005
-        self._scope = scope
+        self._recordings = recordings
         self._model = model
         self._before: dict[str, Any] = {}  # the functions as they were
 
@@ -57,7 +57,7 @@ class StepWay:
             self._wait()
 
     def test_begin(self) -> None:
-        """The function of a validation is in place since the training began."""
+        """Begins a validation, whose function is in place since the training began."""
 
     def leave(self) -> None:
         own = vars(self._model)
@@ -73,14 +73,14 @@ class StepWay:
     # ---- one function for a whole fit --------------------------------------------------------------------
 
     def _wait(self) -> None:
-        """A model that its first step builds is built just before that, from a trace that is thrown away."""
+        """Builds a model just before its first step, from a trace that is discarded."""
         own, plain = vars(self._model), self._model.train_function
         self._before["train_function"] = plain
 
         def first(iterator: Any) -> Any:
             own["train_function"] = plain
             tf.function(lambda it: self._model.train_step(next(it))).get_concrete_function(iterator)
-            with shield(self._scope._hook_failed, let=(WatchError,)):
+            with shield(self._recordings.failed, let=(WatchError,)):
                 self._begin()
                 if self.progress is not None:
                     self.progress.epoch(self.first_epoch, None)
@@ -89,43 +89,43 @@ class StepWay:
         own["train_function"] = first
 
     def _begin(self) -> None:
-        self.progress = self._scope._recording = _begin(self._scope, self._model)
+        self.progress = self._recordings.newest = _begin(self._recordings, self._model)
         self.progress.leaving = self.leave
         self.begun(self.progress)
         self._put_in("train")
         if self.progress.plan.on_validation:
             self._put_in("validation")
 
-    def _put_in(self, phase: str) -> None:
-        name, step = _FUNCTIONS[phase]
+    def _put_in(self, in_pass: str) -> None:
+        name, step = _FUNCTIONS[in_pass]
         progress, model, own = self.progress, self._model, vars(self._model)
         assert progress is not None
-        taps = Taps(model, progress.plan, phase)
+        taps = LegacyTaps(model, progress.plan, in_pass)
         for attribute in (name, name.replace("_function", "_tf_function")):
             self._before.setdefault(attribute, own.get(attribute, _MISSING))
         own[step] = taps.around(getattr(model, step))
-        made = (model.make_train_function if phase == "train" else model.make_test_function)(force=True)
+        made = (model.make_train_function if in_pass == "train" else model.make_test_function)(force=True)
 
         def function(iterator: Any) -> Any:
-            request = progress.before(phase, model)
+            upcoming = progress.before(in_pass, model)
             try:
                 logs = made(iterator)
             except BaseException as error:
-                if request is not None:
-                    progress.raised(request, error)
+                if upcoming is not None:
+                    progress.raised(upcoming, error)
                 raise
             logs, shown = dict(logs), logs.get(KEY, {})
             logs.pop(KEY, None)
-            if request is not None:
-                progress.after(request, taps.seen, shown)
+            if upcoming is not None:
+                progress.after(upcoming, taps.seen, shown)
             return logs
 
         own[name] = function
 
 
 @dataclass(slots=True)
-class StepRequest(Request):
-    """A step that is about to run, with the weights it finds."""
+class UpcomingStep(Upcoming):
+    """A coming step, with the weights at its start."""
 
     weights: dict[str, tuple[Any, Any]] = field(default_factory=dict)
 
@@ -134,35 +134,35 @@ class StepProgress(Progress):
     """One `fit` of a legacy model."""
 
     @kept
-    def before(self, phase: str, model: Any) -> StepRequest:
-        """A step, or several in one execution, is about to run."""
+    def before(self, in_pass: str, model: Any) -> UpcomingStep:
+        """Announces a step, or several in one execution."""
         assert self.next_step is not None
-        request = StepRequest(phase, Turn(self.next_step, 0, 0, None))
+        upcoming = UpcomingStep(in_pass, Turn(self.next_step, 0, 0, None))
         together = int(model._steps_per_execution.numpy()) if model._steps_per_execution is not None else 1
-        if phase == "train" and together > 1:
+        if in_pass == "train" and together > 1:
             self.recorder.unseen("steps", f"of {together} steps in one execution only the last is handed out")
             self.next_step += together - 1
             self._batch += together - 1
-        if (self.step if phase == "train" else self.pass_batch)(request):
-            wanted = self.wants(request)
-            request.weights = {
+        if (self.step if in_pass == "train" else self.pass_batch)(upcoming):
+            wanted = self.wants(upcoming)
+            upcoming.weights = {
                 w.path: (w.variable, w.variable.numpy())
                 for w in self.plan.anatomy.weights
                 if ("weights", w.path) in wanted or ("updates", w.path) in wanted
             }
-        return request
+        return upcoming
 
     @kept
-    def after(self, request: StepRequest, seen: Harvest, shown: dict[str, Any]) -> None:
-        """It ran, and showed this."""
+    def after(self, upcoming: UpcomingStep, seen: Harvest, shown: dict[str, Any]) -> None:
+        """Takes the result of a step."""
         try:
             for site, why in seen.failed.items():
-                self.recorder.unseen(site, why)
-            if request.due.all:
-                wanted = self.wants(request)
+                self.unseen(site, why, self.wants(upcoming))
+            if upcoming.due.all:
+                wanted = self.wants(upcoming)
                 values: dict[str, Any] = {name: np.asarray(tensor) for name, tensor in shown.items()}
                 sites = dict(seen.sites)
-                for path, (variable, old) in request.weights.items():
+                for path, (variable, old) in upcoming.weights.items():
                     if ("weights", path) in wanted:
                         values[Site.at(("weights", path))] = old
                     if ("updates", path) in wanted:
@@ -170,9 +170,9 @@ class StepProgress(Progress):
                     for kind in ("weights", "updates"):
                         site = Site.at((kind, path))
                         sites[site] = site
-                self.deliver(request, sites, values)
+                self.deliver(upcoming, sites, values)
         finally:
-            self.done(request)
+            self.done(upcoming)
 
 
 def _why_not(model: Any) -> str | None:
@@ -181,18 +181,20 @@ def _why_not(model: Any) -> str | None:
     return None
 
 
-def _begin(scope: Settings, model: Any) -> StepProgress:
+def _begin(recordings: Recordings, model: Any) -> StepProgress:
     anatomy = Anatomy.of(model)
-    before = scope._recording
-    same = before is not None and before.model is model
-    every, budget = scope._pace(before if same else None)
-    plan = resolve(scope._watches, anatomy, every, scope._on)
+    before, after = recordings.newest, recordings.of(model)
+    plan, budget = recordings.plan(anatomy, recordings.settings.watches, after)
     if before is not None:
         before.recorder.abandon()
-    last = before.last_step if same else None
-    info = {"model": anatomy.describe(), "plan": plan.describe(), "backend": "tf_keras"}
-    recorder = scope._recorder(info, Arrays(), lambda step: last is not None and last < step)
-    recorder.budget = budget
+    last = after.last_step if after is not None else None
+    info = {
+        "model": anatomy.describe(),
+        "configuration": configuration(model),
+        "plan": plan.describe(),
+        "backend": "tf_keras",
+    }
+    recorder = recordings.recorder(info, Arrays(), budget, lambda step: last is not None and last < step)
     progress = StepProgress(model, plan, recorder)
     progress.next_step = int(model.optimizer.iterations.numpy())
     return progress

@@ -20,19 +20,19 @@ from fitscope.capture.patch import leaves
 from fitscope.plan.plan import Plan, Wants
 from fitscope.sites import Site
 
-KEY = "fitscope"  #: under which a step hands out, beside its logs
+KEY = "fitscope"  #: the key of the tapped tensors in the logs of a step
 
 
-class Taps:
+class LegacyTaps:
     """The taps of one kind of step. They are in the model only while it is traced, or runs eagerly."""
 
-    def __init__(self, model: Any, plan: Plan, phase: str) -> None:
+    def __init__(self, model: Any, plan: Plan, in_pass: str) -> None:
         every = frozenset(range(len(plan.watches)))
         self.seen = Harvest()
         self._model = model
         self._anatomy = plan.anatomy
-        self._wants: Wants = plan.wants(every, phase)
-        self._phase = phase
+        self._wants: Wants = plan.wants(every, in_pass)
+        self._in_pass = in_pass
         self._collector: Collector | None = None
         self._undo = ExitStack()
         self._calls: dict[str, int] = {}
@@ -60,7 +60,7 @@ class Taps:
         self._undo = ExitStack()
         for owner, name, make in self._patches():
             _patch(self._undo, owner, name, make)
-        if self._phase == "train":
+        if self._in_pass == "train":
             self._undo.enter_context(asking_tapes(collector, ("loss", "") in self._wants))
         x, y, _ = data_adapter.unpack_x_y_sample_weight(data)
         for kind, value, names in (
@@ -96,8 +96,8 @@ class Taps:
         def see(outputs: Any) -> None:
             self._calls[path] = n = self._calls.get(path, 0) + 1
             call = "" if n == 1 else f"#{n}"
-            self._show(Site("activations", path, part=call), outputs)
-            self._show(Site("gradients", path, part=call), outputs, gradient=True)
+            self._show(Site("activations", path, suffix=call), outputs)
+            self._show(Site("gradients", path, suffix=call), outputs, gradient=True)
 
         return self._after_call(see)
 
@@ -155,13 +155,15 @@ class Taps:
             return
         sliced = hasattr(value, "indices")  # of an embedding's gradient: the rest of it is zero
         for suffix, tensor in [("", value)] if sliced else leaves(value, names):
-            (collector.see_gradient if gradient else collector.see)(site.but(part=site.part + suffix), tensor)
+            (collector.see_gradient if gradient else collector.see)(
+                site.but(suffix=site.suffix + suffix), tensor
+            )
 
     def _guarded(self, see: Callable[[Any], None]) -> Callable[[Any], None]:
         def guarded(value: Any) -> None:
             try:
                 see(value)
-            except Exception as error:  # an error of ours never becomes one of the step
+            except Exception as error:  # an error in fitscope never becomes one of the step
                 assert self._collector is not None
                 self._collector.failed[Site(getattr(see, "__name__", "tap"))] = (
                     f"{type(error).__name__}: {error}"

@@ -1,9 +1,9 @@
-"""How a tensor leaves a run that computes it anyway, so that the run stays what it was, to the last bit.
+"""Takes a tensor out of a run that computes it anyway, and keeps the run bit-identical.
 
-To fetch a tensor is to use it, and TensorFlow fuses operations only while nothing else uses what is between them. A tensor that could be
-fused away is therefore fetched from its shadow (`backends._shadow`), which has to be added to the graph: before it is
-finalized. What the run does not compute is fetched only if that takes a few cheap operations (a softmax of its logits), never if it
-takes data or weights.
+Fetching a tensor uses it, and TensorFlow fuses operations only if nothing else uses the values in between. So a tensor that could
+be fused away is fetched from its shadow (`backends._shadow`), which must be added before the graph is finalized. A tensor that
+the run does not compute is fetched only if that takes a few cheap operations (a softmax of its logits), never if it takes data or
+weights.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from fitscope.capture.backends._shadow import NoShadow, Part, as_it_is, changes, fits, shadow_of
+from fitscope.capture.backends._shadow import Excerpt, NoShadow, as_it_is, changes, fits, shadow_of
 from fitscope.capture.sessions.graph import SHAPE_ONLY, SOURCES, Op, Tensor, executed
 from fitscope.capture.sessions.packed import Pack, packable
 
@@ -36,7 +36,7 @@ _DATA = {*SOURCES, "Cast", "ExpandDims", "Reshape", "Squeeze"}
 
 
 class Unseen(Exception):  # noqa: N818 - a message: why a tensor cannot be fetched
-    """Why a tensor cannot be taken out of a run."""
+    """The reason why a tensor cannot be taken out of a run."""
 
 
 class Outlets:
@@ -49,7 +49,7 @@ class Outlets:
         self._packs: list[tuple[dict[str, str], Pack]] = []
 
     def pack(self, tensors: dict[str, Tensor]) -> Pack | None:
-        """The statistics of these tensors, computed in the graph. In one that is finalized: the most that it has of them."""
+        """The statistics of these tensors, computed in the graph. In a finalized graph: as many as it already has."""
         names = {name: tensor.name for name, tensor in tensors.items() if packable(tensor)}
         if not self.graph.finalized and names and all(names != known for known, _ in self._packs):
             with self.graph.as_default(), self.graph.control_dependencies(None), tf.name_scope("fitscope/"):
@@ -57,53 +57,54 @@ class Outlets:
         fitting = [(known, pack) for known, pack in self._packs if known.items() <= names.items()]
         return max(fitting, key=lambda found: len(found[0]))[1] if fitting else None
 
-    def of(self, tensor: Tensor, part: Part, *, forward: bool = True) -> Tensor:
-        """What to fetch for a tensor, in a run of this part of the graph."""
-        if tensor.name in part.fed:
+    def of(self, tensor: Tensor, excerpt: Excerpt, *, forward: bool = True) -> Tensor:
+        """The tensor to fetch for a tensor, in a run of this excerpt of the graph."""
+        if tensor.name in excerpt.fed:
             return tensor
         if not self.graph.is_fetchable(tensor):
             raise Unseen("it is computed inside a loop or a branch")
-        more = self._more(tensor, part)
+        more = self._more(tensor, excerpt)
         if more is None:
             raise Unseen("what this session runs does not compute it")
-        if changes(tensor, part):
+        if changes(tensor, excerpt):
             raise Unseen("it is a variable that this run writes to: watch its weights")
         edge = {
             x.name: x
             for op in more
             for x in op.inputs
-            if part.runs(x.op)
-            and x.name not in part.fed
+            if excerpt.runs(x.op)
+            and x.name not in excerpt.fed
             and len(x.op.inputs)  # nothing is fused into a constant
         }
-        if any(changes(x, part) for op in more for x in op.inputs):
+        if any(changes(x, excerpt) for op in more for x in op.inputs):
             raise Unseen(
                 "this run does not compute it, and weights that it is made of change meanwhile: fetch it together with the step"
             )
         mine = edge if more else {tensor.name: tensor}
         if all(
-            as_it_is(x, forward=forward or bool(more), part=part) or _compared(x, part) for x in mine.values()
+            as_it_is(x, forward=forward or bool(more), excerpt=excerpt) or _compared(x, excerpt)
+            for x in mine.values()
         ):
             return tensor
-        return self._shadow(tensor, part)
+        return self._shadow(tensor, excerpt)
 
-    def computed(self, tensor: Tensor, part: Part) -> bool:
-        """Whether a run of this part computes the tensor, or nearly."""
-        return tensor.name not in part.fed and self._more(tensor, part) is not None
+    def computed(self, tensor: Tensor, excerpt: Excerpt) -> bool:
+        """Whether a run of this excerpt computes the tensor, or nearly."""
+        return tensor.name not in excerpt.fed and self._more(tensor, excerpt) is not None
 
-    def _more(self, tensor: Tensor, part: Part) -> set[Op] | None:
-        """What has to be executed in addition for a tensor; None if that is too much."""
-        more = executed([tensor.op], part.fed) - set(part.ops or ())
+    def _more(self, tensor: Tensor, excerpt: Excerpt) -> set[Op] | None:
+        """The additional operations for a tensor; None if there are too many."""
+        more = executed([tensor.op], excerpt.fed) - set(excerpt.ops or ())
         working = [op for op in more if op.type != "Const" and op.type not in SHAPE_ONLY]
         return more if len(working) <= _MOST and all(op.type in _CHEAP for op in more) else None
 
-    def _shadow(self, tensor: Tensor, part: Part) -> Tensor:
-        """The tensor, computed beside the run. One that was made for another run serves where it reads nothing else."""
+    def _shadow(self, tensor: Tensor, excerpt: Excerpt) -> Tensor:
+        """The shadow of a tensor. One made for another run serves too, if it reads nothing else."""
         known = {
             original: made
             for original, all_made in self._made.items()
             for made in all_made
-            if fits(made, self._originals, part)
+            if fits(made, self._originals, excerpt)
         }
         if tensor.op in known:
             return known[tensor.op].outputs[tensor.value_index]
@@ -114,7 +115,7 @@ class Outlets:
         done = dict(known)
         try:
             with self.graph.as_default(), self.graph.control_dependencies(None):
-                return shadow_of(tensor, done, part)
+                return shadow_of(tensor, done, excerpt)
         except NoShadow as why:
             raise Unseen(f"TensorFlow may fuse it with what follows, and {why}") from None
         finally:
@@ -123,11 +124,9 @@ class Outlets:
                 self._originals[done[original]] = original
 
 
-def _compared(tensor: Tensor, part: Part) -> bool:
-    """Whether a tensor goes into the difference to a label and nowhere else, or is such a difference. TensorFlow folds differences only
-    where constants are in them.
-    """
-    users = part.users(tensor)
+def _compared(tensor: Tensor, excerpt: Excerpt) -> bool:
+    """Whether a tensor only enters the difference to a label, or is such a difference. TensorFlow folds differences only with constants."""
+    users = excerpt.users(tensor)
     if tensor.op.type in _DIFFERENCES:
         return any(x.op.type in _DATA for x in tensor.op.inputs) and all(u.type in _AFTER for u in users)
     if len(users) != 1 or users[0].type not in _DIFFERENCES or tensor.op.type not in _OUTPUTS:

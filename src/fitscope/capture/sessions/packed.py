@@ -1,4 +1,4 @@
-"""Statistics as part of a session's graph, all of them in one vector: each fetch has a price of its own.
+"""Statistics as part of a session's graph, all of them in one vector, because each fetch has a fixed cost.
 
 The definition is that of `reduce.in_step`; here it is written into a TF1 graph. Counts are exact in float64, so that one vector holds
 everything: for each tensor its shape, its moments and how many elements are in which bucket.
@@ -16,7 +16,7 @@ from fitscope.reduce import in_step
 
 
 class _Ops:
-    """What the definition takes from `keras.ops`, as TensorFlow has it in a graph."""
+    """The operations of `keras.ops` that the definition needs, as TensorFlow graph operations."""
 
     bitwise_and = staticmethod(tf.bitwise.bitwise_and)
     right_shift = staticmethod(tf.bitwise.right_shift)
@@ -53,7 +53,7 @@ class Pack:
         self.fetch = tf.concat(parts, 0, name="stats") if parts else None
 
     def read(self, vector: np.ndarray[Any, Any]) -> dict[str, dict[str, Any]]:
-        """What was handed out, in the form that a step with statistics in it hands out."""
+        """The result in the form of a step that computes statistics."""
         found = {}
         at = 0
         for name in self.names:
@@ -69,6 +69,6 @@ class Pack:
 
 
 def packable(tensor: Tensor) -> bool:
-    """Whether statistics of this tensor can be part of a graph."""
+    """Whether the graph can compute statistics of this tensor."""
     dtype = tensor.dtype.base_dtype
     return tensor.shape.rank is not None and (dtype.is_floating or dtype.is_integer or dtype.is_bool)

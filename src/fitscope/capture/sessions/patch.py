@@ -1,8 +1,8 @@
-"""A session, seen: its methods are replaced on the instance, and put back.
+"""Patches a session: replaces its methods on the instance, and restores them.
 
-`op.run()`, `tensor.eval()` and `Saver.save` go through `run`. The user's fetches are nested beside ours in one call, so that they come back
-in the very structure they were given in. `make_callable` is led through `run` as well; the callables of Keras have a module of
-their own. Steps in parts (`partial_run`) cannot be fetched from; they are counted and named.
+`op.run()`, `tensor.eval()` and `Saver.save` call `run`. One call fetches the user's fetches together with fitscope's, so they
+come back in their own structure. `make_callable` is routed through `run` as well; `callables` handles those of Keras. Nothing can
+be fetched from partial runs (`partial_run`); they are counted and reported.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import tensorflow as tf
 
 from fitscope.capture.sessions.callables import SeenCallable, made_again
 from fitscope.capture.sessions.identity import Ways
-from fitscope.capture.sessions.recording import Run, RunRequest, SessionRecording
+from fitscope.capture.sessions.recording import Run, SessionRecording, UpcomingRun
 
 
 @contextmanager
 def patched(session: Any, recording: SessionRecording) -> Iterator[None]:
-    """Every run of the session is shown to the recording, for the length of the block."""
+    """Records every run of the session inside the block."""
     take_out = put_in(session, recording)
     try:
         yield
@@ -30,9 +30,9 @@ def patched(session: Any, recording: SessionRecording) -> Iterator[None]:
 
 
 def put_in(session: Any, recording: SessionRecording) -> Callable[[], None]:
-    """Puts the patch in. Returns what takes it out again."""
+    """Installs the patch. Returns a function that removes it."""
     own = vars(session)
-    seen = _Seen(session, recording)
+    seen = _PatchedSession(session, recording)
     mine = {
         name: getattr(seen, name)
         for name in ("run", "partial_run", "make_callable", "_make_callable_from_options")
@@ -52,53 +52,53 @@ def put_in(session: Any, recording: SessionRecording) -> Callable[[], None]:
     return take_out
 
 
-class _Seen:
-    """The ways to run a session, each of them seen."""
+class _PatchedSession:
+    """The methods that run a session, all of them recorded."""
 
     def __init__(self, session: Any, recording: SessionRecording) -> None:
         self.active = True
         self._session, self._recording = session, recording
         self._raw_run, self._raw_partial_run = session.run, session.partial_run
         self._raw_make, self._raw_from_options = session.make_callable, session._make_callable_from_options
-        # Past everybody who watches this session: what we run for ourselves is nobody's step.
+        # Past all watchers of this session, because fitscope's own runs are not steps.
         self._base_run = functools.partial(type(session).run, session)
         self._base_from_options = functools.partial(type(session)._make_callable_from_options, session)
         recording.identify(self._base_run, shared=bool(session.sess_str))
 
     def run(self, fetches: Any, feed_dict: Any = None, options: Any = None, run_metadata: Any = None) -> Any:
         recording, raw = self._recording, self._raw_run
-        request = recording.before(raw, fetches, feed_dict) if self.active else None
-        if request is None:
+        upcoming = recording.before(raw, fetches, feed_dict) if self.active else None
+        if upcoming is None:
             return raw(fetches, feed_dict, options, run_metadata)
         try:
-            ways = self._ways(request, fetches, (feed_dict, options, run_metadata))
-            results, shown = recording.made(request, ways)
+            ways = self._ways(upcoming, fetches, (feed_dict, options, run_metadata))
+            results, shown = recording.made(upcoming, ways)
         except BaseException as error:
-            recording.raised(request, error)
+            recording.raised(upcoming, error)
             raise
-        recording.after(request, raw, results, shown)
+        recording.after(upcoming, raw, results, shown)
         return results
 
-    def _ways(self, request: RunRequest, fetches: Any, rest: tuple[Any, ...]) -> Ways:
+    def _ways(self, upcoming: UpcomingRun, fetches: Any, rest: tuple[Any, ...]) -> Ways:
         raw, base, quiet = self._raw_run, self._base_run, rest[:2]  # a rehearsal leaves no metadata
         return Ways(
             own=lambda: raw(fetches, *rest),
-            both=lambda: _together(self._recording, request, raw, fetches, rest),
+            both=lambda: _together(self._recording, upcoming, raw, fetches, rest),
             rehearse_own=lambda: base(fetches, *quiet),
-            rehearse=lambda: _both(base, request, fetches, quiet),
-            look=lambda: base(_asked(request), *quiet),
+            rehearse=lambda: _both(base, upcoming, fetches, quiet),
+            look=lambda: base(_asked(upcoming), *quiet),
         )
 
     def partial_run(self, handle: Any, fetches: Any, feed_dict: Any = None) -> Any:
-        request = self._recording.before_part(self._raw_run, fetches, feed_dict) if self.active else None
+        upcoming = self._recording.before_part(self._raw_run, fetches, feed_dict) if self.active else None
         try:
             results = self._raw_partial_run(handle, fetches, feed_dict)
         except BaseException as error:
-            if request is not None:
-                self._recording.raised(request, error)
+            if upcoming is not None:
+                self._recording.raised(upcoming, error)
             raise
-        if request is not None:
-            self._recording.after(request, self._raw_run, results, None)
+        if upcoming is not None:
+            self._recording.after(upcoming, self._raw_run, results, None)
         return results
 
     def make_callable(self, fetches: Any, feed_list: Any = None, accept_options: bool = False) -> Any:
@@ -115,27 +115,27 @@ class _Seen:
 
 
 def _together(
-    recording: SessionRecording, request: RunRequest, raw: Run, fetches: Any, rest: tuple[Any, ...]
+    recording: SessionRecording, upcoming: UpcomingRun, raw: Run, fetches: Any, rest: tuple[Any, ...]
 ) -> tuple[Any, Any]:
-    """The user's fetches and ours in one run: what the user gets, and what we get."""
+    """Fetches the user's fetches and fitscope's in one run, and returns both."""
     try:
-        return _both(raw, request, fetches, rest)
+        return _both(raw, upcoming, fetches, rest)
     except (TypeError, ValueError, RuntimeError) as error:
         failure = error  # TensorFlow refuses a call with these before it runs anything
-    # Outside of the handler: should the user's own call be refused as well, its error bears no trace of ours.
+    # Outside the handler, so that an error of the user's own call does not show fitscope's as its context.
     results = raw(fetches, *rest)
-    recording.failed(request, failure)
+    recording.failed(upcoming, failure)
     return results, None
 
 
-def _both(run: Run, request: RunRequest, fetches: Any, rest: tuple[Any, ...]) -> tuple[Any, Any]:
-    both = run({"user": fetches, "fitscope": _asked(request)}, *rest)
+def _both(run: Run, upcoming: UpcomingRun, fetches: Any, rest: tuple[Any, ...]) -> tuple[Any, Any]:
+    both = run({"user": fetches, "fitscope": _asked(upcoming)}, *rest)
     return both["user"], both["fitscope"]
 
 
-def _asked(request: RunRequest) -> dict[str, Any]:
-    assert request.reading is not None
-    return request.reading.asked
+def _asked(upcoming: UpcomingRun) -> dict[str, Any]:
+    assert upcoming.reading is not None
+    return upcoming.reading.asked
 
 
 def closed(session: Any) -> bool:

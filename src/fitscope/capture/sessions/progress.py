@@ -1,7 +1,7 @@
-"""Where a training is that somebody else drives, what is due there, and the way of what was seen to the recorder.
+"""The position in a training that other code drives, the due watches, and the path of captures to the recorder.
 
-Sessions and legacy Keras have this in common: each says when a step or a batch of a pass is about to run and what it showed. Nothing in
-here raises into the user's code.
+Sessions and legacy Keras share this: each announces a step or a batch of a pass, and then reports its values. Nothing here raises
+into the user's code.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from typing import Any
 
 from fitscope.capture.sessions.arrays import Arrays
 from fitscope.errors import FitscopeWarning
+from fitscope.pipeline.ending import COMPLETE, Ending
 from fitscope.pipeline.handover import Shown
 from fitscope.pipeline.newest import Batch
-from fitscope.pipeline.recorder import COMPLETE, Ending, Recorder
+from fitscope.pipeline.recorder import Recorder
 from fitscope.plan.budget import Timing
-from fitscope.plan.plan import Due, Plan, Wants
+from fitscope.plan.plan import Due, Plan, Wants, derived
 from fitscope.record import Moment
 from fitscope.schedule import Turn
 from fitscope.sites import Site
@@ -30,10 +31,10 @@ _NOTHING = Due(frozenset(), frozenset(), frozenset())
 
 
 @dataclass(slots=True)
-class Request:
-    """A step, or a batch of a pass, that is about to run."""
+class Upcoming:
+    """A coming step, or a coming batch of a pass."""
 
-    phase: str
+    in_pass: str
     turn: Turn
     due: Due = field(default_factory=lambda: _NOTHING)
     scheduled: int | None = None  #: its number as schedules count, where there are steps of several kinds
@@ -41,12 +42,12 @@ class Request:
 
 
 def kept(method: Callable[..., Any]) -> Callable[..., Any]:
-    """An error of ours inside this method stays ours: it is kept and told, and the user's code goes on."""
+    """Decorates a method so that its errors are stored and reported, and the user's code continues."""
 
     @functools.wraps(method)
     def safe(self: Progress, *args: Any, **kwargs: Any) -> Any:
         try:
-            with self.lock, self.recorder.measured():
+            with self.lock, self.recorder.costs.measured():
                 return method(self, *args, **kwargs)
         except FitscopeWarning:  # the user wants warnings to be errors
             raise
@@ -58,17 +59,17 @@ def kept(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Progress:
-    """One training that somebody else drives."""
+    """One training that other code drives."""
 
     def __init__(self, model: Any, plan: Plan, recorder: Recorder) -> None:
         self.model = model  #: or the graph
         self.plan = plan
         self.recorder = recorder
-        self._shown: dict[str, tuple[Moment, dict[str, Any]]] = {}  # by phase, the newest captured
+        self._shown: dict[str, tuple[Moment, dict[str, Any]]] = {}  # by pass, the newest captured
         self.next_step: int | None = None  #: steps done so far, once that is known
         self.last_step: int | None = None  #: the last one that was captured
         self.lock = threading.RLock()  # runs may come from several threads
-        self._running: Request | None = None  # the step that is running
+        self._running: Upcoming | None = None  # the step that is running
         self._timing: Timing | None = None  # of it
         self._epoch, self._batch = 0, 0
         self._batches: int | None = None
@@ -81,45 +82,45 @@ class Progress:
 
     @property
     def batch(self) -> Batch | None:
-        """The newest captured batch, and below it the newest of every other phase."""
+        """The newest captured batch, with the newest batch of every other pass."""
         newest = list(reversed(self._shown.values()))
         return Batch(newest[0][0], ChainMap(*(values for _, values in newest)), Arrays()) if newest else None
 
     @property
     def loop(self) -> Progress:
-        """Who is told when an epoch ends."""
+        """The object that gets `epoch_end`."""
         return self
 
     @kept
     def saved(self, path: Any) -> None:
-        """A checkpoint was saved."""
+        """Notes a saved checkpoint."""
         self.recorder.checkpoint(str(Path(path).absolute()), self.next_step or 0, self._epoch)
 
     def hold(self, at: Moment, shown: Shown) -> None:
-        """Keeps what a run showed until it is clear what the run was."""
+        """Holds the values of a run until its kind is known."""
         self.recorder.put(at, shown)
 
     def release(self) -> None:
-        """Nothing more will make it clear."""
+        """Delivers the held values, because nothing more will decide their kind."""
 
     # ---- epochs --------------------------------------------------------------------------------------------
 
     @kept
     def epoch(self, epoch: int, batches: int | None) -> None:
-        """An epoch begins; from now on nothing is inferred."""
+        """Begins an epoch; from now on nothing is inferred."""
         self.release()
         self._told, self._epoch_over = True, False
         self._epoch, self._batch, self._batches = epoch, 0, batches
 
     @kept
     def epoch_end(self) -> None:
-        """The epoch is over; from now on nothing is inferred."""
+        """Ends the epoch; from now on nothing is inferred."""
         self.release()
         self._told = True
         self._end_epoch()
 
     def complete(self) -> None:
-        """The training is over, and with it its last epoch."""
+        """Ends the training and its last epoch."""
         self._finish_epoch()
         self.recorder.finish(COMPLETE)
 
@@ -142,63 +143,71 @@ class Progress:
 
     # ---- before ----------------------------------------------------------------------------------------------
 
-    def step(self, request: Request) -> bool:
-        """A step is about to run. Whether it is to be captured."""
+    def step(self, upcoming: Upcoming) -> bool:
+        """Announces a step. Returns whether to capture it."""
         self.recorder.raised = None
         self.recorder.tell()
         if self._epoch_over:
             self._epoch, self._batch, self._epoch_over = self._epoch + 1, 0, False
-        self.recorder.steps += 1
-        request.turn = self.turn("train")
-        if self._running is not None:  # a step in another thread: their weights cannot be told apart
+        self.recorder.costs.steps += 1
+        upcoming.turn = self.turn("train")
+        if self._running is not None:  # a step in another thread: their weights cannot be separated
             self.recorder.unseen("steps", "several steps ran at the same time; only one of them was captured")
             return False
-        if self._asked(request):
-            self._running = request
-        self._timing = self.recorder.weigh([self._scheduled(request)], *self.plan.paced([request.due]))
+        if self._asked(upcoming):
+            self._running = upcoming
+        self._timing = self.recorder.costs.weigh(
+            [self._scheduled(upcoming)], *self.plan.paced([upcoming.due])
+        )
         if self._timing is not None:
             self._timing.start()
-        return bool(request.due.all)
+        return bool(upcoming.due.all)
 
-    def pass_batch(self, request: Request) -> bool:
-        """A batch of a pass is about to run. Whether it is to be captured."""
-        if request.phase == "validation" and not request.held:
+    def pass_batch(self, upcoming: Upcoming) -> bool:
+        """Announces a batch of a pass. Returns whether to capture it."""
+        if upcoming.in_pass == "validation" and not upcoming.held:
             self.validated()
         name, batch = self._pass
-        self._pass = (request.phase, batch + 1 if name == request.phase else 1)
-        request.turn = self.turn(request.phase)
-        return self._asked(request)
+        self._pass = (upcoming.in_pass, batch + 1 if name == upcoming.in_pass else 1)
+        upcoming.turn = self.turn(upcoming.in_pass)
+        return self._asked(upcoming)
 
     def validated(self) -> None:
-        """There is a validation: an epoch is over, unless the user says when that is."""
+        """Notes a validation: it ends an epoch, unless the user ends epochs."""
         if not self._told and self._batch:
             self._end_epoch()
 
-    def _asked(self, request: Request) -> bool:
-        due = self.plan.due(self._scheduled(request))
-        if due.all and self.recorder.ready(request.turn.step):
-            request.due = due
-        return bool(request.due.all)
+    def _asked(self, upcoming: Upcoming) -> bool:
+        due = self.plan.due(self._scheduled(upcoming))
+        if due.all and self.recorder.ready(upcoming.turn.step):
+            upcoming.due = due
+        return bool(upcoming.due.all)
 
-    def turn(self, phase: str) -> Turn:
+    def turn(self, in_pass: str) -> Turn:
         assert self.next_step is not None
-        batch, batches = (self._batch, self._batches) if phase == "train" else (self._pass[1] - 1, None)
-        return Turn(self.next_step, self._epoch, batch, batches, phase)
+        batch, batches = (self._batch, self._batches) if in_pass == "train" else (self._pass[1] - 1, None)
+        return Turn(self.next_step, self._epoch, batch, batches, in_pass)
 
     @staticmethod
-    def _scheduled(request: Request) -> Turn:
-        step = request.scheduled
-        return request.turn if step is None else replace(request.turn, step=step)
+    def _scheduled(upcoming: Upcoming) -> Turn:
+        step = upcoming.scheduled
+        return upcoming.turn if step is None else replace(upcoming.turn, step=step)
 
-    def wants(self, request: Request) -> Wants:
-        """What is wanted where, in what is about to run."""
-        return self.plan.wants(request.due.all, request.phase)
+    def wants(self, upcoming: Upcoming) -> Wants:
+        """What is wanted at each place of the coming step or batch."""
+        return self.plan.wants(upcoming.due.all, upcoming.in_pass)
+
+    def unseen(self, site: Site, why: str, wants: Wants) -> None:
+        """Notes that a site, and everything derived from it, is not recorded."""
+        want = wants.at(site.place)
+        for each in (site, *(derived(site, want) if want is not None else ())):
+            self.recorder.unseen(each, why)
 
     # ---- after ---------------------------------------------------------------------------------------------
 
-    def done(self, request: Request) -> None:
-        """It has run."""
-        if request.phase == "train":
+    def done(self, upcoming: Upcoming) -> None:
+        """Ends a step or batch."""
+        if upcoming.in_pass == "train":
             if self._timing is not None:
                 self._timing.stop()
                 self._timing = None
@@ -208,30 +217,30 @@ class Progress:
             self._pass = "", 0
 
     @kept
-    def raised(self, request: Request, error: BaseException) -> None:
-        """It raised, so it was no step."""
+    def raised(self, upcoming: Upcoming, error: BaseException) -> None:
+        """Notes an exception: then it was not a step."""
         self.recorder.raised = Ending.by(error)
         self._timing = None
-        if self._running is request:
+        if self._running is upcoming:
             self._running = None
 
-    def deliver(self, request: Request, sites: Mapping[str, Site], values: Mapping[str, Any]) -> None:
-        """What it showed."""
-        turn, training = request.turn, request.phase == "train"
+    def deliver(self, upcoming: Upcoming, sites: Mapping[str, Site], values: Mapping[str, Any]) -> None:
+        """Delivers the captured values."""
+        turn, training = upcoming.turn, upcoming.in_pass == "train"
         at = Moment(turn.step, turn.epoch, turn.batch, time.time())
-        self.recorder.seen(sites[name].within(request.phase) for name in values)
-        self._shown.pop(request.phase, None)  # so that the newest comes last
-        self._shown[request.phase] = (
+        self.recorder.seen(sites[name].within(upcoming.in_pass) for name in values)
+        self._shown.pop(upcoming.in_pass, None)  # so that the newest comes last
+        self._shown[upcoming.in_pass] = (
             at,
-            {sites[name].within(request.phase): value for name, value in values.items()},
+            {sites[name].within(upcoming.in_pass): value for name, value in values.items()},
         )
         if training:
             self.last_step = turn.step
-        due = request.due
-        now = Shown(values, sites, self.plan.items(due, due.now, request.phase), request.phase)
+        due = upcoming.due
+        now = Shown(values, sites, self.plan.items(due, due.now, upcoming.in_pass), upcoming.in_pass)
         if now:
-            (self.hold if request.held else self.recorder.put)(at, now)
+            (self.hold if upcoming.held else self.recorder.put)(at, now)
         if training:
             rest = due.if_last - due.now
-            later = Shown(values, sites, self.plan.items(due, rest, request.phase), request.phase)
+            later = Shown(values, sites, self.plan.items(due, rest, upcoming.in_pass), upcoming.in_pass)
             self._pending = (at, later) if rest else None

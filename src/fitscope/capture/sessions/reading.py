@@ -1,6 +1,6 @@
-"""What to fetch beside the user's own fetches, for one way of calling `run`, and how to read what comes back.
+"""The extra fetches for one way of calling `run`, and how to read their values.
 
-A `Call` is what one signature means: what it executes, and whether it trains, validates, predicts, saves, or is none of our business. A
+A `RunCall` is what one signature means: what it executes, and whether it trains, validates, predicts, saves, or can be ignored. A
 `Reading` is what to take out of it for a set of wants. Both are worked out once and kept: a graph only ever grows.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fitscope.capture.backends._shadow import Part
+from fitscope.capture.backends._shadow import Excerpt
 from fitscope.capture.sessions import arrays
 from fitscope.capture.sessions.anatomy import site_path
 from fitscope.capture.sessions.backward import Backward, gradient_scope, inner_scopes
@@ -21,7 +21,7 @@ from fitscope.capture.sessions.graph import Op, Tensor, executed, saves, written
 from fitscope.capture.sessions.outlets import Outlets, Unseen
 from fitscope.capture.sessions.roles import Roles
 from fitscope.capture.sessions.signature import Signature, operations
-from fitscope.capture.sessions.training import (
+from fitscope.capture.sessions.train_ops import (
     Applied,
     applied_gradients,
     changed,
@@ -40,7 +40,7 @@ _NOT_GIVEN = "this run gives it to no optimizer kernel; give scope.session or sc
 
 @dataclass(frozen=True)
 class Watched:
-    """A graph with all that is known of it."""
+    """A graph with everything known about it."""
 
     graph: Any
     anatomy: Anatomy
@@ -52,26 +52,26 @@ class Watched:
     )  #: by variable: what the user said is applied
     _plain: dict[tuple[str, str], str] = field(default_factory=dict)  # whose the short names are
 
-    def call(self, sig: Signature) -> Call:
-        """What a signature means."""
+    def call(self, sig: Signature) -> RunCall:
+        """The meaning of a signature."""
         ops = executed(operations(self.graph, sig), sig.fed)
-        return Call(self, sig, ops, self._kind(sig, ops))
+        return RunCall(self, sig, ops, self._kind(sig, ops))
 
-    def name(self, phase: str, kind: str, tensor: Tensor) -> Site:
-        """What a tensor in a role is called in a phase: the same in whatever run, and never like another one.
+    def name(self, in_pass: str, kind: str, tensor: Tensor) -> Site:
+        """What a tensor in a role is called in a pass: the same in whatever run, and never like another one.
 
         The short name is that of the only one there is in training; or of the only one there is beside it, for a network that
         was built twice, to be trained and to be validated.
         """
         peers = [t for t in self.roles.of(kind) if self.trained(t) == self.trained(tensor)]
-        plain = len(peers) == 1 and self._plain.get((phase, kind), tensor.name) == tensor.name
+        plain = len(peers) == 1 and self._plain.get((in_pass, kind), tensor.name) == tensor.name
         return Site(kind, label="" if plain else site_path(tensor))
 
-    def take_name(self, phase: str, kind: str, tensor: Tensor) -> Site:
+    def take_name(self, in_pass: str, kind: str, tensor: Tensor) -> Site:
         """The name of a tensor that is recorded: from now on no other one in its role has it."""
-        name = self.name(phase, kind, tensor)
+        name = self.name(in_pass, kind, tensor)
         if name == kind:
-            self._plain[phase, kind] = tensor.name
+            self._plain[in_pass, kind] = tensor.name
         return name
 
     def trained(self, tensor: Tensor) -> bool:
@@ -79,8 +79,8 @@ class Watched:
         return self._steps.runs(tensor.op) or self.outlets.computed(tensor, self._steps)
 
     @cached_property
-    def _steps(self) -> Part:
-        return Part(executed(training_roots(self.graph, self.train_ops)))
+    def _steps(self) -> Excerpt:
+        return Excerpt(executed(training_roots(self.graph, self.train_ops)))
 
     def _kind(self, sig: Signature, ops: set[Op]) -> str | None:
         if trains(ops, self.graph, self.train_ops):
@@ -90,16 +90,16 @@ class Watched:
         inner = inner_scopes(self.graph)
         if any((scope := gradient_scope(op)) is not None and scope not in inner for op in ops):
             return None  # gradients without a step: they are gathered for a later one, or looked at
-        part = Part(ops, sig.fed)
-        if any(self.outlets.computed(tensor, part) for tensor in self.roles.predictions):
+        excerpt = Excerpt(ops, sig.fed)
+        if any(self.outlets.computed(tensor, excerpt) for tensor in self.roles.predictions):
             labelled = any(t.name in sig.fed or t.op in ops for t in self.roles.targets)
             return "validation" if labelled else "predict"
         return None
 
 
 @dataclass(eq=False)
-class Call:
-    """What one way of calling `run` means."""
+class RunCall:
+    """The meaning of one way to call `run`."""
 
     watched: Watched
     sig: Signature
@@ -109,9 +109,9 @@ class Call:
     _readings: dict[object, Reading] = field(default_factory=dict)
 
     @cached_property
-    def part(self) -> Part:
-        """What is run, for those who ask how a tensor gets out of it."""
-        return Part(self.ops, self.sig.fed, written_references(self.ops))
+    def excerpt(self) -> Excerpt:
+        """The part of the graph that runs."""
+        return Excerpt(self.ops, self.sig.fed, written_references(self.ops))
 
     @cached_property
     def trainer(self) -> frozenset[str]:
@@ -126,7 +126,7 @@ class Call:
 
     @cached_property
     def applied(self) -> Applied:
-        """The gradients that variables are changed by in this call, by variable."""
+        """The gradients that this call applies, by variable."""
         found = applied_gradients(self.ops, self.watched.graph)
         for name, gradient in self.watched.given_gradients.items():
             sliced = hasattr(gradient, "indices")
@@ -134,7 +134,7 @@ class Call:
         return found
 
     def reading(self, wants: Mapping[Place, Want], key: object, *, in_graph: bool) -> Reading:
-        """What to take out of it for these wants. Equal keys have equal wants."""
+        """The reading for these wants. Equal keys have equal wants."""
         if key not in self._readings:
             self._readings[key] = Reading.of(self, wants, in_graph=in_graph)
         return self._readings[key]
@@ -143,7 +143,7 @@ class Call:
         """The tensors in a role that this call may compute."""
         roles = self.watched.roles
         found = roles.of(kind)
-        if kind == "loss" and self.kind == "train" and "loss" not in roles.said:
+        if kind == "loss" and self.kind == "train" and "loss" not in roles.named:
             mine = {loss.name for loss in losses(self.watched.graph, self.ops)}
             found = [tensor for tensor in found if tensor.name in mine] or found
         return found
@@ -151,18 +151,18 @@ class Call:
 
 @dataclass(slots=True)
 class Reading:
-    """What to fetch, and what the values mean."""
+    """The tensors to fetch, and their meaning."""
 
     sites: dict[str, Site] = field(default_factory=dict)
     fetches: dict[str, Any] = field(default_factory=dict)  #: by site: a tensor, or the parts of one
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)  #: of gradients that arrive in slices
     shared: set[str] = field(default_factory=set)  #: sites whose array is also the user's
     unseen: dict[Site, str] = field(default_factory=dict)
-    variables: dict[str, Any] = field(default_factory=dict)  #: by path, to be read beside the run
+    variables: dict[str, Any] = field(default_factory=dict)  #: by path, to be read in a separate run
     pack: Any = None
 
     @classmethod
-    def of(cls, call: Call, wants: Mapping[Place, Want], *, in_graph: bool) -> Reading:
+    def of(cls, call: RunCall, wants: Mapping[Place, Want], *, in_graph: bool) -> Reading:
         reading = cls()
         for kind, path in wants:
             reading._add(call, kind, path)
@@ -172,7 +172,7 @@ class Reading:
 
     # ---- what to fetch -------------------------------------------------------------------------------------
 
-    def _add(self, call: Call, kind: str, path: str) -> None:
+    def _add(self, call: RunCall, kind: str, path: str) -> None:
         watched = call.watched
         if kind in ("weights", "updates"):
             weights = {weight.path: weight.variable for weight in watched.anatomy.weights}
@@ -194,7 +194,7 @@ class Reading:
         elif kind not in ("metrics", "taps"):
             self.unseen[Site(kind)] = "a graph does not say what it is; watch its tensors by name"
 
-    def _role(self, call: Call, kind: str) -> None:
+    def _role(self, call: RunCall, kind: str) -> None:
         assert call.kind is not None
         watched, missing, found = call.watched, {}, set()
         for tensor in call.role(kind):
@@ -215,7 +215,7 @@ class Reading:
                 f"the graph does not say which tensor it is: give scope.session or scope.hook `{kind}=`"
             )
 
-    def _weight_gradient(self, call: Call, path: str) -> None:
+    def _weight_gradient(self, call: RunCall, path: str) -> None:
         site = Site.at(("weight_gradients", path))
         variable = next(w.variable for w in call.watched.anatomy.weights if w.path == path)
         if variable.op.name not in call.applied:
@@ -228,13 +228,13 @@ class Reading:
             self.fetches[site] = [self.fetches[site], rows]
             self.shapes[site] = tuple(variable.shape.as_list())
 
-    def _fetch(self, call: Call, site: Site, tensor: Tensor, *, forward: bool = True) -> None:
+    def _fetch(self, call: RunCall, site: Site, tensor: Tensor, *, forward: bool = True) -> None:
         try:
             self._take(call, site, tensor, _outlet(call, tensor, forward=forward))
         except Unseen as why:
             self.unseen[site] = str(why)
 
-    def _take(self, call: Call, site: Site, tensor: Tensor, outlet: Tensor) -> None:
+    def _take(self, call: RunCall, site: Site, tensor: Tensor, outlet: Tensor) -> None:
         dtype = tensor.dtype.base_dtype
         if not (dtype.is_floating or dtype.is_integer or dtype.is_bool):
             self.unseen[site] = f"it holds no numbers but {dtype.name}"
@@ -244,15 +244,15 @@ class Reading:
         if tensor.name in call.sig.fed or tensor.name in call.sig.fetched:
             self.shared.add(site)
 
-    def _pack(self, call: Call, wants: Mapping[Place, Want]) -> None:
-        """Has the graph compute statistics, where nothing else is wanted of a tensor."""
+    def _pack(self, call: RunCall, wants: Mapping[Place, Want]) -> None:
+        """Computes statistics in the graph, for tensors of which nothing else is wanted."""
         small = {
             name: tensor
             for name, tensor in self.fetches.items()
             # A loss that was not reduced to one number is, when it is read.
             if not isinstance(tensor, list)
             and self.sites[name].place != LOSS
-            and wants[self.sites[name].place].stats_only
+            and _reducible(wants[self.sites[name].place])
         }
         self.pack = call.watched.outlets.pack(small)
         for name in self.pack.names if self.pack is not None else ():
@@ -262,11 +262,11 @@ class Reading:
 
     @property
     def asked(self) -> dict[str, Any]:
-        """What is fetched beside the user's fetches."""
+        """The fetches in addition to the user's."""
         return {"tensors": self.fetches, **({"pack": self.pack.fetch} if self.pack is not None else {})}
 
     def values(self, results: Mapping[str, Any]) -> dict[str, Any]:
-        """By site: an array, or statistics."""
+        """The values by site: an array, or statistics."""
         found: dict[str, Any] = {}
         for name, value in results["tensors"].items():
             if name in self.shapes:
@@ -279,16 +279,21 @@ class Reading:
         return found
 
 
-def _outlet(call: Call, tensor: Tensor, *, forward: bool = True) -> Tensor:
+def _reducible(want: Want) -> bool:
+    """Whether statistics suffice. Derived sites are then dropped, because they need the tensor off the device."""
+    return want.stats and not (want.tensor or want.mean or want.whole)
+
+
+def _outlet(call: RunCall, tensor: Tensor, *, forward: bool = True) -> Tensor:
     if tensor.name in call.sig.fetched:
         return tensor
-    return call.watched.outlets.of(tensor, call.part, forward=forward)
+    return call.watched.outlets.of(tensor, call.excerpt, forward=forward)
 
 
 def weights_of(
     reading: Reading, wants: Collection[Place], before: Mapping[str, Any], after: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Weights and updates, from what was read before and after the step."""
+    """Weights and updates, from the values before and after the step."""
     found: dict[str, Any] = {}
     for path in reading.variables:
         if ("weights", path) in wants:

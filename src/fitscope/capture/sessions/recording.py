@@ -1,7 +1,7 @@
-"""One session being recorded: what each run means, and what is taken out of it.
+"""One recorded session: the meaning of each run, and the values taken from it.
 
-It is told of every `run` before and after, by the patch on the session. A run that trains is a step; all others are looked at only as far
-as they say something: a validation, a prediction, a checkpoint.
+The patch on the session reports every `run`, before and after. A run that trains is a step. Other runs matter only if they are a
+validation, a prediction or a checkpoint.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 
 from fitscope.capture.sessions.evaluations import Data, Evaluations, fingerprints
-from fitscope.capture.sessions.identity import Identity, Ways
-from fitscope.capture.sessions.progress import Progress, Request, kept
-from fitscope.capture.sessions.reading import Call, Reading, Watched, weights_of
+from fitscope.capture.sessions.identity import IdentityCheck, Ways
+from fitscope.capture.sessions.progress import Progress, Upcoming, kept
+from fitscope.capture.sessions.reading import Reading, RunCall, Watched, weights_of
 from fitscope.capture.sessions.signature import Signature, fed_values, signature
-from fitscope.capture.sessions.training import training_roots
+from fitscope.capture.sessions.train_ops import training_roots
+from fitscope.pipeline.ending import Ending
 from fitscope.pipeline.handover import Shown
-from fitscope.pipeline.recorder import Ending, Recorder
+from fitscope.pipeline.recorder import Recorder
 from fitscope.plan.plan import Plan, Watches
 from fitscope.record import Moment
 from fitscope.schedule import Turn
@@ -29,17 +30,17 @@ Run = Callable[..., Any]  #: `sess.run` as it was
 
 
 @dataclass(slots=True)
-class RunRequest(Request):
-    """A run that is about to begin, and what is to be read from it."""
+class UpcomingRun(Upcoming):
+    """A coming run, and what to read from it."""
 
-    call: Call | None = None
+    call: RunCall | None = None
     reading: Reading | None = None
     before: Mapping[str, Any] | None = None  #: weights, as the step finds them
     trouble: Exception | None = None  #: why nothing is read
 
 
 class SessionRecording(Progress):
-    """One session being recorded."""
+    """One recorded session."""
 
     def __init__(
         self, watched: Watched, plan: Plan, recorder: Recorder, *, in_graph: bool, identity: str = "trust"
@@ -47,9 +48,9 @@ class SessionRecording(Progress):
         super().__init__(watched.graph, plan, recorder)
         self.watched = watched
         self._in_graph = in_graph
-        self._calls: dict[Signature, Call] = {}
+        self._calls: dict[Signature, RunCall] = {}
         self._choice = identity
-        self._identity: Identity | None = None
+        self._identity: IdentityCheck | None = None
         self._under_way = 0  # steps
         self._first_step = 0
         self._steps_of: Counter[frozenset[str]] = Counter()  # each of several train ops
@@ -57,7 +58,7 @@ class SessionRecording(Progress):
 
     @kept
     def prepare(self) -> None:
-        """Adds to the graph, before it is finalized, what the steps in it will need."""
+        """Adds the operations that its steps will need to the graph, before it is finalized."""
         every: Watches = frozenset(range(len(self.plan.watches)))
         for root in training_roots(self.watched.graph, self.watched.train_ops):
             self._call(Signature((root.name,), frozenset())).reading(
@@ -65,7 +66,7 @@ class SessionRecording(Progress):
             )
 
     def again(self, begin: Callable[[], SessionRecording]) -> SessionRecording:
-        """Another session goes on with the training, maybe from an earlier step: another attempt at the run."""
+        """Continues the training with another session, perhaps from an earlier step, as another attempt at the run."""
         self.recorder.finish(Ending("interrupted", None))
         following = begin()
         following.watched, following.plan = self.watched, self.plan  # the graph is finalized
@@ -73,85 +74,85 @@ class SessionRecording(Progress):
         return following
 
     def identify(self, run: Run, *, shared: bool) -> None:
-        """From now on captured runs are compared with the user's own, which this runs as nobody's step."""
+        """Compares captured runs with the user's own from now on; `run` makes a run that does not count as a step."""
         recorder = self.recorder
-        self._identity = made = Identity(
+        self._identity = made = IdentityCheck(
             self._choice, run, recorder.identity.learn, recorder.failed, self.lock, shared=shared
         )
-        recorder.proofs = lambda: made.seconds
+        recorder.costs.proofs = lambda: made.seconds
 
-    def made(self, request: RunRequest, ways: Ways) -> tuple[Any, Any]:
-        """What the user gets of a run, and what we get. Raises what the user's own run raises."""
-        if request.reading is None or request.call is None or self._identity is None:
+    def made(self, upcoming: UpcomingRun, ways: Ways) -> tuple[Any, Any]:
+        """Makes a run, and returns the user's results and fitscope's. Raises the errors of the user's own run."""
+        if upcoming.reading is None or upcoming.call is None or self._identity is None:
             return ways.own(), None
-        alone = self._under_way == 1 or request.phase != "train"
-        return self._identity(request.call, request.reading, request.turn.step, ways, alone=alone)
+        alone = self._under_way == 1 or upcoming.in_pass != "train"
+        return self._identity(upcoming.call, upcoming.reading, upcoming.turn.step, ways, alone=alone)
 
     @property
     def saw_nothing(self) -> bool:
-        """Whether the session ran something, and none of it was worth recording."""
+        """Whether the session ran something, but nothing worth recording."""
         ran = any(sig.fetched for sig in self._calls)
-        return ran and not self.recorder.steps and self.recorder.writer is None
+        return ran and not self.recorder.costs.steps and self.recorder.writer is None
 
-    # ---- told by the patch -------------------------------------------------------------------------------
+    # ---- reported by the patch -------------------------------------------------------------------------------
 
     @kept
-    def before(self, run: Run, fetches: Any, feed_dict: Any) -> RunRequest | None:
-        """A run is about to begin. What the answer has to read is fetched with it."""
+    def before(self, run: Run, fetches: Any, feed_dict: Any) -> UpcomingRun | None:
+        """Announces a run. The result says what to fetch with it."""
         graph = self.watched.graph
         sig = signature(graph, fetches, feed_dict)
         return None if sig is None else self._begin(run, sig, lambda: fed_values(graph, feed_dict))
 
     @kept
-    def before_callable(self, run: Run, sig: Signature, fed: Mapping[str, Any]) -> RunRequest | None:
-        """A callable is about to be called."""
+    def before_callable(self, run: Run, sig: Signature, fed: Mapping[str, Any]) -> UpcomingRun | None:
+        """Announces a call of a callable."""
         return self._begin(run, sig, lambda: fed)
 
     @kept
-    def before_part(self, run: Run, fetches: Any, feed_dict: Any) -> RunRequest | None:
-        """A part of a run (`partial_run`) is about to begin, from which nothing more can be fetched."""
+    def before_part(self, run: Run, fetches: Any, feed_dict: Any) -> UpcomingRun | None:
+        """Announces a part of a run (`partial_run`), from which nothing more can be fetched."""
         sig = signature(self.watched.graph, fetches, feed_dict)
         if sig is None or self._call(sig).kind != "train":
             return None
-        request = self.begin(self._call(sig), run, fetch=False)
+        upcoming = self.begin(self._call(sig), run, fetch=False)
         self.recorder.unseen(
             "steps", "steps that `partial_run` runs are counted, but nothing can be fetched from them"
         )
-        return request
+        return upcoming
 
-    def _begin(self, run: Run, sig: Signature, fed: Callable[[], Mapping[str, Any]]) -> RunRequest | None:
+    def _begin(self, run: Run, sig: Signature, fed: Callable[[], Mapping[str, Any]]) -> UpcomingRun | None:
         call = self._call(sig)
         return None if call.kind is None else self.begin(call, run, fingerprints(fed()))
 
     def begin(
-        self, call: Call, run: Run, data: Data | None = None, *, fetch: bool = True
-    ) -> RunRequest | None:
-        """A call that means something is about to begin, on data that is known by this, if at all. None if it is left alone."""
+        self, call: RunCall, run: Run, data: Data | None = None, *, fetch: bool = True
+    ) -> UpcomingRun | None:
+        """Announces a call with a meaning, on data with this fingerprint, if known. Returns None to ignore it."""
         assert call.kind is not None
         if self.next_step is None:
             self.next_step = self._first_step = self._counted(run)
-        request = RunRequest(call.kind, Turn(self.next_step, 0, 0, None), call=call)
+        upcoming = UpcomingRun(call.kind, Turn(self.next_step, 0, 0, None), call=call)
         if call.kind == "save":
-            return request
+            return upcoming
         if call.kind == "train":
             self._step_on(data or {})
-            request.scheduled = self._first_step + self._steps_of[call.trainer]
+            upcoming.scheduled = self._first_step + self._steps_of[call.trainer]
         elif call.kind == "validation" and data:
             if not self._evaluations.begin(data):
                 self._looked_at_training()
                 return None
-            request.held = True
-        wanted = (self.step if call.kind == "train" else self.pass_batch)(request)
+            upcoming.held = True
+        wanted = (self.step if call.kind == "train" else self.pass_batch)(upcoming)
         if wanted and fetch and not call.broken:
-            request.reading = call.reading(self.wants(request), request.due.all, in_graph=self._in_graph)
-            for site, why in request.reading.unseen.items():
-                self.recorder.unseen(site.within(request.phase), why)
-            self._read_weights(request, run)
+            upcoming.reading = call.reading(self.wants(upcoming), upcoming.due.all, in_graph=self._in_graph)
+            for site, why in upcoming.reading.unseen.items():
+                self.unseen(site.within(upcoming.in_pass), why, self.wants(upcoming))
+            self._read_weights(upcoming, run)
         self._under_way += call.kind == "train"
-        return request
+        return upcoming
 
     def _step_on(self, data: Data) -> None:
-        """A step on this data tells what the runs before it were."""
+        """Classifies the runs before a step on this data."""
         validated, looked = self._evaluations.step(data)
         if validated:
             self.validated()
@@ -176,71 +177,71 @@ class SessionRecording(Progress):
             self.validated()
 
     @kept
-    def raised(self, request: Request, error: BaseException) -> None:
-        super().raised(request, error)
-        self._under_way -= request.phase == "train"
+    def raised(self, upcoming: Upcoming, error: BaseException) -> None:
+        super().raised(upcoming, error)
+        self._under_way -= upcoming.in_pass == "train"
 
-    def done(self, request: Request) -> None:
-        super().done(request)
-        self._under_way -= request.phase == "train"
-        if request.phase == "train" and isinstance(request, RunRequest) and request.call is not None:
-            self._steps_of[request.call.trainer] += 1
+    def done(self, upcoming: Upcoming) -> None:
+        super().done(upcoming)
+        self._under_way -= upcoming.in_pass == "train"
+        if upcoming.in_pass == "train" and isinstance(upcoming, UpcomingRun) and upcoming.call is not None:
+            self._steps_of[upcoming.call.trainer] += 1
 
     @kept
-    def after(self, request: RunRequest, run: Run, results: Any, own: Mapping[str, Any] | None) -> None:
-        """The run went well; `own` is what we fetched with it."""
-        if request.phase == "save":
+    def after(self, upcoming: UpcomingRun, run: Run, results: Any, own: Mapping[str, Any] | None) -> None:
+        """Ends a successful run; `own` has fitscope's fetches."""
+        if upcoming.in_pass == "save":
             self._saved(results)
             return
-        if request.trouble is not None:
-            self.recorder.failed(request.trouble)
+        if upcoming.trouble is not None:
+            self.recorder.failed(upcoming.trouble)
         try:
-            if own is not None and request.reading is not None:
-                self.deliver(request, request.reading.sites, self._values(request, run, own))
+            if own is not None and upcoming.reading is not None:
+                self.deliver(upcoming, upcoming.reading.sites, self._values(upcoming, run, own))
         finally:
-            self.done(request)
+            self.done(upcoming)
 
-    def failed(self, request: RunRequest, error: BaseException) -> None:
-        """What we wanted to fetch cannot be fetched: this kind of run is left alone from now on."""
-        assert request.call is not None
-        request.call.broken = True
-        request.reading = None
+    def failed(self, upcoming: UpcomingRun, error: BaseException) -> None:
+        """Ignores this kind of run from now on, because the fetches failed."""
+        assert upcoming.call is not None
+        upcoming.call.broken = True
+        upcoming.reading = None
         self.recorder.failed(error)
 
     # ------------------------------------------------------------------------------------------------------
 
-    def _call(self, sig: Signature) -> Call:
+    def _call(self, sig: Signature) -> RunCall:
         if sig not in self._calls:
             self._calls[sig] = self.watched.call(sig)
         return self._calls[sig]
 
     def _counted(self, run: Run) -> int:
-        """The steps that were done before: what the graph's own counter says, if it has one."""
+        """The number of steps so far, from the graph's own counter if it has one."""
         found = self.watched.graph.get_collection("global_step")
         try:
             return int(run(found[0])) if len(found) == 1 else 0
         except Exception:  # not initialized: then there is nothing to continue
             return 0
 
-    def _read_weights(self, request: RunRequest, run: Run) -> None:
-        assert request.reading is not None
+    def _read_weights(self, upcoming: UpcomingRun, run: Run) -> None:
+        assert upcoming.reading is not None
         try:
-            request.before = run(request.reading.variables) if request.reading.variables else {}
+            upcoming.before = run(upcoming.reading.variables) if upcoming.reading.variables else {}
         except Exception as error:  # a closed session: the user's own run says so
-            request.reading, request.trouble = None, error
+            upcoming.reading, upcoming.trouble = None, error
 
-    def _values(self, request: RunRequest, run: Run, own: Mapping[str, Any]) -> dict[str, Any]:
-        """What a run showed, and the weights beside it: never in the same run, which changes them."""
-        reading, wants = request.reading, self.wants(request)
+    def _values(self, upcoming: UpcomingRun, run: Run, own: Mapping[str, Any]) -> dict[str, Any]:
+        """The values of a run, and the weights, which are never read in the same run because it changes them."""
+        reading, wants = upcoming.reading, self.wants(upcoming)
         assert reading is not None
         values = reading.values(own)
-        if reading.variables and request.before is not None:
+        if reading.variables and upcoming.before is not None:
             moved = {path: v for path, v in reading.variables.items() if ("updates", path) in wants}
-            values |= weights_of(reading, wants, request.before, run(moved) if moved else {})
+            values |= weights_of(reading, wants, upcoming.before, run(moved) if moved else {})
         return values
 
     def _saved(self, results: Any) -> None:
-        """`Saver.save` runs its operation through the session, and gets the path of the checkpoint back."""
+        """The path of a checkpoint: `Saver.save` runs its operation through the session and gets the path back."""
         path = next((path for path in _paths(results)), None)
         if path is not None:
             self.saved(path)

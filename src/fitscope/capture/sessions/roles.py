@@ -24,13 +24,13 @@ _OF_NUMBERS = {"Add", "AddV2", "Cast", "Fill", "Identity", "Mul", "Neg", "Sub"}
 
 @dataclass(slots=True)
 class Roles:
-    """The tensors that have a part in training, by kind; the first that a run computes is its."""
+    """The tensors with a role in training, by kind; the first one that a run computes counts."""
 
     loss: list[Tensor] = field(default_factory=list)
     predictions: list[Tensor] = field(default_factory=list)
     targets: list[Tensor] = field(default_factory=list)
     inputs: list[Tensor] = field(default_factory=list)
-    said: frozenset[str] = frozenset()  #: the kinds that the user named
+    named: frozenset[str] = frozenset()  #: the kinds that the user named
 
     def of(self, kind: str) -> list[Tensor]:
         found: list[Tensor] = getattr(self, kind)
@@ -52,7 +52,7 @@ def tensors_of(graph: Any, given: Any, what: str) -> list[Tensor]:
 
 
 def tensor_of(graph: Any, given: Any, what: str) -> Tensor:
-    """The tensor that is meant by a tensor, a variable or a name; `:0` may be left out."""
+    """The tensor for a tensor, a variable or a name; `:0` may be omitted."""
     if isinstance(given, str):
         try:
             return graph.get_tensor_by_name(given if ":" in given else f"{given}:0")
@@ -70,7 +70,7 @@ def tensor_of(graph: Any, given: Any, what: str) -> Tensor:
 
 
 def infer(graph: Any, losses: Sequence[Tensor]) -> Roles:
-    """What can be said of a graph from its losses alone."""
+    """The roles that follow from the losses of a graph alone."""
     roles = Roles(loss=list(losses))
     for loss in losses:
         for prediction, sources in _meetings(graph, loss):
@@ -85,7 +85,7 @@ def infer(graph: Any, losses: Sequence[Tensor]) -> Roles:
 
 
 def inputs_of(tensors: Sequence[Tensor], without: Iterable[Tensor] = ()) -> list[Tensor]:
-    """The data that goes into tensors. A number (a rate, a switch) is a setting, not data."""
+    """The data that enters tensors. A number (a rate, a switch) is a setting, not data."""
     used = [
         *tensors,
         *(tensor for op in ancestors(tensors) if op.type not in SHAPE_ONLY for tensor in op.inputs),
@@ -98,7 +98,7 @@ def inputs_of(tensors: Sequence[Tensor], without: Iterable[Tensor] = ()) -> list
 
 
 def _meetings(graph: Any, loss: Tensor) -> list[tuple[Tensor, list[Tensor]]]:
-    """Where predictions meet labels: the prediction, and the sources of the label."""
+    """The operations where predictions meet labels: the prediction, and the sources of the label."""
     weights = trainable(graph)
     data: set[str] = set()  # tensors that data has touched
     weighed: set[str] = set()  # tensors that a trained weight has touched
@@ -132,7 +132,7 @@ def _meetings(graph: Any, loss: Tensor) -> list[tuple[Tensor, list[Tensor]]]:
 
 
 def _bare(tensor: Tensor) -> Tensor:
-    """The prediction before it was brought into the form that the loss wants."""
+    """The prediction before the loss's own transformations."""
     strip = {*_FORM, "Log", "Log1p"}
     while tensor.op.type in strip and (before := _changed(tensor)) is not None:
         if tensor.op.type == "Reshape" and before.shape.rank != tensor.shape.rank:
@@ -144,7 +144,7 @@ def _bare(tensor: Tensor) -> Tensor:
 
 
 def _changed(tensor: Tensor) -> Tensor | None:
-    """What an operation changes the form of: the only one of its inputs that is no number."""
+    """The input that an operation reshapes or converts: the only one that is not a number."""
     inputs = [x for x in tensor.op.inputs if not _is_number(x)]
     return inputs[0] if len(inputs) == 1 or (inputs and tensor.op.type == "Reshape") else None
 

@@ -1,4 +1,4 @@
-"""What a call of `sess.run` asks for, as far as it decides what is executed: which operations, and which tensors are fed."""
+"""The part of a `sess.run` call that decides what is executed: the operations, and the fed tensors."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from fitscope.capture.sessions.graph import Op
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """One way to call `run`. Equal ones execute the same."""
+    """One way to call `run`. Equal signatures execute the same operations."""
 
     fetched: tuple[str, ...]  #: names of operations and tensors
     fed: frozenset[str]  #: names of tensors
 
 
 def signature(graph: Any, fetches: Any, feed_dict: Any) -> Signature | None:
-    """The signature of a call; None if it cannot be read, and then the call is none of our business."""
+    """The signature of a call; None if it cannot be read, and then fitscope ignores the call."""
     try:
         fed = frozenset(_name(graph, key) for given in feed_dict or () for key in _leaves(given))
         return Signature(tuple(_name(graph, leaf) for leaf in _leaves(fetches)), fed)
@@ -27,7 +27,7 @@ def signature(graph: Any, fetches: Any, feed_dict: Any) -> Signature | None:
 
 
 def fed_values(graph: Any, feed_dict: Any) -> dict[str, Any]:
-    """What a call feeds, by name. What stands for several tensors (a sparse one) is left out."""
+    """The fed values, by name. Composite tensors (sparse ones) are left out."""
     return {
         _name(graph, key): value
         for key, value in (feed_dict or {}).items()
@@ -36,7 +36,7 @@ def fed_values(graph: Any, feed_dict: Any) -> dict[str, Any]:
 
 
 def operations(graph: Any, sig: Signature) -> list[Op]:
-    """The operations that a call names. What is fed is not computed."""
+    """The operations that a call names. A fed tensor is not computed."""
     return [
         graph.as_graph_element(name).op if ":" in name else graph.get_operation_by_name(name)
         for name in sig.fetched
@@ -49,7 +49,7 @@ def _name(graph: Any, leaf: Any) -> str:
 
 
 def _leaves(fetches: Any) -> Iterator[Any]:
-    """The tensors and operations in what `run` takes: nested as it may be."""
+    """The tensors and operations in the nested argument of `run`."""
     if fetches is None:
         return
     if isinstance(fetches, Mapping):

@@ -1,8 +1,7 @@
-"""Exports while the training goes on: what `Scope(tensorboard=…, database=…, npy=…)` writes beside the run.
+"""Exports during training: the files that `Scope(tensorboard=…, database=…, npy=…)` writes in addition to the run.
 
-Each is a sink (`fitscope/sink.py`): it is given the records the run is given, on the same thread, and leaves what
-`fitscope export` would make of the run, in the same layout and through the same code. When a run goes on in a further
-attempt, a step that is done again counts in the later one, as everywhere; what the sink has of it is replaced.
+Each export is a sink (`pipeline/sinks.py`). It receives the same records as the run, on the same thread. At the end its files equal
+those of `fitscope export`, because it uses the same code. If a later attempt repeats a step, the sink replaces the earlier data.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ Say = Callable[[str], None]
 
 
 class Live(Protocol):
-    """A sink, as the capturing side knows it."""
+    """A sink, as the capturing side sees it."""
 
     def write(self, records: Sequence[Record], samples: Sequence[Samples]) -> None: ...
     def flush(self) -> None: ...
@@ -50,7 +49,7 @@ def sinks(
     database: str | None = None,
     npy: str | os.PathLike[str] | None = None,
 ) -> dict[str, Make]:
-    """How to make the sinks that a scope was asked for. What cannot work is an error now, and nothing is made yet."""
+    """The factories of the requested sinks. A setting that cannot work raises an error now; nothing is created yet."""
     found: dict[str, Make] = {}
     try:
         if tensorboard is not None:
@@ -65,12 +64,12 @@ def sinks(
 
 
 def run_of(writer: RunWriter) -> Run:
-    """The run that is being written, as readers have it."""
+    """The run that is being written, as readers see it."""
     return Run(writer.run, json.loads(writer.run.get(schema.RUN)))
 
 
 def start_of(run: Run, attempt: int) -> int:
-    """The step at which an attempt began."""
+    """The step at which an attempt started."""
     return next(int(a["start_step"]) for a in run.attempts if int(a["attempt"]) == attempt)
 
 
@@ -102,7 +101,7 @@ def _npy(out: Path, to: Any) -> Make:
 
 
 def _parsed(url: Any) -> tuple[type[Database], Path]:
-    """A database and its file. Three slashes and a relative path, four and an absolute one, as elsewhere."""
+    """Parses a database URL: three slashes and a relative path, or four slashes and an absolute path."""
     text = url if isinstance(url, str) else repr(url)
     scheme, colon, rest = text.partition(":")
     examples = " or ".join(f"'{name}:///stats.{name}'" for name in DATABASES)

@@ -1,9 +1,8 @@
-"""The last of each epoch as `.npy` while the training goes on, in the layout of `fitscope.export.npy`.
+"""Writes the last capture of each epoch as `.npy` during training, in the layout of `fitscope.export.npy`.
 
-Of a training there is one capture of each site in memory, the newest; it becomes the file of its epoch at the next flush.
-The batches of a pass are put by in a temporary file, as there may be more of them than memory. A pass is written when
-something else comes, or when nothing more came of it between two flushes: so a file is never half a pass, unless its batches
-are slower than that.
+For training steps, memory holds only the newest capture of each site; the next flush writes it to the file of its epoch. The batches
+of a pass go to a temporary file, because they may not fit into memory. A pass is written when another record arrives, or when
+nothing arrived between two flushes. So a file never holds half a pass, unless its batches are slower than that.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ Array = np.ndarray[Any, Any]
 
 
 def check(out: Path, run: str | None) -> None:
-    """An error unless the directory is empty, or has the files of this run."""
+    """Raises an error unless the directory is empty or holds the files of this run."""
     if out.is_dir() and any(out.iterdir()):
         index = npy.read_index(out)
         if index is None or run is None or index["run"] != run:
@@ -46,7 +45,7 @@ def check(out: Path, run: str | None) -> None:
 
 
 class LiveArrays:
-    """What one attempt adds to a directory of arrays."""
+    """The files that one attempt adds to a directory of arrays."""
 
     def __init__(self, out: Path, run: Run, attempt: int, say: Say) -> None:
         check(out, run.id if attempt else None)
@@ -91,7 +90,7 @@ class LiveArrays:
         before.add(record, tensor)
 
     def _put(self, some: Sequence[Newest]) -> None:
-        """Writes these, and what could not be written before."""
+        """Writes these captures, and those that failed before."""
         changed = False
         try:
             while self._over:
@@ -134,7 +133,7 @@ class LiveArrays:
         npy.write_index(self._out, self._run, files, missing)
 
     def _go_on(self, run: Run, start: int) -> None:
-        """What the attempts before left: all of it where none was written, else without the steps that are done again."""
+        """Continues from earlier attempts: writes the missing captures, and drops repeated steps."""
         index = npy.read_index(self._out)
         if index is None:
             sites = kept.sites(run)
@@ -169,7 +168,7 @@ class LiveArrays:
 
 
 class Newest:
-    """The newest capture of a site: a batch of a training, or the batches of a pass so far."""
+    """The newest capture of a site: a training batch, or the batches of a pass so far."""
 
     def __init__(self, record: Record, out: Path) -> None:
         self.site, self.at = record.site, record.at
@@ -191,12 +190,12 @@ class Newest:
         return np.result_type(*set(self._dtypes))
 
     def goes_on(self, at: Moment) -> bool:
-        """Whether what was seen at a moment belongs to the same pass."""
+        """Whether a moment belongs to the same pass."""
         same = (at.step, at.epoch) == (self.at.step, self.at.epoch)
         return self.of_pass and same and at.batch > self.batches[-1]
 
     def is_over(self, record: Record) -> bool:
-        """Whether a record says that no more batches will come."""
+        """Whether a record shows that no more batches follow."""
         here, there = self.at, record.at
         same = pass_of(self.site) == pass_of(record.site) and (here.step, here.epoch) == (
             there.step,
@@ -215,7 +214,7 @@ class Newest:
             self._file.write(np.ascontiguousarray(tensor).tobytes())
 
     def blocks(self, joint: Joint) -> Iterator[Array]:
-        """Batch by batch."""
+        """The capture, batch by batch."""
         if self._file is None:
             assert self._tensor is not None
             yield joint.block(self._tensor, self.parts[0][0])

@@ -1,8 +1,8 @@
-"""TensorBoard's event files while the training goes on: one for each attempt, in the directory of the run.
+"""Writes TensorBoard event files during training: one per attempt, in the directory of the run.
 
-A step is written when the next one comes, or when nothing more came of it between two flushes; so the batches of a
-validation are one value, as in an export. Of a pass that is slower than that, what there is by then is written, and the whole
-again when it is over. Where steps are done again TensorBoard is told to forget what it had.
+A step is written when the next one arrives, or when nothing arrived between two flushes. So the batches of a validation become one
+value, as in an export. A slower pass is written in its current state, and again when it is over. If steps are repeated, the file
+tells TensorBoard to forget the earlier values.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class LiveEvents:
             self._events.close()
 
     def _go_on(self, run: Run, attempt: int) -> None:
-        """Has TensorBoard forget the steps that are done again, but for the passes at the first of them."""
+        """Tells TensorBoard to forget repeated steps, except the passes at the first of them."""
         start = start_of(run, attempt)
         passed = [status["step"] for status in run._statuses() if status.get("step") is not None]
         if max(passed, default=start) <= start:

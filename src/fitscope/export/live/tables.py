@@ -1,8 +1,7 @@
-"""A database that is filled while the training goes on, with the tables of `fitscope.export.database`.
+"""Fills a database during training, with the tables of `fitscope.export.database`.
 
-Rows gather and are added at each flush, in one transaction, and the file is closed in between: so others see whole
-steps, and DuckDB, which lets only one process have a file open, lets them in. Whoever has it open for longer makes us
-wait: the rows are added at a later flush, and up to a bound none is lost.
+Each flush adds the collected rows in one transaction and closes the file. So other programs see whole steps, and can open a DuckDB file,
+which only one process may write. While another process has the file open, rows wait for a later flush; up to a bound none is lost.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ from fitscope.store.tables import StatsRows
 
 if TYPE_CHECKING:
     from fitscope.read import Run
-    from fitscope.record import Record, Samples
+    from fitscope.record import Record, Samples, Stretch
 
 FLUSH_MEMORY = MOST_MEMORY // 8  #: bytes of rows waiting that call for a transaction before the flush is due
-LAST_TRIES = 20  #: at the end, when somebody else has the file
+LAST_TRIES = 20  #: at the end, if another process has the file
 PAUSE = 0.25  #: seconds between them
 
 
 class LiveTables:
-    """What one attempt adds to a database."""
+    """The rows that one attempt adds to a database."""
 
     def __init__(self, kind: type[Database], out: Path, run: Run, attempt: int, rank: int) -> None:
         self._kind, self._out = kind, out
@@ -52,6 +51,12 @@ class LiveTables:
         if self._memory >= self._enough:
             self.flush()
 
+    def write_stretch(self, stretch: Stretch) -> None:
+        """Takes the rows of one scalar over many steps."""
+        self._stats.add_stretch(stretch)
+        if self._memory >= self._enough:
+            self.flush()
+
     def flush(self) -> None:
         if (self._begun and not self._memory) or self._put():
             self._enough = FLUSH_MEMORY
@@ -61,7 +66,7 @@ class LiveTables:
             self._enough = self._memory + FLUSH_MEMORY
 
     def close(self) -> None:
-        """Adds the rest, and how the run ended."""
+        """Adds the remaining rows and the final status of the run."""
         for left in reversed(range(LAST_TRIES)):
             if self._put():
                 return
@@ -74,7 +79,7 @@ class LiveTables:
         return self._stats.memory + self._samples.memory
 
     def _put(self) -> bool:
-        """Adds what waits and brings the row of the run up to date. False: somebody else has the file."""
+        """Adds the waiting rows and updates the row of the run. Returns False if another process has the file."""
         self._out.parent.mkdir(parents=True, exist_ok=True)
         try:
             with self._kind(self._out) as tables:
@@ -96,7 +101,7 @@ class LiveTables:
         return True
 
     def _begin(self, tables: Database) -> None:
-        """What the attempts before left: without the steps that are done again, and all of it where none was added."""
+        """Continues from earlier attempts: adds the missing rows, and deletes repeated steps."""
         known = self._run.id in tables.runs()
         if known and not self._attempt:
             raise there_already(self._run, self._out, "take that run out of it")
@@ -112,6 +117,6 @@ class LiveTables:
     def _locked(self) -> StoreError:
         return StoreError(
             "a database that can be written to now and then",
-            f"{str(self._out)!r}, which somebody else keeps open",
+            f"{str(self._out)!r}, which another process keeps open",
             "Close it there; `fitscope export` adds all of the run afterwards",
         )

@@ -1,7 +1,6 @@
-"""The numbers behind the pictures of a run, kept up to date while it grows.
+"""The numbers behind the pictures of a run, updated while it grows.
 
-`rows` says what the picture's rows are, `measures` what can be shown of them; a `matrix` holds one measure
-over all steps so that any stretch of them is quickly reduced to the columns of a screen; `modes` relate it to
-something else; `facts` are what the statistics show without being asked; `gather` keeps all of it current and
-`pack` makes it small.
+`rows` defines the rows of the picture, `measures` the quantities to show. A `matrix` holds one measure over all steps, so that
+any stretch can quickly be reduced to the columns of a screen. `modes` relate it to a reference. `facts` are the findings of the
+page. `gather` keeps everything up to date, and `pack` compresses it.
 """

@@ -1,15 +1,14 @@
-"""What watching cost, in words: for the line on top, the terminal and the table."""
+"""The cost of recording as text: for the line of facts, the terminal and the table."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
-from fitscope.show.text import percent
-
 
 def cadence(overhead: Mapping[str, Any]) -> str | None:
-    """How often is captured, where a budget decides: `every 20 steps (budget 2 %)`. None where there is none."""
+    """How often a budget captures: `every 20 steps (budget 2 %)`. None without a budget."""
     budget = overhead.get("budget")
     if not isinstance(budget, Mapping) or not isinstance(budget.get("every"), int):
         return None
@@ -19,7 +18,7 @@ def cadence(overhead: Mapping[str, Any]) -> str | None:
 
 
 def table(overhead: Mapping[str, Any]) -> list[list[Any]]:
-    """Everything that is known, a row each."""
+    """All known costs, one row each."""
     rows: list[list[Any]] = []
     for name, value in overhead.items():
         if name == "budget" and isinstance(value, Mapping):
@@ -42,7 +41,19 @@ def table(overhead: Mapping[str, Any]) -> list[list[Any]]:
     return rows
 
 
+def percent(share: float) -> str:
+    """`0.4 %`, `12 %`; only exact values become 0 % or 100 %."""
+    if not math.isfinite(share):
+        return "–"
+    if 0 < share < 0.001:
+        return "<0.1 %"
+    if 0.999 < share < 1:
+        return ">99.9 %"
+    digits = 1 if 0 < share < 0.1 or 0.99 < share < 1 else 0
+    return f"{share * 100:.{digits}f} %"
+
+
 def _round(share: float) -> str:
-    """A share that somebody chose: 2 %, not 2.0 %."""
+    """A share that a user chose: 2 %, not 2.0 %."""
     text = f"{100 * share:.3g}"
     return f"{text} %" if "e" not in text else percent(share)

@@ -1,8 +1,7 @@
-"""What the statistics show without being asked, in words: the verdict above the picture.
+"""The standouts of the page, in words, from the statistics alone.
 
-Four plain facts, no judgement: the first value that is not finite, batches whose loss stands out, layers whose
-output stays zero, and layers that jump for a batch. Each names a row of the picture and a step. Everything here
-is kept up to date by what is new, never computed from the start again.
+There are four: the first NaN or Inf, batches with an unusual loss, layers whose output stays zero, and layers that jump for a
+batch. Each names a row of the picture and a step. New rows update them; nothing is computed from the start again.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import numpy as np
 
 from fitscope.show.data.matrix import VALUE, Array, Cells, Matrix
 from fitscope.show.data.rows import Row
-from fitscope.show.data.series import Series
+from fitscope.show.data.series import GrowingSeries
 from fitscope.sites import TRAIN, Site
 
 MANY_ZEROS = 0.98  #: the share from which on an output counts as zero
@@ -45,7 +44,7 @@ _WORDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Standout:
     """One fact."""
 
     severity: str  #: error, warning or note
@@ -76,12 +75,12 @@ class Facts:
         self._jumps = Jumps()
 
     def settle(self, rows: Sequence[Row]) -> None:
-        """The rows of the picture, from now on. What is known by row is forgotten."""
+        """Sets the rows of the picture, and forgets everything known by row."""
         self.rows = rows
         self._zeros, self._jumps = Streaks(), Jumps()
 
     def take(self, site: str, step: Array, nans: Array, infs: Array, count: Array) -> None:
-        """Rows of the table about one site."""
+        """Takes rows of the table for one site."""
         for name, counts in (("nans", nans), ("infs", infs)):
             at = np.flatnonzero(counts > 0)
             if len(at):
@@ -92,8 +91,8 @@ class Facts:
                     self.first[name][site] = first
                     self._amount[f"{name} {site}"] = (int(counts[where]), int(count[where]))
 
-    def take_loss(self, loss: Series) -> None:
-        """New losses. A spike is judged by what came before it."""
+    def take_loss(self, loss: GrowingSeries) -> None:
+        """Takes new losses. A spike is judged by the losses before it."""
         if loss.count <= self._looked:
             return
         values = np.where(np.isfinite(loss.values), loss.values, np.nan)
@@ -118,14 +117,14 @@ class Facts:
     def take_jumps(self, size: Matrix) -> None:
         self._jumps.take(size)
 
-    def findings(self) -> list[Finding]:
-        """The worst first; within that, the earliest first."""
+    def findings(self) -> list[Standout]:
+        """The standouts, the worst first, then the earliest."""
         found = [*self._not_finite(), *self._stayed_zero(), *self._jumped(), *self._spiked()]
         rank = {"error": 0, "warning": 1, "note": 2}
         return sorted(found, key=lambda finding: (rank[finding.severity], finding.step))
 
     def lanes(self) -> list[dict[str, Any]]:
-        """When each thing was so: stretches of steps."""
+        """The stretches of steps of each standout."""
         zero = [(streak.begin, streak.end) for streak in self._zeros.long() if self._a_layer(streak.row)]
         return [
             {"name": "NaN / Inf", "severity": "error", "spans": _stretches(sorted(self.broken))},
@@ -143,10 +142,10 @@ class Facts:
         ]
 
     def _a_layer(self, row: int) -> bool:
-        """What goes in and what was wanted may be zero, or jump, as it likes."""
+        """Whether a row is a layer: inputs and targets may be zero or jump."""
         return row < len(self.rows) and self.rows[row].type not in ("inputs", "targets")
 
-    def _not_finite(self) -> list[Finding]:
+    def _not_finite(self) -> list[Standout]:
         found = []
         for name, word in (("nans", "NaN"), ("infs", "Inf")):
             firsts = self.first[name]
@@ -160,7 +159,7 @@ class Facts:
 
     def _born(
         self, step: int, name: str, word: str, site: str, all_sites: int, at_once: int, *, first: bool
-    ) -> Finding:
+    ) -> Standout:
         bad, count = self._amount[f"{name} {site}"]
         facts = Site.parse(site)
         walk, kind = ("" if facts.in_pass == TRAIN else facts.in_pass), facts.kind
@@ -174,10 +173,10 @@ class Facts:
         measure = f"{walk or kind}.rms" if kind in _WORDS else None
         title = f"{word} born here · {row or site}" if first else f"{word} · {row or site}"
         last = max(self.broken, default=step)
-        return Finding("error", title, text, "NaN / Inf", step, last, row, site, measure)
+        return Standout("error", title, text, "NaN / Inf", step, last, row, site, measure)
 
     def _moment(self, site: str) -> tuple[int, int]:
-        """Where in the step a site lies: earlier ones may be the cause, later ones the effect."""
+        """The order of a site within the step: earlier sites may be the cause, later ones the effect."""
         facts = Site.parse(site)
         walk, kind = ("" if facts.in_pass == TRAIN else facts.in_pass), facts.kind
         place = next(
@@ -187,7 +186,7 @@ class Facts:
         order = _ORDER.index(kind) if kind in _ORDER else len(_ORDER)
         return (order + (len(_ORDER) if walk else 0), -place if backward else place)
 
-    def _stayed_zero(self) -> list[Finding]:
+    def _stayed_zero(self) -> list[Standout]:
         found = []
         for streak in self._zeros.long():
             if self._a_layer(streak.row):
@@ -196,12 +195,12 @@ class Facts:
                 much = "all" if streak.least >= 0.9999 else f"{100 * streak.least:.3g} % or more"
                 text = f"{much} of its output is zero, {since}"
                 found.append(
-                    Finding("warning", f"Stays zero · {name}", text, "stays zero", begin, end, name,
+                    Standout("warning", f"Stays zero · {name}", text, "stays zero", begin, end, name,
                             f"activations/{name}", "activations.zeros")
                 )  # fmt: skip
         return found[:8]
 
-    def _jumped(self) -> list[Finding]:
+    def _jumped(self) -> list[Standout]:
         by_row = self._jumps.first_rows(self._a_layer)
         found = []
         for row, jumps in by_row.items():
@@ -210,18 +209,18 @@ class Facts:
             times = f"{len(jumps)} times, first at step {jumps[0][0]:,}, most" if len(jumps) > 1 else "once,"
             text = f"output grew {2**size:,.0f}-fold from one recorded batch to the next; {times} at step {step:,}"
             found.append(
-                Finding("warning", f"Jumps · {name}", text, "jumps", jumps[0][0], jumps[-1][0], name,
+                Standout("warning", f"Jumps · {name}", text, "jumps", jumps[0][0], jumps[-1][0], name,
                         f"activations/{name}", "activations.rms")
             )  # fmt: skip
         return sorted(found, key=lambda finding: finding.step)[:4]
 
-    def _spiked(self) -> list[Finding]:
+    def _spiked(self) -> list[Standout]:
         if not self.spikes:
             return []
         step, value, usual = max(self.spikes, key=lambda spike: spike[1] - spike[2])
         others = f"; {len(self.spikes)} spikes in all" if len(self.spikes) > 1 else ""
         text = f"loss {value:.3g} at step {step:,}, where {usual:.3g} was usual{others}"
-        return [Finding("note", "Loss spike", text, "loss spikes", step, self.spikes[-1][0], None, "loss")]
+        return [Standout("note", "Loss spike", text, "loss spikes", step, self.spikes[-1][0], None, "loss")]
 
 
 @dataclass(slots=True)
@@ -266,7 +265,7 @@ class Streaks:
                 self._ended.append(over)
 
     def long(self) -> list[Streak]:
-        """Those that are long enough, of rows that still are so first."""
+        """The long streaks, those that still last first."""
         now = [streak for streak in self._since.values() if streak.count >= STAYED]
         return sorted(now, key=lambda streak: streak.row) + self._ended[-20:]
 
@@ -296,7 +295,7 @@ class Jumps:
         return [step for step, rows in sorted(self._at.items()) if any(counts(row) for row, _ in rows)]
 
     def first_rows(self, counts: Any) -> dict[int, list[tuple[int, float]]]:
-        """For each row that was the first of its step to jump: when, and by how many doublings."""
+        """The steps and sizes (in doublings) of jumps, for each row that was the first of its step to jump."""
         found: dict[int, list[tuple[int, float]]] = {}
         for step, rows in sorted(self._at.items()):
             real = [(row, size) for row, size in rows if counts(row)]
@@ -307,7 +306,7 @@ class Jumps:
 
 
 def _median(windows: Array) -> Array:
-    """The median of each row, NaN left out; rows with nothing but NaN give NaN."""
+    """The median of each row without NaN; NaN for a row of only NaN."""
     ordered = np.sort(windows, axis=1)  # NaN come last
     count = (~np.isnan(windows)).sum(axis=1)
     rows = np.arange(len(windows))
@@ -318,7 +317,7 @@ def _median(windows: Array) -> Array:
 
 
 def _stretches(steps: Sequence[int]) -> list[tuple[int, int]]:
-    """Steps as stretches; a gap no longer than twice the usual one does not end one."""
+    """Steps as stretches; a gap of at most twice the usual one does not end a stretch."""
     if not steps:
         return []
     gaps = np.diff(np.asarray(steps))
@@ -340,9 +339,9 @@ def _united(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     return united
 
 
-def by_name(findings: Sequence[Finding]) -> Mapping[str, list[Finding]]:
+def by_name(findings: Sequence[Standout]) -> Mapping[str, list[Standout]]:
     """The findings by the row they name."""
-    found: dict[str, list[Finding]] = {}
+    found: dict[str, list[Standout]] = {}
     for finding in findings:
         if finding.row is not None:
             found.setdefault(finding.row, []).append(finding)

@@ -1,7 +1,7 @@
-"""From a part of the stats table to the matrices of measures: column by column, never row by row.
+"""Fills the matrices of measures from parts of the stats table: column by column, never row by row.
 
-A `Piece` is what was read of one part, for whoever needs it: the survey of what there is, and any number of
-measures. `Filled` is one measure's matrix and the parts that are in it.
+A `PartColumns` holds the columns of one part, for the survey and any number of measures. `Filled` is the matrix of one measure,
+with the parts that it contains.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from fitscope.show.data.measures import NOTES, Groups, Measure
 from fitscope.show.data.rows import Row
 
 
-class Piece:
-    """Columns of one part, as arrays."""
+class PartColumns:
+    """The columns of one part, as arrays."""
 
     def __init__(self, table: pa.Table) -> None:
         self._table = table
@@ -33,7 +33,7 @@ class Piece:
 
     @property
     def columns(self) -> list[str]:
-        """Those that were read."""
+        """The columns that were read."""
         return list(self._table.column_names)
 
     def __getitem__(self, column: str) -> Array:
@@ -49,13 +49,13 @@ class Piece:
         )
 
     def largest(self, column: str) -> Array:
-        """Of each name, the largest number in a column; -1 where it has no row."""
+        """The largest value in a column for each name; -1 without a row."""
         found = np.full(len(self.names), -1, np.int64)
         np.maximum.at(found, self.codes, self[column])
         return found
 
     def stretches(self, among: Array | None = None) -> Iterator[tuple[str, Array]]:
-        """The rows of each site, of all or among these."""
+        """The rows of each site, of all sites or of these."""
         codes = self.codes if among is None else self.codes[among]
         order = np.argsort(codes, kind="stable")
         for rows in np.split(order, np.flatnonzero(np.diff(codes[order])) + 1):
@@ -64,7 +64,7 @@ class Piece:
 
 
 class Filled:
-    """A measure's matrix and the parts that are in it."""
+    """The matrix of a measure, and the parts that it contains."""
 
     def __init__(self, measure: Measure, rows: Sequence[Row]) -> None:
         self.measure = measure
@@ -84,13 +84,13 @@ class Filled:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """What of the table it needs."""
+        """The table columns that it needs."""
         return tuple(dict.fromkeys(("site", "step", *NOTES, *self.measure.columns)))
 
     def refit(self, rows: Sequence[Row]) -> bool:
-        """Other rows from now on: new sites have turned up, of which no part that was taken has any.
+        """Changes the rows, because new sites appeared that no taken part has.
 
-        False if what is here is of no use any more, because a site has become part of another row.
+        Returns False if the matrix is no longer valid, because a site moved to another row.
         """
         before, old = self._of, self._rows
         self._place(rows)
@@ -100,8 +100,8 @@ class Filled:
         self.matrix = self.matrix.moved(np.array([places.get(name, -1) for name in old], np.int64), len(rows))
         return True
 
-    def take(self, part: Part, piece: Piece | None) -> None:
-        """Takes in what was read of a part, if anything could be."""
+    def take(self, part: Part, piece: PartColumns | None) -> None:
+        """Takes the columns of a part, if it could be read."""
         self.parts.add(part)
         if piece is None or not piece.count:
             return
@@ -131,7 +131,7 @@ class Filled:
 
 
 def _places(inside: Array) -> Array | slice:
-    """The places where something is so; a stretch as a slice, of which nothing need be copied."""
+    """The indices where a condition holds; as a slice if they are consecutive, which needs no copy."""
     found = np.flatnonzero(inside)
     if len(found) and found[-1] - found[0] + 1 == len(found):
         return slice(int(found[0]), int(found[-1]) + 1)
@@ -139,5 +139,5 @@ def _places(inside: Array) -> Array | slice:
 
 
 def columns_of(filled: Iterable[Filled]) -> list[str]:
-    """What all of these need."""
+    """The columns that all of these need."""
     return list(dict.fromkeys(column for f in filled for column in f.columns))

@@ -1,8 +1,7 @@
-"""Gathered: the numbers of one run that its pictures need, read part by part and kept up to date.
+"""Gathered: the numbers of one run for its pictures, read part by part and updated.
 
-`update` takes in the rows that are new, whatever has been asked for so far; a measure is read when it is first
-asked for. A row that turns up later, or an attempt that takes over, makes everything begin anew (`generation`
-grows). The exact numbers of a moment are read from the part that has them. Not thread-safe.
+`update` takes new rows for everything requested so far; a measure is read on first request. If a new row appears or an attempt
+takes over, everything starts again (`generation` grows). The exact numbers of a moment are read from their part. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from fitscope.errors import RunError, one_of
 from fitscope.read import Run
 from fitscope.read.follow import Exchange, Follow
 from fitscope.read.parts import Part
-from fitscope.show.data.facts import Facts, Finding
-from fitscope.show.data.fill import Filled, Piece, columns_of
+from fitscope.show.data.facts import Facts, Standout
+from fitscope.show.data.fill import Filled, PartColumns, columns_of
 from fitscope.show.data.matrix import Array, Matrix
 from fitscope.show.data.measures import MEASURES, Measure, offered
 from fitscope.show.data.modes import MODES, Against, Mode
 from fitscope.show.data.rows import Row, rows_of
-from fitscope.show.data.series import Series
+from fitscope.show.data.series import GrowingSeries
 from fitscope.sites import OF_LAYERS, OF_WEIGHTS, Site
 from fitscope.store import schema
 
@@ -47,7 +46,7 @@ Progress = Callable[[int, int], None]
 
 
 class Gathered:
-    """One run's numbers."""
+    """The numbers of one run."""
 
     def __init__(self, run: Run, *, quiet: bool = False) -> None:
         """With `quiet`, damage is not warned about: the picture shows it."""
@@ -60,7 +59,7 @@ class Gathered:
 
     def _begin(self) -> None:
         self.facts = Facts()
-        self.scalars: dict[str, Series] = {}
+        self.scalars: dict[str, GrowingSeries] = {}
         self.rows: list[Row] = []
         self.sites: set[str] = set()
         self.epochs: dict[int, int] = {}  #: epoch → its first recorded step
@@ -74,7 +73,7 @@ class Gathered:
     # ---- taking in ----------------------------------------------------------------------------------
 
     def update(self, progress: Progress | None = None) -> bool:
-        """Takes in what is new, reading each part once. Whether anything was."""
+        """Takes new rows, reading each part once. Returns whether there were any."""
         parts = self._follow.parts()
         exchanged = self._follow.exchanged(set(self._parts).difference(parts))
         if exchanged is None:
@@ -98,7 +97,7 @@ class Gathered:
         return bool(new)
 
     def _exchange(self, exchange: Exchange) -> None:
-        """Has one part instead of several, of which all was taken."""
+        """Replaces several taken parts by one."""
         pieces = [*exchange.pieces, exchange.rest]
         spans = [span for span in map(self._parts.pop, pieces) if span != _NOTHING] or [_NOTHING]
         self._parts[exchange.whole] = (min(first for first, _ in spans), max(last for _, last in spans))
@@ -107,12 +106,14 @@ class Gathered:
             filled.parts.difference_update(pieces)
             filled.parts.add(exchange.whole)
 
-    def _pieces(self, parts: Sequence[Part], columns: Sequence[str]) -> Iterator[tuple[Part, Piece | None]]:
+    def _pieces(
+        self, parts: Sequence[Part], columns: Sequence[str]
+    ) -> Iterator[tuple[Part, PartColumns | None]]:
         for part, table in self._follow.each(parts, columns):
-            yield part, Piece(table) if table is not None and table.num_rows else None
+            yield part, PartColumns(table) if table is not None and table.num_rows else None
 
-    def _survey(self, part: Part, piece: Piece | None) -> None:
-        """What there is in a part: sites, steps, epochs, scalars, what is not finite."""
+    def _survey(self, part: Part, piece: PartColumns | None) -> None:
+        """Surveys a part: sites, steps, epochs, scalars, NaN and Inf."""
         if piece is None:
             self._parts[part] = _NOTHING
             return
@@ -129,9 +130,11 @@ class Gathered:
             self.facts.take(site, step[at], piece["nans"][at], piece["infs"][at], piece["count"][at])
         for code in np.flatnonzero((largest >= 0) & (largest <= 1)):
             if not _nested(piece.names[code]):
-                at = np.flatnonzero(piece.codes == code)
+                at = np.flatnonzero(
+                    (piece.codes == code) & (piece["count"] > 0)
+                )  # 0: a loss that is not known
                 value = np.where(piece["infs"][at] > 0, np.inf, piece["value"][at])
-                self.scalars.setdefault(piece.names[code], Series()).add(step[at], value)
+                self.scalars.setdefault(piece.names[code], GrowingSeries()).add(step[at], value)
         epochs = piece["epoch"]
         for epoch in np.unique(epochs).tolist():
             first = int(step[epochs == epoch].min())
@@ -140,7 +143,7 @@ class Gathered:
         self._clock = [*self._clock[-9:], (float(piece["time"][newest]), int(step[newest]))]
 
     def _fit(self) -> None:
-        """The rows there are by now. What was taken in before is kept, in its new place."""
+        """Updates the rows. Data taken before moves to its new row."""
         rows = rows_of(self.run.model, self.sites)
         if [(r.name, r.sites) for r in rows] == [(r.name, r.sites) for r in self.rows]:
             return
@@ -153,12 +156,12 @@ class Gathered:
                 self._filled[key] = Filled(_KNOWN[key], rows)
 
     def _first_wanted(self) -> list[str]:
-        """What the facts are taken from, and what is shown first."""
+        """The measures that the standouts need, and the one to show first."""
         offered_now = [measure.key for measure in self.measures]
         return [key for key in dict.fromkeys((*_ALWAYS, *offered_now[:1])) if key in offered_now]
 
     def _settle(self, *, anew: bool) -> None:
-        """What follows from what was taken in. `anew`: rows have been shown before."""
+        """Updates everything derived from the taken rows. `anew` means that rows were shown before."""
         if self._changed:
             self._changed = False
             self.generation += anew
@@ -171,7 +174,7 @@ class Gathered:
                 take(self._filled[key].matrix)
 
     def _fill(self, keys: Sequence[str], progress: Progress | None = None) -> None:
-        """Brings these measures up to date, reading each part once for all of them."""
+        """Updates these measures, reading each part once for all of them."""
         for key in keys:
             if key not in self._filled:
                 self._filled[key] = Filled(_KNOWN[key], self.rows)
@@ -188,7 +191,7 @@ class Gathered:
 
     @property
     def measures(self) -> list[Measure]:
-        """What can be shown."""
+        """The measures that the run can show."""
         return offered(self.rows, schema.STATS_SCHEMA.names)
 
     @property
@@ -197,18 +200,18 @@ class Gathered:
 
     @property
     def kept(self) -> set[str]:
-        """The sites of which whole tensors were kept."""
+        """The sites with kept tensors."""
         return self._follow.kept
 
     @property
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[Standout]:
         return self.facts.findings()
 
     @property
-    def loss(self) -> Series:
-        return self.scalar("loss") or Series()
+    def loss(self) -> GrowingSeries:
+        return self.scalar("loss") or GrowingSeries()
 
-    def scalar(self, site: str) -> Series | None:
+    def scalar(self, site: str) -> GrowingSeries | None:
         """The series of a site, or the first one below it: a step with several optimizers has `loss/d_optimizer` and so on."""
         wanted = Site.parse(site)
         below = (held for name, held in sorted(self.scalars.items()) if _below(Site.parse(name), wanted))
@@ -216,17 +219,17 @@ class Gathered:
 
     @property
     def speed(self) -> float | None:
-        """Steps a second, lately."""
+        """The recent number of steps per second."""
         (begun, first), (ended, last) = (self._clock[0], self._clock[-1]) if self._clock else ((0, 0), (0, 0))
         return (last - first) / (ended - begun) if ended > begun and last > first else None
 
     def epoch_of(self, step: int) -> int | None:
-        """The epoch that a step lies in."""
+        """The epoch of a step."""
         begun = [epoch for epoch, first in self.epochs.items() if first <= step]
         return max(begun, default=None)
 
     def row(self, name: str) -> int:
-        """The place of a row."""
+        """The index of a row."""
         names = [row.name for row in self.rows]
         if name not in names:
             raise RunError("the name of a layer", repr(name), one_of(names, name))
@@ -239,7 +242,7 @@ class Gathered:
         other: Gathered | None = None,
         progress: Progress | None = None,
     ) -> Matrix:
-        """One measure over rows and steps, seen in a mode; `other` is what `run` compares with."""
+        """One measure over rows and steps in a mode; `other` is the run to compare with."""
         keys = [m.key for m in self.measures]
         if measure not in keys:
             raise RunError("a measure", repr(measure), one_of(keys, measure))
@@ -260,19 +263,19 @@ class Gathered:
         return related
 
     def matrices(self, measures: Sequence[str]) -> dict[str, Matrix]:
-        """Several measures at once, for which each part is read once."""
+        """Several measures at once, reading each part once."""
         self._fill(measures)
         return {key: self._filled[key].matrix for key in measures}
 
     def _against(self, measure: str, other: Gathered | None) -> Against | None:
-        """Another run's matrix as it is now, if it has that measure."""
+        """The current matrix of another run, if it has that measure."""
         if other is None or measure not in [m.key for m in other.measures]:
             return None
         theirs = {row.name: i for i, row in enumerate(other.rows)}
         return Against(other.matrix(measure), np.array([theirs.get(row.name, -1) for row in self.rows]))
 
     def _let_go(self, keep: str) -> None:
-        """Keeps within bounds: first the modes longest unused go, then such measures."""
+        """Limits memory: drops the least recently used modes first, then such measures."""
         while self._kept() > KEEP_BYTES and len(self._modes) > 1:
             del self._modes[next(iter(self._modes))]
         while self._kept() > KEEP_BYTES:
@@ -289,9 +292,9 @@ class Gathered:
     def rows_at(
         self, sites: Sequence[str], step: int, columns: Sequence[str]
     ) -> dict[str, list[dict[str, Any]]]:
-        """The rows of the table about these sites at the newest moment up to `step`, and the one before.
+        """The table rows of these sites at the newest moment up to `step`, and at the one before.
 
-        By site: the newest first, two at most. Only the parts that have them are read.
+        By site, the newest first, at most two. Only the parts that have them are read.
         """
         found: dict[str, list[dict[str, Any]]] = {site: [] for site in sites}
         parts = sorted(
@@ -304,7 +307,7 @@ class Gathered:
             table = self._follow.rows(part, ["site", "step", *columns], sites)
             if table is None or first > step:
                 continue
-            piece = Piece(table)
+            piece = PartColumns(table)
             for site in found:
                 at = piece.of(site)
                 places = at[piece["step"][at] <= step][-2:][::-1]
@@ -312,10 +315,10 @@ class Gathered:
         return {site: sorted(rows, key=lambda row: -row["step"])[:2] for site, rows in found.items() if rows}
 
     def histograms(self, sites: Sequence[str], most: int = 160) -> dict[str, tuple[Array, Array]]:
-        """By site: the steps, and the counts of each by bucket (−256…256): its values over the training.
+        """The steps and bucket counts (−256…256) of each site over the training.
 
-        Of a run with very many parts only as many are read as the picture has columns, the first and the last
-        among them, and of a part with more steps than that some count together, as the first of them.
+        For a run with very many parts, only as many are read as the picture has columns, including the first and the last. In a
+        part with more steps, several are added and count as the first of them.
         """
         parts = [part for part, (first, last) in self._parts.items() if first <= last]
         found: dict[str, list[tuple[Array, Array]]] = {site: [] for site in sites}
@@ -323,7 +326,7 @@ class Gathered:
             table = self._follow.rows(parts[i], ["site", "step", "buckets", "counts"], sites)
             if table is None:
                 continue
-            piece = Piece(table)
+            piece = PartColumns(table)
             for site, pieces in found.items():
                 rows = table.take(pa.array(piece.of(site)))
                 if rows.num_rows:
@@ -332,22 +335,22 @@ class Gathered:
 
 
 def _columns_first() -> tuple[str, ...]:
-    """What of the table the measures need that are always wanted, before it is known what the run has."""
+    """The table columns of the measures that are always needed, before the contents of the run are known."""
     return tuple(column for key in _ALWAYS for column in _KNOWN[key].columns)
 
 
 def _nested(site: str) -> bool:
-    """Weights may be scalars too, but they are no series of their own."""
+    """Whether a scalar belongs to a layer, a weight or a tap, and so has no separate series."""
     return Site.parse(site).kind in (*OF_LAYERS, *OF_WEIGHTS, "taps")
 
 
 def _below(site: Site, wanted: Site) -> bool:
     """Whether a site is the wanted one with a label."""
-    return bool(site.label) and site.but(label="", part="") == wanted
+    return bool(site.label) and site.but(label="", suffix="") == wanted
 
 
 def _dense(table: pa.Table, most: int) -> tuple[Array, Array]:
-    """Steps and counts by bucket, of one site. Where there are more than `most`, neighbours are added up."""
+    """Steps and counts by bucket for one site. If there are more than `most`, neighbours are added."""
     table = table.combine_chunks()
     buckets, counts = (table[name].combine_chunks() for name in ("buckets", "counts"))
     lengths = buckets.value_lengths().to_numpy(zero_copy_only=False)

@@ -33,7 +33,7 @@ _LEAST = 64  #: columns that need no coarser level
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """How a number is a code from 0 to 65535: number = offset + code × step. Code 0 is also all below."""
+    """The encoding of a number as a code from 0 to 65535: number = offset + code × step. Code 0 also stands for smaller numbers."""
 
     offset: float
     step: float
@@ -80,7 +80,7 @@ class Cells:
         self.flags[:, first:stop] = cells.flags
 
     def merge(self, row: Array, column: Array, codes: Array, flags: Array) -> None:
-        """Takes in numbers; what meets in a cell is merged."""
+        """Merges numbers into the cells."""
         place = row.astype(np.int64) * self.low.shape[1] + column
         seen = (flags & VALUE) > 0
         if not seen.all():
@@ -92,7 +92,7 @@ class Cells:
         np.bitwise_or.at(all_flags, place, flags)
 
     def merged(self, factor: int) -> Cells:
-        """`factor` neighbours as one; the last may be fewer."""
+        """Merges `factor` neighbours into one; the last group may be smaller."""
         if factor == 1:
             return self
         rows, wide = self.low.shape
@@ -135,7 +135,7 @@ class Matrix:
         return sum(cells.low.nbytes * 5 // 2 for cells in self._levels)
 
     def add(self, row: Array, step: Array, number: Array, flags: Array) -> None:
-        """Takes in numbers (in the scale's domain) with their flags; what meets in a cell is merged."""
+        """Adds numbers (in the scale's domain) with their flags, merging them within a cell."""
         if not len(step):
             return
         steps, column = _columns(step)
@@ -148,7 +148,7 @@ class Matrix:
         self.put(steps, cells)
 
     def _mix(self, row: Array, step: Array, steps: Array, number: Array, flags: Array) -> None:
-        """Takes in what comes late or again: from ranks or passes, or for a step known before."""
+        """Adds late or repeated numbers: from ranks or passes, or for a known step."""
         new = np.setdiff1d(steps, self.steps)
         if len(new) and new[0] < self._steps[self.count - 1]:
             self._insert(new)
@@ -162,7 +162,7 @@ class Matrix:
         self._coarser(first)
 
     def moved(self, places: Array, rows: int) -> Matrix:
-        """The same with other rows: where each of ours goes (-1: nowhere), among so many."""
+        """The same matrix with other rows: the new index of each row (-1: none), among this many."""
         to = Matrix(rows, self.scale, self.code)
         to.count, to._steps, to.rewritten = self.count, self._steps, self.rewritten
         to._levels = [Cells.empty(rows, cells.low.shape[1]) for cells in self._levels]
@@ -180,7 +180,7 @@ class Matrix:
         self._coarser(first)
 
     def cut(self, count: int) -> None:
-        """Forgets the columns from number `count` on, to be put again; `rewritten` is for who does so to set."""
+        """Drops the columns from index `count` on, to be added again; the caller sets `rewritten`."""
         self.count, levels = count, 1
         while count > _LEAST:
             count, levels = -(-count // _FINER), levels + 1
@@ -191,19 +191,19 @@ class Matrix:
         return self._levels[0].part(first, self.count if stop is None else min(stop, self.count))
 
     def blocks(self, first: int) -> Iterator[tuple[int, int]]:
-        """The columns from `first` on, so many at a time that work on them takes little memory."""
+        """The columns from `first` on, in blocks that need little memory."""
         for begin in range(first, self.count, BLOCK):
             yield begin, min(begin + BLOCK, self.count)
 
     def level_for(self, most: int, first: int = 0, stop: int | None = None) -> int:
-        """The log2 of the steps a column must have so that a stretch needs no more than so many columns."""
+        """The log2 of the steps per column, so that a stretch needs at most this many columns."""
         stop, level = self.count if stop is None else stop, 0
         while ((stop - 1) >> level) - (first >> level) + 1 > most and stop > first:
             level += 1
         return level
 
     def window(self, level: int, first: int, stop: int) -> Cells:
-        """Columns of 2**level steps, from number `first` to before `stop`."""
+        """Columns of 2**level steps, from index `first` to before `stop`."""
         finer, rest = level // 2, level % 2
         while finer >= len(self._levels):
             finer, rest = finer - 1, rest + 2
@@ -213,15 +213,15 @@ class Matrix:
         return held.part(first * factor, min(stop * factor, count)).merged(factor)
 
     def columns(self, level: int) -> int:
-        """How many columns of that level there are, the last perhaps not full."""
+        """The number of columns of that level; the last may be incomplete."""
         return -(-self.count >> level)
 
     def starts(self, level: int, first: int = 0, stop: int | None = None) -> Array:
-        """The step at which each column begins."""
+        """The first step of each column."""
         return self.steps[first << level : None if stop is None else stop << level : 1 << level]
 
     def reserve(self, count: int) -> None:
-        """Makes room for so many steps at once."""
+        """Reserves space for this many steps."""
         if count > len(self._steps):
             self._steps = np.concatenate([self._steps, np.zeros(count - len(self._steps), np.int64)])
             self._levels[0] = self._grown(self._levels[0], self.count, count)
@@ -243,7 +243,7 @@ class Matrix:
         return grown
 
     def _insert(self, new: Array) -> None:
-        """Makes room for steps between those there are. Everything after moves."""
+        """Inserts steps between existing ones, moving everything after them."""
         steps = np.union1d(self.steps, new)
         place = np.searchsorted(steps, self.steps)
         old, self._levels[0] = self.cells(), Cells.empty(self.rows, len(steps))
@@ -254,7 +254,7 @@ class Matrix:
         self._coarser(0)
 
     def _coarser(self, first: int) -> None:
-        """Brings the coarser levels up to date from column `first` of the finest on."""
+        """Updates the coarser levels from column `first` of the finest on."""
         number, count = 0, self.count
         while count > _LEAST:
             first, count = first // _FINER, -(-count // _FINER)
@@ -270,7 +270,7 @@ class Matrix:
 
 
 def _columns(step: Array) -> tuple[Array, Array]:
-    """The steps there are, in their order, and the place of each among them."""
+    """The sorted steps, and the index of each."""
     first, last = int(step.min()), int(step.max())
     if last - first > 4 * len(step) + 1000:  # far apart: sorting is cheaper than a table of all between
         steps, place = np.unique(step, return_inverse=True)

@@ -1,7 +1,7 @@
-"""What can be shown of each row over the steps: a literal list, and how each number comes from the table.
+"""The measures that can be shown for each row over the steps, and how to compute each from the table.
 
-A measure takes the rows of the stats table about one moment at one row of the picture (a layer has several
-weights) and gives one number, in the domain that it is drawn in: log2 where the scale is logarithmic.
+A measure takes the rows of the stats table for one moment and one row of the picture (a layer has several weights). It returns
+one number in the domain of its drawing: log2 if the scale is logarithmic.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ COSINE = Scale("cosine", -1.0, 1.0)
 
 
 class Groups:
-    """Which rows of a table belong to one moment: they follow one another, from each of `starts` on."""
+    """The rows of a table that belong to one moment: consecutive, from each of `starts` on."""
 
     def __init__(self, starts: Array, count: int) -> None:
         self.starts = starts
@@ -55,7 +55,7 @@ class Groups:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One thing to show. Its key is a kind of site, a dot and a stat: `gradients.rms`."""
+    """One quantity to show. Its key is a kind of site, a dot and a stat: `gradients.rms`."""
 
     key: str
     title: str
@@ -66,7 +66,7 @@ class Measure:
 
     @property
     def kind(self) -> str:
-        """The kind of site that it is about, the first of those it is made of."""
+        """The kind of site that it shows, the first of its kinds."""
         return self.kinds[0]
 
     @property
@@ -96,7 +96,7 @@ def _zeros(c: Columns, of: Groups) -> Array:
 
 
 def _moved(c: Columns, of: Groups) -> Array:
-    """How long the update is beside the weights."""
+    """The length of the update relative to the weights."""
     squares = _squares(c, _finite(c))
     updates, weights = (
         of.sum(np.where(c["kind"] == 0, squares, 0)),
@@ -156,7 +156,7 @@ def _squares(c: Columns, finite: Array) -> Array:
 
 
 def _root(squares: Array, over: Array) -> Array:
-    """NaN where there is nothing to divide by: no value."""
+    """The square root of a quotient; NaN if the divisor is zero."""
     with np.errstate(invalid="ignore", divide="ignore"):
         root: Array = np.where(over > 0, np.sqrt(squares / over), np.nan)
     return root

@@ -1,9 +1,8 @@
-"""The same matrix, related to something else: the row's own past, the batch before, the start, another run.
+"""A matrix relative to a reference: the row's own past, the previous batch, the start, or another run.
 
-A relative number is a difference in the measure's own domain: of log2, so doublings, where the scale is
-logarithmic. `past` is in units of the row's own usual wobble. A mode follows its matrix: only new columns are
-computed, so a mode costs nothing more the longer a run is. Where the other run goes on, so do the columns that it had
-not reached.
+A relative number is a difference in the measure's domain; on a log scale that is a log2 ratio. `past` is in standard deviations
+of the row's own history. A mode follows its matrix: it computes only new columns, so its cost does not grow with the run. If the
+other run grows, so do the columns that it had not reached.
 """
 
 from __future__ import annotations
@@ -38,13 +37,13 @@ _serial = itertools.count(1)
 
 
 class Against(NamedTuple):
-    """Another run: its matrix, and its row for each row of ours, -1 for none."""
+    """Another run: its matrix, and its row for each row of this run, -1 for none."""
 
     matrix: Matrix
     match: Array
 
 
-class Stretch(NamedTuple):
+class NewColumns(NamedTuple):
     """New columns: the numbers of each row (NaN: none) and the steps."""
 
     low: Array
@@ -53,7 +52,7 @@ class Stretch(NamedTuple):
 
 
 class Mode:
-    """A matrix seen relative to something."""
+    """A matrix relative to a reference."""
 
     def __init__(self, key: str, of: Matrix) -> None:
         self.key = key
@@ -78,7 +77,7 @@ class Mode:
         self._variance = np.zeros(self.of.rows)
 
     def follow(self, against: Against | None = None) -> Matrix:
-        """The relative matrix, up to date; `against` is for the mode `run`."""
+        """The updated relative matrix; `against` is for the mode `run`."""
         if self._rewritten != self.of.rewritten or self._is_another(against):
             self._begin(against)
         elif against is not None:
@@ -91,7 +90,7 @@ class Mode:
             # One batch a step is the usual case: then there is one number to relate, not two.
             several = ((source.low != source.high) & (source.flags & VALUE > 0)).any()
             high = self._numbers(source.high, source.flags) if several else low
-            new = Stretch(low, high, self.of.steps[first:stop])
+            new = NewColumns(low, high, self.of.steps[first:stop])
             self.matrix.put(new.steps, self._coded(new, source.flags, *self._base(new, against)))
             self._seen = stop
         if against is not None and against.matrix.count:
@@ -99,13 +98,13 @@ class Mode:
         return self.matrix
 
     def _is_another(self, against: Against | None) -> bool:
-        """Whether what it was compared with so far is no longer what it is to be compared with."""
+        """Whether the reference has changed."""
         if against is None or self._other is None:
             return (against is None) != (self._other is None)
         return self._other() is not against.matrix or self._other_rewritten != against.matrix.rewritten
 
     def _go_back(self, other: Matrix) -> None:
-        """Forgets the columns that the other run had not reached, if it has gone on."""
+        """Drops the columns that the other run had not reached, if it has grown."""
         if other.count and other.steps[-1] > self._reached:
             first = int(np.searchsorted(self.matrix.steps, self._reached, side="right"))
             if first < self._seen:
@@ -116,7 +115,7 @@ class Mode:
     def _numbers(self, codes: Array, flags: Array) -> Array:
         return np.where(flags & VALUE, self.of.code.decode(codes), np.nan)
 
-    def _coded(self, new: Stretch, flags: Array, base: Array, unit: Any) -> Cells:
+    def _coded(self, new: NewColumns, flags: Array, base: Array, unit: Any) -> Cells:
         low = (new.low - base) / unit
         known = ~np.isnan(low)
         code = self.matrix.code
@@ -129,13 +128,13 @@ class Mode:
             np.where(known, flags, flags & np.uint8(INF | NAN)),
         )
 
-    def _base(self, new: Stretch, against: Against | None) -> tuple[Array, Any]:
-        """What the numbers are compared with, and the unit."""
+    def _base(self, new: NewColumns, against: Against | None) -> tuple[Array, Any]:
+        """The reference values, and the unit."""
         if self.key == "run":
             return self._run(new, against)
         return {"past": self._past, "change": self._change, "start": self._start}[self.key](new)
 
-    def _start(self, new: Stretch) -> tuple[Array, Any]:
+    def _start(self, new: NewColumns) -> tuple[Array, Any]:
         for column in range(new.low.shape[1]):
             missing = np.isnan(self._first)
             if not missing.any():
@@ -143,7 +142,7 @@ class Mode:
             self._first[missing] = new.low[missing, column]
         return self._first[:, None], 1.0
 
-    def _change(self, new: Stretch) -> tuple[Array, Any]:
+    def _change(self, new: NewColumns) -> tuple[Array, Any]:
         before = np.concatenate([self._last[:, None], new.low], axis=1)
         # Where nothing was recorded, the newest that was: its place, carried on from the left.
         place = np.where(np.isnan(before), 0, np.arange(before.shape[1]))
@@ -151,7 +150,7 @@ class Mode:
         self._last = newest[:, -1].copy()
         return newest[:, :-1], 1.0
 
-    def _past(self, new: Stretch) -> tuple[Array, Array]:
+    def _past(self, new: NewColumns) -> tuple[Array, Array]:
         now = np.ascontiguousarray(((new.low + new.high) / 2).T)  # step by step: each beside the one before
         base, unit = np.empty_like(now), np.empty_like(now)
         mean, variance = self._mean, self._variance
@@ -169,7 +168,7 @@ class Mode:
             np.multiply(variance + share * apart**2, 1 - share, out=variance, where=known)
         return base.T, unit.T
 
-    def _run(self, new: Stretch, against: Against | None) -> tuple[Array, Any]:
+    def _run(self, new: NewColumns, against: Against | None) -> tuple[Array, Any]:
         base = np.full_like(new.low, np.nan)
         if against is None or not against.matrix.count:
             return base, 1.0

@@ -16,7 +16,7 @@ from fitscope.show.data.cost import cadence
 from fitscope.show.data.gather import Gathered
 from fitscope.show.data.matrix import INF, NAN, VALUE, Array, Matrix
 from fitscope.show.data.modes import MODES
-from fitscope.show.data.series import Series
+from fitscope.show.data.series import GrowingSeries
 
 Payload = tuple[dict[str, Any], dict[str, Array]]
 
@@ -82,6 +82,7 @@ def now(g: Gathered) -> dict[str, Any]:
         "epochs": _thinned(sorted(g.epochs.items()), 64),  # and their first steps
         "speed": g.speed,
         "cost": run.overhead.get("cpu_share"),
+        "compiled": run.overhead.get("compile_seconds"),  # seconds
         "cadence": cadence(run.overhead),
         "identity": run.identity.short,
         # Where one ends changes at every tick, and the lanes show it.
@@ -247,7 +248,7 @@ def series(g: Gathered, site: str = "loss", level: int | None = None, first: int
     return columns_of(held, site, level, first)
 
 
-def columns_of(held: Series, title: str, level: int | None = None, first: int = 0) -> Payload:
+def columns_of(held: GrowingSeries, title: str, level: int | None = None, first: int = 0) -> Payload:
     """The columns of any scalar over the steps."""
     level = held.level_for(COLUMNS) if level is None else level
     bins = held.bins(level, first)

@@ -1,8 +1,7 @@
-"""Small pictures of samples, where the inputs of their batch were kept and look like images.
+"""Thumbnails of samples, if the inputs of their batch were kept and look like images.
 
-An image is two axes, or three with one, three or four channels last (or first). It is shrunk to `SIDE` pixels by
-leaving out rows and columns, and scaled to bytes: 0…255 and 0…1 as they are, anything else from its lowest to its
-highest value in the batch.
+An image has two axes, or three with one, three or four channels last (or first). It is reduced to `SIDE` pixels by dropping rows
+and columns, and scaled to bytes: 0…255 and 0…1 unchanged, anything else from the lowest to the highest value of the batch.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ CHANNELS = (1, 3, 4)
 
 
 def previews(g: Gathered, step: int, samples: Sequence[int]) -> dict[int, dict[str, Any]]:
-    """By place in the batch: `wide`, `high` and the bytes (RGB, base64) of those samples that have a picture."""
+    """The thumbnails by place in the batch: `wide`, `high` and the bytes (RGB, base64)."""
     batch = _batch(g, step)
     if batch is None:
         return {}

@@ -1,7 +1,7 @@
-"""The rows of the picture: the model's layers in its order, the input on top, and what belongs to each.
+"""The rows of the picture: the model's layers in order, the input on top, and the sites of each.
 
-A row is one call of a layer. What is no layer (the inputs, taps, predictions) has rows of its own above and
-below. Sites of a kind that is not known here are simply not in the picture.
+A row is one call of a layer. Inputs, taps and predictions have separate rows above and below. Sites of unknown kinds are not in
+the picture.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ AFTER = ("predictions", "targets")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row, and the sites it is made of by kind."""
+    """One row, with its sites by kind."""
 
     name: str  #: the path of a layer, `dense#2` for a second call; else the site's own name
     type: str  #: the class of the layer, or what it is instead
@@ -54,7 +54,7 @@ def _described(model: Any) -> dict[str, dict[str, Any]]:
 
 
 def _row(site: Site, owners: Mapping[str, str]) -> tuple[str, str] | None:
-    """The row a site belongs to, and as what."""
+    """The row of a site, and its kind there."""
     base, kind, name = site.base, site.kind, site.path
     if base in OF_LAYERS and name:
         return name, kind
@@ -68,7 +68,7 @@ def _row(site: Site, owners: Mapping[str, str]) -> tuple[str, str] | None:
 
 
 def _owner(name: str, order: Mapping[str, int]) -> str | None:
-    """The layer that a row's name begins with: all of it, or what comes before `#2`, `/key` or `[0]`."""
+    """The layer at the start of a row's name: the whole name, or the part before `#2`, `/key` or `[0]`."""
     found = [path for path in order if name == path or (name.startswith(path) and name[len(path)] in "#/[")]
     return max(found, key=len, default=None)
 
@@ -112,7 +112,7 @@ def _made(
 
 
 def _seen(source: str, described: Mapping[str, dict[str, Any]], names: list[str], met: set[str]) -> str:
-    """A source that is a row: itself, or what lies before it where it was not recorded."""
+    """A source that is a row: itself, or the one before it if it was not recorded."""
     while source not in names and source not in met:
         met.add(source)
         before = described.get(source, {}).get("from") or ()
@@ -123,7 +123,7 @@ def _seen(source: str, described: Mapping[str, dict[str, Any]], names: list[str]
 
 
 def _block(name: str, paths: list[str]) -> str:
-    """What a layer belongs to: the model it is in, or the part of its name that its neighbours share."""
+    """The block of a layer: the model that contains it, or the part of its name that it shares with its neighbours."""
     outer, slash, _ = name.rpartition("/")
     if slash:
         return outer

@@ -1,4 +1,4 @@
-"""Single samples: which of a batch were worst, and how each did on its earlier visits."""
+"""The worst samples of a batch, and the earlier losses of each."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def worst_of_batch(g: Gathered, step: int, most: int = MOST) -> dict[str, Any]:
 def visits(
     run: Run, names: list[str], step: int | None = None, most: int = VISITS
 ) -> dict[str, list[list[float]]]:
-    """By id: (step, loss) of each visit up to a step, the newest last."""
+    """The visits of each sample up to a step as (step, loss), by id, the newest last."""
     listed = ", ".join("'" + name.replace("'", "''") + "'" for name in names)
     until = f"and step <= {int(step)}" if step is not None else ""
     rows = run.sql(
@@ -68,7 +68,7 @@ def _sample(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def said(truth: list[float], predicted: list[float]) -> dict[str, Any]:
-    """Truth and prediction in words: the class, where the truth names one; else the numbers."""
+    """Target and prediction as text: the class if the target names one, else the numbers."""
     finite = bool(np.isfinite(predicted).all())
     right = _class(truth, len(predicted))
     if right is not None:
@@ -87,7 +87,7 @@ def said(truth: list[float], predicted: list[float]) -> dict[str, Any]:
 
 
 def _class(truth: list[float], classes: int) -> int | None:
-    """The class that is true: a whole number below that of the classes, or the one 1 among zeros. None for all else."""
+    """The true class: an integer below the number of classes, or the index of the only 1 among zeros. None otherwise."""
     if classes < 2:
         return None
     if len(truth) == 1:

@@ -1,4 +1,4 @@
-"""A scalar over the steps (the loss, a metric), growing, and its extremes in as many columns as there are pixels."""
+"""A growing scalar over the steps (the loss, a metric), and its extremes in a given number of columns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Bins:
-    """Columns of 2**level recorded steps each: lowest and highest finite value (NaN: none), and how many are not."""
+    """Columns of 2**level recorded steps each: the lowest and highest finite value (NaN if none), and the number of other values."""
 
     start: Array
     low: Array
@@ -20,7 +20,7 @@ class Bins:
     broken: Array
 
 
-class Series:
+class GrowingSeries:
     """One scalar. Several batches or ranks of one step count as their mean."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Series:
         self.count = count
 
     def _mix(self, steps: Array, values: Array) -> None:
-        """What comes late or again. A step seen before keeps the mean of both."""
+        """Adds late or repeated values. A repeated step gets the mean of both."""
         all_steps = np.concatenate([self.steps, steps])
         known, place = np.unique(all_steps, return_inverse=True)
         sums = np.bincount(place, np.concatenate([self.values, values]))
@@ -71,15 +71,21 @@ class Series:
         return level
 
     def bins(self, level: int, first: int = 0) -> Bins:
-        """The columns from number `first` on."""
+        """The columns from index `first` on."""
         begin = first << level
         steps, values = self.steps[begin:], self.values[begin:]
         if not len(steps):
             return Bins(*(np.empty(0) for _ in range(4)))
         starts = np.arange(0, len(steps), 1 << level)
-        finite = np.isfinite(values)
-        low = np.minimum.reduceat(np.where(finite, values, np.inf), starts)
-        high = np.maximum.reduceat(np.where(finite, values, -np.inf), starts)
-        none = low > high
-        low[none] = high[none] = np.nan
-        return Bins(steps[starts], low, high, np.add.reduceat((~finite).astype(np.int64), starts))
+        broken = np.add.reduceat((~np.isfinite(values)).astype(np.int64), starts)
+        return Bins(steps[starts], *extremes(values, starts), broken)
+
+
+def extremes(values: Array, starts: Array) -> tuple[Array, Array]:
+    """The lowest and highest finite value from each start to the next; NaN if there is none."""
+    finite = np.isfinite(values)
+    low = np.minimum.reduceat(np.where(finite, values, np.inf), starts)
+    high = np.maximum.reduceat(np.where(finite, values, -np.inf), starts)
+    none = low > high
+    low[none] = high[none] = np.nan
+    return low, high

@@ -1,13 +1,13 @@
-// What stands out, one after the other: which of it is selected, and the way to the next.
+// The findings: which one is selected, and how to reach the next.
 
-/** What stays the same of a finding while a run grows. @param {any} finding */
+/** The identity of a finding, which stays the same while a run grows. @param {any} finding */
 const nameOf = ({ lane, title, step, row, site }) => [lane, title, step, row, site].join("\n");
 
 export class Findings {
   /** @param {import("./main.js").Page} page */
   constructor(page) {
     this.page = page;
-    this.jumped = ""; // to which one
+    this.jumped = ""; // the finding that the user jumped to
   }
 
   /** Which finding is selected: the one jumped to, or the first in the selected cell; -1: none. Several may share a cell. */

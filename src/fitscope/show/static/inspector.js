@@ -293,5 +293,5 @@ function moved(page, list) {
     chip.addEventListener("click", () => page.select({ layer: row }));
     chips.append(chip);
   }
-  return [element("h3", "", "layers that moved most in this batch"), chips];
+  return [element("h3", "", "layers that changed most in this batch"), chips];
 }

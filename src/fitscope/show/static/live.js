@@ -1,4 +1,4 @@
-// Following a run that grows: what is new comes by itself, and when it does not, the page says so and asks again.
+// Follows a growing run: the server sends new data. If the connection fails, the page reports it and reconnects.
 
 import { tellRun } from "./words.js";
 
@@ -11,7 +11,7 @@ export class Live {
     this.page = page;
     /** @type {EventSource | null} */ this.events = null;
     this.failures = 0;
-    this.spreading = false; // whether a distribution that has grown is being asked for
+    this.spreading = false; // whether a request for a grown distribution is under way
   }
 
   stop() {
@@ -19,13 +19,13 @@ export class Live {
     clearTimeout(this.retry);
   }
 
-  /** From what the page has by now on. */
+  /** Subscribes to everything newer than the page has. */
   follow() {
     const { page } = this;
     this.stop();
     if (!page.source.live) return;
     const { run, measure, mode, other } = page.selection;
-    const { matrix, curve } = page; // no matrix before the first rows, and where only the loss is watched
+    const { matrix, curve } = page; // no matrix before the first rows, or if only the loss is watched
     this.events = /** @type {EventSource | null} */ (page.source.follow(
       {
         run, measure, mode: mode || "absolute", other, level: matrix?.level ?? 0, first: Math.max((matrix?.columns ?? 0) - 1, 0),
@@ -35,7 +35,7 @@ export class Live {
     ));
   }
 
-  /** What is new. @param {import("./pack.js").Packed} tick @param {number} bytes */
+  /** Takes new data. @param {import("./pack.js").Packed} tick @param {number} bytes */
   tick(tick, bytes) {
     const { page } = this;
     const began = performance.now();
@@ -61,7 +61,7 @@ export class Live {
     document.body.dataset.tickMs = (performance.now() - began).toFixed(1);
   }
 
-  /** Begins anew: the first rows or others turned up, an attempt took over, or the picture became too fine. */
+  /** Loads everything again: rows appeared or changed, a new attempt started, or the picture became too fine. */
   async again() {
     this.events?.close();
     try {
@@ -74,10 +74,10 @@ export class Live {
     this.page.draw();
   }
 
-  /** Says that the server does not answer, or what it answers, and asks again, ever more seldom. @param {any} problem */
+  /** Reports that the server does not answer, or its error, and retries with growing delays. @param {any} problem */
   lost({ status, message }) {
     this.stop();
-    this.page.trouble = { status: status === 404 ? "✖ cannot be read" : "✖ connection lost", text: status === 403 ? "The server was started anew: open the address that it printed." : status ? message : "The server does not answer. What is shown may be out of date." };
+    this.page.trouble = { status: status === 404 ? "✖ cannot be read" : "✖ connection lost", text: status === 403 ? "The server was restarted: open the address that it printed." : status ? message : "The server does not answer. The page may be out of date." };
     tellRun(this.page);
     this.retry = setTimeout(() => this.again(), Math.min(500 * 2 ** this.failures++, 15_000));
   }

@@ -312,7 +312,7 @@ async function start() {
       await page.open();
       break;
     } catch (problem) {
-      by("verdict").replaceChildren(element("div", "finding error", element("b", "", "✖ There is nothing to show yet"), element("span", "", String(problem))));
+      by("verdict").replaceChildren(element("div", "finding error", element("b", "", "✖ No data yet"), element("span", "", String(problem))));
       document.body.dataset.ready = "failed";
       page.told = "";
       if (!source.live) throw problem;

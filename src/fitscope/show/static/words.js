@@ -1,4 +1,4 @@
-// What the page says in words: the line on top, the findings, what the spectrogram shows, what lies under the mouse.
+// The text of the page: the line of facts, the findings, the caption of the spectrogram, and the tooltip.
 
 import { sheet } from "./canvas.js";
 import { MARKS, colourAt, css } from "./colour.js";
@@ -10,16 +10,16 @@ import { under } from "./heat.js";
 const SIGNS = { error: "✖", warning: "▲", note: "●" };
 const STATUS = { running: "● live", complete: "✓ complete", interrupted: "▲ interrupted", failed: "✖ failed" };
 
-const NOTHING = /** @type {[string, string, string]} */ (["good", "✓ Nothing stands out", "no NaN or Inf, no layer stays zero or jumps, no loss spike"]);
+const NOTHING = /** @type {[string, string, string]} */ (["good", "✓ No findings", "no NaN or Inf, no layer stays zero or jumps, no loss spike"]);
 const WAITING = /** @type {[string, string, string]} */ (["", "● Waiting for the first steps", "they appear here as soon as they are recorded"]);
 const EMPTY = /** @type {[string, string, string]} */ (["warning", "▲ Nothing was recorded", "the run ended before its first step was captured"]);
 
 const DAMAGED = /** @type {[string, string, string]} */ (["error", "✖ Nothing can be read", "the files that hold the steps of this run are damaged"]);
 
-/** What nobody need click. @param {string} cls @param {string} title @param {string} text */
+/** A card that is not a button. @param {string} cls @param {string} title @param {string} text */
 const card = (cls, title, text) => element("div", `finding plain ${cls}`, element("b", "", title), element("span", "", text));
 
-/** The line on top, and the findings. @param {Page} page */
+/** Writes the line of facts and the findings. @param {Page} page */
 export function tellRun(page) {
   const { head } = page;
   by("name").textContent = !head.id ? "reading …" : page.source.live && by("run").childElementCount > 1 ? "" : clean([head.model, head.id].filter(Boolean).join(" / "));
@@ -28,14 +28,15 @@ export function tellRun(page) {
   const facts = [head.step !== null && head.step !== undefined && `step ${whole(head.step)}`, head.epoch !== null && head.epoch !== undefined && `epoch ${head.epoch + 1}`];
   if (head.speed && head.status === "running") facts.push(`${head.speed.toPrecision(2)} steps/s`);
   if (head.cost) facts.push(`capture costs ${percent(head.cost)}`);
+  if (head.compiled) facts.push(`compiled in ${head.compiled.toPrecision(2)} s`);
   if (head.cadence) facts.push(clean(head.cadence));
   if (head.identity) facts.push(clean(head.identity));
   if (head.backend) facts.push(clean(head.backend));
   by("facts").textContent = facts.filter(Boolean).join(" · ");
-  for (const id of ["name", "facts"]) by(id).title = by(id).textContent ?? ""; // where there is no room for all of it
+  for (const id of ["name", "facts"]) by(id).title = by(id).textContent ?? ""; // the full text, if there is too little room
   by("facts").dataset.step = String(head.step ?? "");
   const problems = [...(head.problems ?? [])];
-  if (page.missing) problems.unshift(page.missing === page.selection.run ? `The run ${page.missing} is gone, or cannot be read any more: this is what was last seen of it.` : `There is no run ${page.missing} to read here: this is the newest.`);
+  if (page.missing) problems.unshift(page.missing === page.selection.run ? `The run ${page.missing} no longer exists or cannot be read. The page shows its last known state.` : `There is no run ${page.missing} here. The page shows the newest run.`);
   if (page.trouble) problems.unshift(page.trouble.text);
   by("problems").hidden = !problems.length;
   by("problems").textContent = problems.map((/** @type {string} */ p) => `▲ ${clean(p)}`).join("   ");
@@ -53,7 +54,7 @@ export function tellRun(page) {
   by("verdict").replaceChildren(...cards);
 }
 
-/** What the spectrogram shows, and what its colours mean. @param {Page} page */
+/** Writes the caption and the legend of the spectrogram. @param {Page} page */
 export function drawCaption(page) {
   const m = page.shown();
   const { from, to } = page.span();
@@ -61,7 +62,7 @@ export function drawCaption(page) {
   const each = (to - from) / wide;
   document.body.dataset.span = `${from} ${to}`;
   document.body.dataset.shown = m ? `${m.facts.measure} ${m.facts.mode} ${m.level}` : "";
-  by("span").textContent = m ? `step ${whole(from)} … ${whole(Math.max(Math.min(to - 1, page.head.step ?? to), from))} · ${each > 1 ? `1 pixel = ${each < 10 ? each.toFixed(1) : whole(each)} steps, what stands out is kept` : "every recorded step"}` : "";
+  by("span").textContent = m ? `step ${whole(from)} … ${whole(Math.max(Math.min(to - 1, page.head.step ?? to), from))} · ${each > 1 ? `1 pixel = ${each < 10 ? each.toFixed(1) : whole(each)} steps, showing the largest outlier` : "every recorded step"}` : "";
   if (m) legend(by("legend"), m, page.theme.dark);
 }
 
@@ -90,7 +91,7 @@ function legend(box, m, dark) {
 /** @param {[number, number]} steps */
 const between = ([a, b]) => (b > a ? `steps ${whole(a)}–${whole(b)}` : `step ${whole(a)}`);
 
-/** What lies under the mouse. @param {Page} page @param {MouseEvent} event */
+/** Shows the value under the mouse. @param {Page} page @param {MouseEvent} event */
 export function drawTip(page, event) {
   const heat = /** @type {HTMLCanvasElement} */ (by("heat"));
   const place = heat.getBoundingClientRect();

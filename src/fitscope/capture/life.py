@@ -1,0 +1,301 @@
+"""The life of a recording under Keras: when `fit`, `evaluate`, `predict` or a custom loop begins, goes on and ends.
+
+The hooks of the callback report here what Keras does. `Life` finds out what that means: a new training, a validation inside of one, an
+evaluation; a model that its first step builds; a `fit` that an exception left, which Keras reports to nobody. At any time
+`recordings.newest` is the recording of what runs now or ran last; it is None if that cannot be recorded.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping
+from types import FrameType
+from typing import Any
+
+from fitscope.capture.backends import Adapter
+from fitscope.capture.backends import adapter as adapter_of
+from fitscope.capture.called import fit_facts
+from fitscope.capture.dispatch import when_built
+from fitscope.capture.leaving import OUTSIDE, Frame, notice, outside
+from fitscope.capture.logged_loss import logged_loss, sizes_in
+from fitscope.capture.loop import Loop
+from fitscope.capture.recordings import Recordings
+from fitscope.capture.shield import shield
+from fitscope.capture.training import Recording
+from fitscope.errors import WatchError
+from fitscope.pipeline.batch_ends import BatchEnds
+from fitscope.pipeline.batch_loss import Sizes
+from fitscope.pipeline.ending import COMPLETE
+from fitscope.pipeline.sample_loss import SampleLosses
+from fitscope.pipeline.troubles import warn
+from fitscope.plan.anatomy import Anatomy
+from fitscope.plan.configuration import configuration
+
+#: What Keras calls the compiled function of each.
+FUNCTIONS = {"train": "train", "evaluate": "test", "predict": "predict"}
+
+
+class Life:
+    """The trainings and passes of one scope under Keras, from beginning to end."""
+
+    def __init__(self, recordings: Recordings) -> None:
+        self.model: Any = None
+        self.params: Mapping[str, Any] = {}  #: of `fit`, as Keras tells callbacks
+        self.loop: Loop | None = None  #: that the scope is attached to
+        self._recordings = recordings
+        self._sizes: Sizes | None = None  # of the batches of `fit`
+        self._fit: dict[str, Any] = {}  # what is known of the call of `fit`
+        self._doing = ""  # "train", "evaluate" or "predict" while Keras does it
+        self._pass: tuple[str, int | None] = "", None
+        self._epoch, self._batch = 0, 0
+        self._owner: Callable[[], Any] = lambda: None  # the list of callbacks that calls the hooks
+        self._frame: Frame | None = None  # of `fit`
+        self._wait_no_more: Callable[[], None] = lambda: None
+
+    @property
+    def _recording(self) -> Recording | None:
+        newest: Recording | None = self._recordings.newest
+        return newest
+
+    @property
+    def _batches(self) -> int | None:
+        """The number of batches in an epoch, if Keras knows it."""
+        return self.params.get("steps")
+
+    # ---- reported by the hooks -----------------------------------------------------------------------------
+
+    def train_begin(self, hook: FrameType | None) -> None:
+        """`fit` begins. The frame is the one that called the hook."""
+        self._start("train", hook)
+
+    def epoch_begin(self, epoch: int) -> None:
+        self._epoch = epoch
+        if self._recording is not None:
+            self._recording.epoch(epoch, self._batches, self.params.get("epochs"))
+
+    def before_step(self, batch: int) -> None:
+        self._batch = batch
+        if self._recording is not None:
+            self._recording.before_step(batch)
+
+    def batch_end(self, batch: int, logs: Mapping[str, Any] | None) -> None:
+        """Called on any thread, and in any order within an epoch."""
+        recording = self._recordings.newest
+        if recording is not None:
+            recording.batch_end(batch, logs)
+
+    def epoch_end(self, logs: Mapping[str, Any] | None) -> None:
+        if self._recording is not None:
+            self._recording.epoch_end(logs)
+
+    def test_begin(self, hook: FrameType | None) -> None:
+        """Begins `evaluate`, or the validation of `fit`: that one is reported by the callback list that began the training."""
+        if self.loop is not None:
+            self._begin_pass("validation", self._batches)
+        elif self._doing == "train" and _owner_in(hook) is self._owner():
+            self._notice(hook, None)
+            self._begin_pass("validation")
+        else:
+            self._start("evaluate", hook)
+            self._begin_pass("evaluate", self._batches)
+
+    def predict_begin(self, hook: FrameType | None) -> None:
+        """`predict` begins."""
+        if self.loop is None:
+            self._start("predict", hook)
+        self._begin_pass("predict", self._batches)
+
+    def before_pass_step(self, batch: int) -> None:
+        self._batch = batch
+        if self._recording is not None:
+            self._recording.before_pass_step(batch)
+
+    def end_pass(self) -> None:
+        if self._recording is not None:
+            self._recording.end_pass()
+
+    def end(self, doing: str) -> None:
+        """Ends `fit`, `evaluate` or `predict`; a validation is none of these."""
+        if self._doing == doing:
+            self._doing = ""
+            if self._recording is not None:
+                self._recording.recorder.finish(COMPLETE)
+
+    # ---- custom loops --------------------------------------------------------------------------------------
+
+    def attach(self, model: Any, optimizer: Any) -> None:
+        """Begins a custom loop that trains this model."""
+        adapter = _adapter()
+        self.leave(None)
+        self.model, self.params, self._fit, self._sizes = model, {}, {}, None
+        before, self._recordings.newest = self._recording, None
+        optimizers = (optimizer,) if optimizer is not None else ()
+        self.loop = Loop(
+            model, adapter, lambda: self._begin(adapter, None, before, optimizers), self._recordings.failed
+        )
+
+    def loop_epoch_end(self) -> None:
+        """An epoch of a custom loop, or of a session, is over."""
+        loop = self.loop or getattr(self._recordings.newest, "loop", None)
+        if loop is None:
+            raise WatchError(
+                "a custom loop",
+                "none",
+                "fit() ends its epochs itself; start a loop with scope.attach(model)",
+            )
+        loop.epoch_end()
+
+    def leave(self, error: BaseException | None) -> None:
+        """Ends the recording. A loop that ended without an error is complete, because nothing else reports its end."""
+        loop, self.loop = self.loop, None
+        if loop is not None:
+            loop.close()
+        if self._recording is not None:
+            recorder = self._recording.recorder
+            if loop is not None and error is None:
+                self._recording.epoch_end()
+                recorder.finish(COMPLETE)
+            else:
+                recorder.abandon(error)
+
+    # ---- how it begins -------------------------------------------------------------------------------------
+
+    def _start(self, doing: str, hook: FrameType | None) -> None:
+        """Begins a training, an evaluation or a prediction."""
+        if self.loop is not None:
+            raise WatchError(
+                "a scope that does one thing at a time",
+                "fit() with a scope that is attached to a hand-written loop",
+                "Leave `with scope.attach(...)` first, or use a second scope",
+            )
+        # Keras does not tell callbacks of an exception. Its callback list lives just as long as `fit` does.
+        owner = _owner_in(hook)
+        self._owner = weakref.ref(owner) if owner is not None else lambda: None
+        before, self._recordings.newest = self._recording, None
+        self._doing, self._epoch = doing, self._epoch if doing != "train" else 0
+        # An error in ending the one before must not keep this one from being recorded.
+        with shield(self._recordings.failed):
+            self._wait_no_more()
+            if before is not None:
+                before.recorder.abandon()
+        self._frame = None
+        self._fit = fit_facts(outside(hook), self.params) if doing == "train" else {}
+        self._sizes = sizes_in(outside(hook)) if doing == "train" else None
+        self._notice(hook, owner)
+        adapter = _adapter()
+        if adapter.unbuilt(self.model):
+            self._wait(adapter, doing, owner, before)
+        else:
+            self._begin(adapter, owner, before)
+
+    def _notice(self, hook: FrameType | None, callbacks: Any) -> None:
+        """Notes exceptions where Keras called this hook: in `fit`, `evaluate` or `predict`."""
+        frame = outside(hook)
+        if frame is None:
+            return
+        self._frame = self._frame or Frame(frame)
+        # Without it we do not know how the training ends, which is no reason to end it.
+        with shield(self._recordings.failed):
+            import keras  # at this point the user has
+
+            notice(frame, callbacks, self, self._raised, batches=keras.backend.backend() in OUTSIDE)
+
+    def _raised(self, error: BaseException) -> None:
+        if self._doing and self._recording is not None:
+            self._recording.raised(error)
+
+    def _begin_pass(self, name: str, batches: int | None = None) -> None:
+        self._pass = name, batches
+        if self._recording is not None:
+            self._recording.begin_pass(name, batches)
+
+    def _wait(self, adapter: Adapter, doing: str, owner: Any, before: Recording | None) -> None:
+        """Begins in the first step, which builds this model."""
+        owner_alive = self._owner
+
+        def begin(failure: BaseException | None) -> None:
+            # After the first step nothing is raised any more, not even what the user got wrong.
+            with shield(self._recordings.failed, let=(WatchError,) if failure is None else ()):
+                begin_now(failure)
+
+        def begin_now(failure: BaseException | None) -> None:
+            recording = self._begin(adapter, owner_alive(), before)
+            if recording is None:
+                return
+            if failure is not None:
+                recording.recorder.failed(
+                    f"the first step was not captured, as the model could not be built before it: {failure}"
+                )
+            recording.epoch(self._epoch, self._batches, self.params.get("epochs"))
+            if doing != "train":
+                recording.begin_pass(*self._pass)
+            if failure is None:
+                (recording.before_step if doing == "train" else recording.before_pass_step)(self._batch)
+
+        self._wait_no_more = when_built(adapter, self.model, FUNCTIONS[doing], begin)
+        if owner is not None:
+            weakref.finalize(owner, self._wait_no_more)
+
+    def _begin(
+        self, adapter: Adapter, owner: Any, before: Recording | None, optimizers: tuple[Any, ...] = ()
+    ) -> Recording | None:
+        """Creates the recording. A watch that does not fit the model is an error before the first step."""
+        recordings, settings = self._recordings, self._recordings.settings
+        anatomy = Anatomy.of(self.model, optimizers)
+        after = before if before is not None and before.model is anatomy.model else None
+        plan, budget = recordings.plan(anatomy, settings.watches, after)
+        why_not = adapter.why_not(self.model)
+        if why_not is not None:
+            warn(f"fitscope records nothing of this training: {why_not}")
+            return None
+        last = after.last_step if after is not None else None
+        per_sample = [watch for watch in settings.watches if watch.per_sample]
+        ids = next((watch.ids for watch in per_sample if watch.ids is not None), None)
+        recorder = recordings.recorder(
+            {
+                "model": anatomy.describe(),
+                "configuration": configuration(self.model, optimizers=optimizers, fit=self._fit),
+                "plan": plan.describe(),
+                "backend": adapter.name,
+            },
+            adapter,
+            budget,
+            lambda step: after is not None and (last is None or last < step),
+            (lambda note: SampleLosses(anatomy.model, ids, adapter, note)) if per_sample else None,
+            _stopping(anatomy.model),
+        )
+        if self._sizes is not None:
+            recorder.output.batch_ends = BatchEnds(
+                logged_loss(anatomy.model, self._sizes), recorder.look_closer
+            )
+        in_step = settings.reduce == "step" or (settings.reduce == "auto" and adapter.on_accelerator())
+        recording = recordings.newest = Recording(
+            plan, adapter, recorder, in_step=in_step, identity=settings.identity, after=after
+        )
+        recording.note_saves()
+        if owner is not None:
+            recording.notice_steps()
+            recorder.finish_with(owner, self._frame)
+        return recording
+
+
+def _stopping(model: Any) -> Callable[[], None]:
+    """What ends the `fit` of this model after the batch that runs: any thread may call it."""
+    alive = weakref.ref(model)
+
+    def stop() -> None:
+        if (found := alive()) is not None:
+            found.stop_training = True
+
+    return stop
+
+
+def _owner_in(hook: FrameType | None) -> Any:
+    """The callback list whose method this frame runs."""
+    return None if hook is None else hook.f_locals.get("self")
+
+
+def _adapter() -> Adapter:
+    import keras  # at this point the user has
+
+    return adapter_of(keras.backend.backend())

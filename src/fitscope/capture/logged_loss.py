@@ -1,0 +1,65 @@
+"""The facts, known when `fit` begins, about the loss that Keras will log at the end of each batch (see `pipeline/batch_loss`).
+
+It only reads existing objects: the data adapter in the frame of `fit` knows the batch size, and the class of the model shows
+whether its training step is Keras's. If a fact is unknown, the error bounds are wider.
+"""
+
+from __future__ import annotations
+
+from types import FrameType
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from fitscope.capture.leaving import iterator_in
+from fitscope.pipeline.batch_loss import BatchLoss, Sizes
+
+#: What decides which loss is logged. Where a model has its own, it may be anything.
+_DECIDES = (
+    "train_step",
+    "compute_metrics",
+    "get_metrics_result",
+    "metrics",
+    "reset_metrics",
+    "make_train_function",
+)
+
+
+def logged_loss(model: Any, sizes: Sizes) -> BatchLoss:
+    """The object that derives the loss of every batch of a training of this model."""
+    return BatchLoss(custom=_custom(model), unit=_unit(model), sizes=sizes)
+
+
+def sizes_in(frame: FrameType | None) -> Sizes:
+    """The sizes of the batches of the coming `fit`, from its frame."""
+    iterator = iterator_in(frame) if frame is not None else None
+    data = getattr(iterator, "data_adapter", None)
+    try:
+        batch, batches = data.batch_size, data.num_batches  # type: ignore[union-attr]
+        last = data.partial_batch_size if data.has_partial_batch else None  # type: ignore[union-attr]
+        # A dataset that says nothing of its last batch has a size in its shapes, and so of every batch, or none.
+        runs_on = getattr(iterator, "steps_per_epoch", None) is not None
+        return Sizes(int(batch), last or None, batches, runs_on)
+    except Exception:  # whatever it is, it does not tell
+        return Sizes()
+
+
+def _custom(model: Any) -> bool:
+    for name in _DECIDES:
+        there = getattr(type(model), name, None)
+        there = there.fget if isinstance(there, property) else there
+        if name in vars(model) and name != "metrics":
+            return True
+        if not str(getattr(there, "__module__", "")).startswith("keras."):
+            return True
+    return False
+
+
+def _unit(model: Any) -> float:
+    """The rounding unit of the sum of losses."""
+    dtype = getattr(getattr(model, "_loss_tracker", None), "dtype", None) or "float32"
+    try:
+        return float(ml_dtypes.finfo(np.dtype(dtype)).eps) / 2
+    except (TypeError, ValueError):
+        return float(np.finfo(np.float32).eps) / 2

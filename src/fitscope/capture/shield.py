@@ -1,0 +1,63 @@
+"""The door between the training and fitscope: no error of fitscope passes it.
+
+Keras and custom loops call fitscope in a few places: the hooks of the callback, the stand-in for a compiled step, the
+taps inside the step, the patched methods of a model, finalizers. Each of them goes through `shield` or `shielded`, so an `Exception`
+raised in fitscope goes to `tell`, and the training continues. Three things do pass:
+
+- what is no `Exception`: KeyboardInterrupt, SystemExit;
+- `FitscopeWarning`: it is raised only where the user turned warnings into errors;
+- what the caller lets through by name: a `WatchError` before the first step, see ARCHITECTURE.md.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from fitscope.errors import FitscopeWarning
+from fitscope.pipeline.troubles import described, warn
+
+Tell = Callable[[Exception], None]
+
+
+@contextmanager
+def shield(tell: Tell, *, let: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Reports an error inside the block instead of raising it."""
+    try:
+        yield
+    except FitscopeWarning:
+        raise
+    except Exception as error:
+        if isinstance(error, let):
+            raise
+        told(tell, error)
+
+
+def shielded(tell: Callable[[Any], Tell]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Decorates a method so that its errors are reported instead of raised. `tell` finds the reporter of the instance."""
+
+    def decorate(method: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(method)
+        def inside(self: Any, *args: Any, **kwargs: Any) -> None:
+            try:
+                method(self, *args, **kwargs)
+            except FitscopeWarning:
+                raise
+            except Exception as error:
+                told(tell(self), error)
+
+        return inside
+
+    return decorate
+
+
+def told(tell: Tell, error: Exception) -> None:
+    """Reports an error; if reporting fails as well, the user still gets the first error."""
+    try:
+        tell(error)
+    except FitscopeWarning:
+        raise
+    except Exception:
+        warn(f"fitscope could not observe everything, training goes on. {described(error)}")

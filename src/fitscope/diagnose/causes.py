@@ -1,0 +1,125 @@
+"""Lists symptoms under the finding that caused them, so that one cause is one finding.
+
+A finding becomes a consequence of another under three conditions: the table allows it, it did not begin earlier, and, if both
+name a layer, data or gradients flow from one to the other. Occurring together is not enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from fitscope.diagnose.evidence import Evidence
+from fitscope.diagnose.finding import SEVERITIES, Finding
+
+_COURSE = ("loss_not_decreasing", "class_collapse")
+_BLOW_UP = ("loss_diverging", "loss_spike", "exploding_weights", "exploding_gradient", "nonfinite")
+
+#: What each rule's finding can lead to. Those that come first are taken first, where two could be the cause.
+LEADS_TO: dict[str, tuple[str, ...]] = {
+    "output_loss_mismatch": (
+        *_COURSE, *_BLOW_UP, "bad_initial_loss", "saturated", "dead_relu", "vanishing_gradient",
+        "layer_not_learning", "updates_too_large", "label_problem",
+    ),
+    "label_problem": (*_COURSE, *_BLOW_UP, "bad_initial_loss", "overfitting", "saturated", "updates_too_large"),
+    "wrong_axis": (*_COURSE, "bad_initial_loss", "saturated", "overfitting", "vanishing_gradient"),
+    "optimizer_misconfigured": (
+        *_COURSE, *_BLOW_UP, "updates_too_large", "updates_too_small", "dead_relu", "saturated",
+        "layer_not_learning", "vanishing_gradient",
+    ),
+    "clipped_gradient": (*_COURSE, "updates_too_small"),
+    "input_not_normalised": (
+        *_COURSE, *_BLOW_UP, "bad_initial_loss", "saturated", "dead_relu", "updates_too_large",
+        "vanishing_gradient", "layer_not_learning",
+    ),
+    "precision_underflow": (*_COURSE, "layer_not_learning", "vanishing_gradient", "updates_too_small", "dead_relu"),
+    "nonfinite": (
+        "loss_diverging", "loss_spike", "exploding_weights", *_COURSE, "updates_too_large", "overfitting",
+        "bad_initial_loss",
+    ),
+    "updates_too_large": (
+        *_COURSE, *_BLOW_UP, "dead_relu", "saturated", "layer_not_learning", "overfitting",
+        "vanishing_gradient",
+    ),
+    "exploding_gradient": (*_BLOW_UP, "updates_too_large", "dead_relu", "saturated", *_COURSE),
+    "dead_relu": (*_COURSE, "layer_not_learning", "vanishing_gradient", "dead_relu", "updates_too_small"),
+    "saturated": (*_COURSE, "layer_not_learning", "vanishing_gradient", "updates_too_small", "bad_initial_loss"),
+    "layer_not_learning": (*_COURSE, "layer_not_learning", "dead_relu", "vanishing_gradient", "updates_too_small"),
+    "vanishing_gradient": (*_COURSE, "layer_not_learning", "updates_too_small"),
+    "updates_too_small": _COURSE,
+    "exploding_weights": ("loss_diverging", "loss_spike", "nonfinite", "saturated"),
+    "unshuffled": (*_COURSE, "loss_spike", "overfitting"),
+    "dropout_too_high": _COURSE,
+    "batchnorm": ("overfitting",),
+    "loss_diverging": ("loss_spike", "nonfinite", *_COURSE),
+    "loss_not_decreasing": ("class_collapse",),
+    "bad_initial_loss": (),
+}  # fmt: skip
+
+#: Both happen in one layer or along the path of the data; the gradient of the cause's layer reaches the other only upstream.
+_LOCAL = ("dead_relu", "saturated", "layer_not_learning", "vanishing_gradient")
+
+
+def folded(findings: Iterable[Finding], evidence: Evidence) -> list[Finding]:
+    """The causes, each with its consequences; the worst first, then the earliest."""
+    waiting = sorted(findings, key=_priority)
+    taken: dict[int, list[Finding]] = {}
+    owned: set[int] = set()
+    for i, cause in enumerate(waiting):
+        for j, other in enumerate(waiting):
+            if (
+                i != j
+                and j not in owned
+                and not _under(i, j, taken, waiting)
+                and _leads(cause, other, evidence)
+            ):
+                if i in owned:
+                    continue
+                taken.setdefault(i, []).append(other)
+                owned.add(j)
+    found = []
+    for i, cause in enumerate(waiting):
+        if i in owned:
+            continue
+        below = [c for k in [i] for c in _all(waiting, k, taken)]
+        found.append(cause.but(consequences=tuple(below)) if below else cause)
+    return sorted(found, key=lambda f: (SEVERITIES.index(f.severity), f.first_step, -f.confidence))
+
+
+def _priority(finding: Finding) -> tuple[int, int]:
+    names = list(LEADS_TO)
+    return (names.index(finding.rule) if finding.rule in names else len(names), finding.first_step)
+
+
+def _under(i: int, j: int, taken: dict[int, list[Finding]], waiting: Sequence[Finding]) -> bool:
+    """Whether j already has i among its consequences."""
+    return any(one is waiting[i] for one in taken.get(j, ()))
+
+
+def _all(waiting: Sequence[Finding], i: int, taken: dict[int, list[Finding]]) -> list[Finding]:
+    found = []
+    for one in taken.get(i, ()):
+        found.append(one)
+        found += _all(waiting, next(k for k, w in enumerate(waiting) if w is one), taken)
+    return found
+
+
+def _leads(cause: Finding, other: Finding, evidence: Evidence) -> bool:
+    if other.rule not in LEADS_TO.get(cause.rule, ()):
+        return False
+    if cause.severity == "note" and other.severity != "note":
+        return False  # a maybe does not explain a fact
+    if cause.first_step > other.first_step:
+        return False
+    if (
+        cause.rule in _LOCAL
+        and cause.layer
+        and other.layer
+        and cause.layer != other.layer
+        and other.rule in _LOCAL
+    ):
+        network = evidence.network
+        # Zero or flat outputs starve what lies before them, and what comes after gets constants.
+        return other.layer in network.downstream(cause.layer) or cause.layer in network.downstream(
+            other.layer
+        )
+    return True

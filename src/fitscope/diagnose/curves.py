@@ -1,0 +1,90 @@
+"""Robust properties of a curve for the rules: its usual value, its noise, its level at the start and at the end.
+
+All use medians, not means, and ignore NaN and Inf.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from fitscope.diagnose.history import Array, History
+
+
+def median(values: Array) -> float:
+    """The median of the finite values; NaN if there are none."""
+    finite = values[np.isfinite(values)]
+    return float(np.median(finite)) if len(finite) else float("nan")
+
+
+def spread(values: Array) -> float:
+    """A robust standard deviation (from the median absolute deviation)."""
+    return 1.4826 * median(np.abs(values - median(values)))
+
+
+def ratio(above: Array, below: Array) -> Array:
+    """A quotient; NaN if the divisor is zero."""
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        found: Array = np.where(below > 0, above.astype(np.float64) / below, np.nan)
+    return found
+
+
+def shared(one: History, other: History) -> tuple[History, History]:
+    """Two histories at the steps that both have."""
+    _, i, j = np.intersect1d(one.steps, other.steps, return_indices=True)
+    return one.at(i), other.at(j)
+
+
+def recent(values: Array, window: int) -> tuple[Array, Array]:
+    """The median and the spread of the `window` values before each value. NaN at the first."""
+    past = np.concatenate([np.full(window, np.nan), values])[:-1]
+    windows = np.lib.stride_tricks.sliding_window_view(past, window)
+    middle = _medians(windows)
+    return middle, 1.4826 * _medians(np.abs(windows - middle[:, None]))
+
+
+def _medians(windows: Array) -> Array:
+    """The median of each row without NaN; NaN for a row of only NaN."""
+    ordered = np.sort(windows, axis=1)  # NaN come last
+    count = (~np.isnan(windows)).sum(axis=1)
+    rows = np.arange(len(windows))
+    low = ordered[rows, np.maximum(count - 1, 0) // 2]
+    high = ordered[rows, np.minimum(count // 2, windows.shape[1] - 1)]
+    found: Array = np.where(count > 0, (low + high) / 2, np.nan)
+    return found
+
+
+class Course(NamedTuple):
+    """The course of a loss: its levels and its noise."""
+
+    steps: Array
+    values: Array  #: finite ones
+    start: float  #: level of the first tenth
+    end: float  #: level of the last tenth
+    best: float  #: lowest level of any tenth
+    worst: float  #: highest level of any tenth
+    noise: float  #: from one batch to the next
+    levels: Array  #: of each tenth
+
+
+def course(history: History | None, least: int = 10) -> Course | None:
+    """The course of a loss; None with fewer than `least` values."""
+    if history is None:
+        return None
+    finite = np.isfinite(history.value)
+    steps, values = history.steps[finite], history.value[finite].astype(np.float64)
+    if len(values) < least:
+        return None
+    levels = np.array([np.median(part) for part in np.array_split(values, min(10, len(values) // 2))])
+    noise = spread(np.diff(values)) / np.sqrt(2)
+    return Course(
+        steps,
+        values,
+        float(levels[0]),
+        float(levels[-1]),
+        float(levels.min()),
+        float(levels.max()),
+        noise,
+        levels,
+    )

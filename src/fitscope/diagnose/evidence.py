@@ -1,0 +1,221 @@
+"""Evidence: all that the rules know of a training, taken in as it is recorded, in bounded memory.
+
+The writer thread feeds it one block after the other; a reader feeds it whole columns of a stored run (`fill`). Both end with the
+same evidence, hence the same findings. Beside the histories of sites it has the configuration of the model, the network,
+and for each site the exact step at which a NaN or Inf was first seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fitscope.diagnose.history import COLUMNS, Array, Histories, History, columns_of
+from fitscope.diagnose.network import Network
+from fitscope.record import Block, Head
+from fitscope.reduce.stats import COUNTS, MOMENTS
+from fitscope.sites import TRAIN, Site
+
+LOSS = Site("loss")  #: recorded at every step, captured or not
+_NORMAL16 = 129 - 14  #: buckets below hold what float16 cannot represent in full (see reduce/stats.py)
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """The first step at which a site had a NaN or Inf."""
+
+    step: int
+    nans: int
+    infs: int
+    count: int
+
+    @property
+    def word(self) -> str:
+        return "NaN" if self.nans else "Inf"
+
+
+class Evidence:
+    """What was recorded of one training."""
+
+    def __init__(
+        self, model: Mapping[str, Any] | None = None, configuration: Mapping[str, Any] | None = None
+    ) -> None:
+        self.model = model or {}
+        self.configuration: Mapping[str, Any] = configuration or {}
+        self.network = Network(self.model, self.configuration)
+        self.histories = Histories()
+        self.broken: dict[Site, Broken] = {}  #: by site
+        self.notes: Any = None  #: the notes of the run
+        self.unseen: Mapping[str, str] = {}  #: by site: why it was not recorded
+        self.last_step: int | None = None
+        self._rows: dict[int, tuple[tuple[Head, ...], list[tuple[int, Array, Array]], list[int]]] = {}
+
+    # ---- taking in ----------------------------------------------------------------------------------
+
+    def take(self, block: Block) -> None:
+        """What was recorded at one step. Passes that do not train are none of the evidence."""
+        if not block.heads or block.heads[0].site.in_pass != TRAIN:
+            return
+        counts, moments = block.stats.counts, block.stats.moments
+        columns = np.empty((len(COLUMNS), len(block)), np.float64)
+        for name, at in _PLACES:
+            columns[at] = block.values if name == "value" else _column(name, counts, moments)
+        columns[_SMALL] = self._tiny(block)
+        step = block.at.step
+        split, losses = self._shelved(block.heads)
+        for shelf, rows, chosen in split:
+            with np.errstate(over="ignore", invalid="ignore"):
+                self.histories.add(shelf, rows, step, columns[:, chosen].astype(np.float32))
+        for i in losses:
+            self.histories.scatter(LOSS, block.heads[i].dtype, np.array([step]), columns[:, [i]])
+        odd = np.flatnonzero((columns[_NANS] > 0) | (columns[_INFS] > 0))
+        for i in odd.tolist():
+            self.note_broken(block.heads[i].site, np.array([step]), columns[:, [i]])
+        self.last_step = step if self.last_step is None else max(step, self.last_step)
+
+    def take_values(self, site: Site, dtype: str, steps: Array, values: Array) -> None:
+        """Values of the loss at steps that were not captured, in any order; those that are not known are left out by the caller."""
+        finite = np.isfinite(values)
+        some = np.where(finite, values, np.nan)
+        with np.errstate(over="ignore", invalid="ignore"):
+            columns = columns_of(
+                value=values, count=np.ones(len(values)), mean=some, std=np.where(finite, 0, np.nan), min=some, max=some,
+                rms=np.abs(some), zeros=values == 0, negatives=some < 0, nans=np.isnan(values), infs=np.isinf(values),
+            ).astype(np.float64)  # fmt: skip
+        self.fill(site, dtype, (), steps, columns)
+
+    def fill(self, site: Site, dtype: str, shape: tuple[int, ...], steps: Array, columns: Array) -> None:
+        """What else was recorded of one site, sorted by step. `columns` as in `history.COLUMNS`."""
+        if site.in_pass != TRAIN or not len(steps):
+            return
+        with np.errstate(over="ignore", invalid="ignore"):
+            if site == LOSS:
+                self.histories.scatter(site, dtype, steps, columns)
+            else:
+                self.histories.extend(site, dtype, shape, steps, columns)
+        self.note_broken(site, steps, columns)
+        self.last_step = max(int(steps.max()), -1 if self.last_step is None else self.last_step)
+
+    def note_broken(self, site: Site, steps: Array, columns: Array) -> None:
+        """What is not finite at a site, of every rank, in any order of steps."""
+        odd = np.flatnonzero((columns[_NANS] > 0) | (columns[_INFS] > 0))
+        if len(odd):
+            i = odd[np.argmin(steps[odd])]
+            if site not in self.broken or steps[i] < self.broken[site].step:
+                nans, infs, count = (int(columns[column, i]) for column in (_NANS, _INFS, _COUNT))
+                self.broken[site] = Broken(int(steps[i]), nans, infs, count)
+
+    @staticmethod
+    def below_normal(buckets: Sequence[int], tallies: Sequence[int]) -> int:
+        """How many numbers of a histogram are below the normal range of float16, and not zero."""
+        return sum(n for bucket, n in zip(buckets, tallies, strict=True) if 0 < abs(bucket) < _NORMAL16)
+
+    def _shelved(self, heads: tuple[Head, ...]) -> tuple[list[tuple[int, Array, Array]], list[int]]:
+        """Where the rows of a block go, and which of them are the loss. Worked out once: heads are the same object at every step."""
+        known = self._rows.get(id(heads))
+        if known is None or known[0] is not heads:
+            places = np.array(
+                [
+                    (-1, -1) if h.site == LOSS else self.histories.place(h.site, h.dtype, h.shape)
+                    for h in heads
+                ],
+                np.int64,
+            )
+            split = []
+            for shelf in (0, 1):
+                chosen = np.flatnonzero(places[:, 0] == shelf)
+                _, first = np.unique(places[chosen, 1], return_index=True)  # a site named twice counts once
+                chosen = chosen[np.sort(first)]
+                if len(chosen):
+                    split.append((shelf, places[chosen, 1], chosen))
+            if len(self._rows) > 64:
+                self._rows.clear()
+            losses = [i for i, head in enumerate(heads) if head.site == LOSS]
+            known = self._rows[id(heads)] = (heads, split, losses)
+        return known[1], known[2]
+
+    def _tiny(self, block: Block) -> Array:
+        """By row: the numbers other than zero below the normal range of float16, for tensors of that type."""
+        half = np.array([head.dtype == "float16" for head in block.heads])
+        found = np.zeros(len(block))
+        if half.any():
+            below = np.abs(block.stats.buckets.astype(np.int64))
+            tally = np.where((below > 0) & (below < _NORMAL16), block.stats.tallies, 0)
+            ends = np.cumsum(block.stats.lengths)
+            sums = np.concatenate([[0], np.cumsum(tally)])
+            found = np.where(half, sums[ends] - sums[ends - block.stats.lengths], 0).astype(np.float64)
+        return found
+
+    # ---- giving out ---------------------------------------------------------------------------------
+
+    def history(self, site: str) -> History | None:
+        """What was recorded at a site; None if nothing was."""
+        found = self.histories.get(site)
+        return found if found is not None and len(found) else None
+
+    def of(self, kind: str) -> Iterator[History]:
+        """The histories of all sites of a kind, in the order of the forward pass."""
+        sites = [site for site in self.histories if site.base == kind and not site.moved]
+        for site in sorted(sites, key=lambda s: (self.network.depth(s.layer), s)):
+            found = self.history(site)
+            if found is not None:
+                yield found
+
+    @property
+    def captured(self) -> int:
+        """How many steps were captured: the most recorded at any layer or weight."""
+        histories = map(self.histories.get, filter(_rich, self.histories))
+        return max((history.seen for history in histories if history is not None), default=0)
+
+    @property
+    def loss(self) -> History | None:
+        """The loss of each recorded batch."""
+        return self.history("loss")
+
+    def logs(self, name: str) -> History | None:
+        """What Keras logged at the end of each epoch: `loss`, `val_loss`, …"""
+        return self.history(f"logs/{name}")
+
+    @property
+    def end(self) -> int | None:
+        """The step from which on the training is broken: the first NaN or Inf that reached loss or weights."""
+        steps = [b.step for site, b in self.broken.items() if site.base in ("loss", "weights", "updates")]
+        return min(steps, default=None)
+
+    def setting(self, *path: str) -> Any:
+        """One value of the configuration, None if it is not known."""
+        found: Any = self.configuration
+        for key in path:
+            found = found.get(key) if isinstance(found, Mapping) else None
+        return found
+
+    @property
+    def learning_rate(self) -> float | None:
+        """The largest learning rate used, or the one configured."""
+        seen = self.history("learning_rate")
+        if seen is not None and np.isfinite(seen.value).any():
+            return float(np.nanmax(seen.value))
+        given = self.setting("optimizer", "learning_rate")
+        return float(given) if isinstance(given, (int, float)) else None
+
+    def main_weights(self, kind: str = "weights") -> Iterator[History]:
+        """The histories of matrices and filters: not of biases, scales and moving statistics."""
+        for history in self.of(kind):
+            if len(history.shape) >= 2:
+                yield history
+
+
+def _rich(site: Site) -> bool:
+    return site.base in ("activations", "gradients", "weights", "weight_gradients", "updates")
+
+
+def _column(name: str, counts: Array, moments: Array) -> Array:
+    name = "rms" if name == "peak" else name
+    return counts[:, COUNTS.index(name)] if name in COUNTS else moments[:, MOMENTS.index(name)]
+
+
+_PLACES = [(name, i) for i, name in enumerate(COLUMNS) if name != "small"]
+_SMALL, _NANS, _INFS, _COUNT = (COLUMNS.index(name) for name in ("small", "nans", "infs", "count"))

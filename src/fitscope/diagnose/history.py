@@ -1,0 +1,262 @@
+"""Histories: what was recorded at each site, in bounded memory.
+
+A site keeps at most `POINTS` points (scalars `SCALAR_POINTS`). When they are used up, every second one goes and from then on
+only every second recorded step makes a point. Which steps stay depends on nothing but how many were recorded, so the
+writer thread, which sees one step after the other, and a reader, which sees all of them at once, keep the very same points.
+The loss is recorded at every step, and not in their order; its points are those of stretches of 1, 2, 4, … steps.
+
+A point also stands for the steps that were dropped after it: `min`, `max`, `peak` (the largest rms), `nans` and `infs` are
+the extremes of all of them, so that one odd batch is never thinned away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fitscope.sites import Site
+
+Array = np.ndarray[Any, Any]
+
+POINTS = 256  #: of a tensor
+SCALAR_POINTS = 4096  #: of a scalar: the loss of every batch is worth more
+
+#: What is kept of a point beside its step. `small` counts numbers below the normal range of float16, in float16 tensors only.
+COLUMNS = (
+    "value", "count", "mean", "std", "min", "max", "rms", "peak", "zeros", "negatives", "nans", "infs", "small",
+)  # fmt: skip
+_LEAST = [COLUMNS.index("min")]
+_MOST = [COLUMNS.index(name) for name in ("max", "peak", "nans", "infs")]
+
+
+@dataclass(frozen=True, eq=False)
+class History:
+    """What was recorded at one site, as arrays with one number for each point."""
+
+    site: Site
+    dtype: str
+    shape: tuple[int, ...]  #: of the first tensor seen there
+    steps: Array  #: int64, ascending
+    data: Array  #: float32, a row for each of COLUMNS
+    seen: int = 0  #: recorded steps, those that were thinned away included
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __getattr__(self, name: str) -> Array:
+        try:
+            column: Array = self.data[COLUMNS.index(name)]
+        except ValueError:
+            raise AttributeError(name) from None
+        return column
+
+    @property
+    def norm(self) -> Array:
+        """The Euclidean length of the tensor, estimated from the elements that were looked at."""
+        size = float(np.prod(self.shape, dtype=np.float64)) if self.shape else 1.0
+        length: Array = self.rms.astype(np.float64) * np.sqrt(size)
+        return length
+
+    def before(self, step: int | None) -> History:
+        """The part of it before a step; all of it for None."""
+        return self if step is None else self.at(self.steps < step)
+
+    def at(self, chosen: Array | slice) -> History:
+        """Some of its points."""
+        return History(self.site, self.dtype, self.shape, self.steps[chosen], self.data[:, chosen], self.seen)
+
+
+class _Shelf:
+    """The points of many sites of one bound, in one array, so that a step of hundreds of sites is added at once."""
+
+    def __init__(self, bound: int) -> None:
+        self.bound = bound
+        self.steps = np.zeros((0, 16), np.int64)
+        self.data = np.zeros((len(COLUMNS), 0, 16), np.float32)
+        self.count = np.zeros(0, np.int64)  # points
+        self.seen = np.zeros(0, np.int64)  # recorded steps
+        self.stride = np.ones(0, np.int64)
+
+    def grow(self, sites: int, points: int) -> None:
+        have, room = self.steps.shape
+        if sites > have or points > room:
+            room = min(max(room * 2 if points > room else room, points), self.bound)
+            have = max(sites, have * 2 if sites > have else have)
+            steps, data = np.zeros((have, room), np.int64), np.zeros((len(COLUMNS), have, room), np.float32)
+            steps[: self.steps.shape[0], : self.steps.shape[1]] = self.steps
+            data[:, : self.steps.shape[0], : self.steps.shape[1]] = self.data
+            self.steps, self.data = steps, data
+            more = have - len(self.count)
+            self.count = np.concatenate([self.count, np.zeros(more, np.int64)])
+            self.seen = np.concatenate([self.seen, np.zeros(more, np.int64)])
+            self.stride = np.concatenate([self.stride, np.ones(more, np.int64)])
+
+    def add(self, rows: Array, step: int, columns: Array) -> None:
+        """One recorded step of these sites. `rows` has none of them twice."""
+        for row in rows[(self.seen[rows] % self.stride[rows] == 0) & (self.count[rows] == self.bound)]:
+            self._thin(int(row))
+        fresh = self.seen[rows] % self.stride[rows] == 0
+        self.seen[rows] += 1
+        new, old = rows[fresh], rows[~fresh]
+        if len(new):
+            self.grow(0, int(self.count[new].max()) + 1)
+            at = self.count[new]
+            self.steps[new, at] = step
+            self.data[:, new, at] = columns[:, fresh]
+            self.count[new] += 1
+        if len(old):
+            at = self.count[old] - 1
+            for column, extreme in _extremes():
+                self.data[column, old, at] = extreme(self.data[column, old, at], columns[column, ~fresh])
+
+    def _thin(self, row: int) -> None:
+        n = int(self.count[row])
+        steps, data = _halved(self.steps[row, :n], self.data[:, row, :n])
+        self.steps[row, : len(steps)], self.data[:, row, : len(steps)] = steps, data
+        self.count[row], self.stride[row] = len(steps), self.stride[row] * 2
+
+    def extend(self, row: int, steps: Array, columns: Array) -> None:
+        """Further recorded steps of a site, in their order: the same as `add` for each of them."""
+        have, stride = int(self.count[row]), int(self.stride[row])
+        lead = min(-int(self.seen[row]) % stride, len(steps))  # these belong to the last point there is
+        for column, extreme in _extremes() if lead else ():
+            last = self.data[column, row, have - 1]
+            self.data[column, row, have - 1] = extreme(last, extreme.reduce(columns[column, :lead]))
+        self.seen[row] += len(steps)
+        starts = np.arange(lead, len(steps), stride)
+        if not len(starts):
+            return
+        new = columns[:, starts]
+        for column, extreme in _extremes():
+            new[column] = extreme.reduceat(columns[column], starts)
+        steps = np.concatenate([self.steps[row, :have], steps[starts]])
+        data = np.concatenate([self.data[:, row, :have], new], axis=1)
+        while len(steps) > self.bound:
+            steps, data = _halved(steps, data)
+            self.stride[row] *= 2
+        self.grow(0, len(steps))
+        self.steps[row, : len(steps)], self.data[:, row, : len(steps)] = steps, data
+        self.count[row] = len(steps)
+
+
+class _Line:
+    """The points of one scalar that is recorded at every step, in any order: one for each stretch of 2^k steps.
+
+    k is the smallest with which the stretches are few enough, so it depends on the first and the last step alone.
+    """
+
+    def __init__(self, bound: int) -> None:
+        self.bound = bound
+        self.seen = 0
+        self._parts: list[tuple[Array, Array]] = []
+        self._waiting = 0
+
+    def add(self, steps: Array, columns: Array) -> None:
+        self._parts.append((steps, columns))
+        self.seen += len(steps)
+        self._waiting += len(steps)
+        if self._waiting > self.bound:
+            self.points()
+
+    def points(self) -> tuple[Array, Array]:
+        """The steps and columns as they are now, sorted by step."""
+        steps = np.concatenate([part for part, _ in self._parts])
+        columns = np.concatenate([part for _, part in self._parts], axis=1)
+        order = np.argsort(steps, kind="stable")
+        steps, columns = steps[order], columns[:, order]
+        width = 0
+        while (steps[-1] >> width) - (steps[0] >> width) >= self.bound:
+            width += 1
+        starts = np.flatnonzero(np.diff(steps >> width, prepend=-1))
+        kept = columns[:, starts]
+        for column, extreme in _extremes():
+            kept[column] = extreme.reduceat(columns[column], starts)
+        self._parts, self._waiting = [(steps[starts], kept)], 0
+        return self._parts[0]
+
+
+class Histories:
+    """The history of every site."""
+
+    def __init__(self) -> None:
+        self._shelves = (_Shelf(POINTS), _Shelf(SCALAR_POINTS))
+        self._lines: dict[str, _Line] = {}
+        self._places: dict[str, tuple[int, int]] = {}  # by site: which shelf, and where on it
+        self._used = [0, 0]
+        self._about: dict[str, tuple[Site, str, tuple[int, ...]]] = {}
+
+    def place(self, site: Site, dtype: str, shape: tuple[int, ...]) -> tuple[int, int]:
+        """Where the points of a site are; made when it is first seen."""
+        known = self._places.get(site)
+        if known is None:
+            shelf = int(not shape)
+            known = self._places[site] = (shelf, self._used[shelf])
+            self._used[shelf] += 1
+            self._shelves[shelf].grow(self._used[shelf], 1)
+            self._about[site] = (site, dtype, shape)
+        return known
+
+    def add(self, shelf: int, rows: Array, step: int, columns: Array) -> None:
+        self._shelves[shelf].add(rows, step, columns)
+
+    def scatter(self, site: Site, dtype: str, steps: Array, columns: Array) -> None:
+        """Steps of a scalar that is recorded at every step, in any order."""
+        if len(steps):
+            self._about.setdefault(site, (site, dtype, ()))
+            self._lines.setdefault(site, _Line(SCALAR_POINTS)).add(steps, columns.astype(np.float32))
+
+    def extend(self, site: Site, dtype: str, shape: tuple[int, ...], steps: Array, columns: Array) -> None:
+        """Further steps that were recorded of a site, sorted."""
+        shelf, row = self.place(site, dtype, shape)
+        self._shelves[shelf].extend(row, steps, columns.astype(np.float32))
+
+    def __iter__(self) -> Iterator[Site]:
+        return (site for site, _, _ in self._about.values())
+
+    def __contains__(self, site: object) -> bool:
+        return site in self._about
+
+    def get(self, site: str) -> History | None:
+        line = self._lines.get(site)
+        if line is not None:
+            return History(*self._about[site], *line.points(), line.seen)
+        place = self._places.get(site)
+        if place is None:
+            return None
+        shelf, row = self._shelves[place[0]], place[1]
+        n = int(shelf.count[row])
+        about = self._about[site]
+        return History(
+            *about, shelf.steps[row, :n].copy(), shelf.data[:, row, :n].copy(), int(shelf.seen[row])
+        )
+
+
+def _halved(steps: Array, data: Array) -> tuple[Array, Array]:
+    """Every second point; it stands for the one after it, too."""
+    kept = data[:, ::2].copy()
+    gone = data[:, 1::2]
+    for column, extreme in _extremes():
+        kept[column, : gone.shape[1]] = extreme(kept[column, : gone.shape[1]], gone[column])
+    return steps[::2].copy(), kept
+
+
+def _extremes() -> Iterator[tuple[int, Any]]:
+    yield from ((column, np.fmin) for column in _LEAST)
+    yield from ((column, np.fmax) for column in _MOST)
+
+
+def columns_of(**given: Sequence[float] | Array) -> Array:
+    """The rows of `History.data` from some of its columns; the others are NaN, counts 0."""
+    size = max((len(np.atleast_1d(values)) for values in given.values()), default=0)
+    data = np.full((len(COLUMNS), size), np.nan, np.float32)
+    for name in ("count", "zeros", "negatives", "nans", "infs", "small"):
+        data[COLUMNS.index(name)] = 0
+    with np.errstate(over="ignore"):
+        for name, values in given.items():
+            data[COLUMNS.index(name)] = np.asarray(values, np.float64).astype(np.float32)
+    if "peak" not in given:
+        data[COLUMNS.index("peak")] = data[COLUMNS.index("rms")]
+    return data

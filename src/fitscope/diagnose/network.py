@@ -1,0 +1,177 @@
+"""The network as the rules see it: its layers in the order in which they run, who feeds whom, and how each was configured.
+
+Made from the `configuration` of a run and the description of its model, whatever there is of the two. In a model that is
+a graph the order is that of the data; in a custom model it is the order in which the layers were made, and a layer is taken to feed
+the next one that was recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+#: Nonlinearities by what can go wrong with them.
+RELU_LIKE = frozenset(("relu", "relu6", "ReLU", "crelu", "threshold", "hard_shrink"))
+SIGMOID_LIKE = frozenset(("sigmoid", "hard_sigmoid", "Sigmoid"))
+TANH_LIKE = frozenset(("tanh", "hard_tanh", "softsign"))
+SOFTMAX_LIKE = frozenset(("softmax", "Softmax"))
+
+_ACTIVATION_LAYERS = {
+    "ReLU": "relu",
+    "Softmax": "softmax",
+    "LeakyReLU": "leaky_relu",
+    "ELU": "elu",
+    "PReLU": "prelu",
+}
+
+
+class Network:
+    """The layers of a model."""
+
+    def __init__(
+        self, model: Mapping[str, Any] | None = None, configuration: Mapping[str, Any] | None = None
+    ) -> None:
+        described = list((model or {}).get("layers") or ())
+        configured = list((configuration or {}).get("layers") or ())
+        self.layers: dict[str, dict[str, Any]] = {}
+        for layer in described:
+            self.layers[str(layer.get("path"))] = {
+                "class": layer.get("type"),
+                "inbound": layer.get("from") or [],
+                "trainable": layer.get("trainable", True),
+                "container": layer.get("container", False),
+                "output_shape": layer.get("output_shape"),
+                "shapes": {
+                    name.rpartition("/")[2]: w.get("shape")
+                    for name, w in (layer.get("weights") or {}).items()
+                },
+                "parameters": sum(_size(w.get("shape")) for w in (layer.get("weights") or {}).values()),
+            }
+        for layer in configured:
+            known = self.layers.setdefault(str(layer.get("path")), {})
+            known.update({key: value for key, value in layer.items() if value is not None})
+        names = list(self.layers)
+        inbound = {
+            name: [str(s) for s in self.layers[name].get("inbound") or () if s in self.layers]
+            for name in names
+        }
+        self.graph = sum(map(bool, inbound.values())) >= max(
+            1, len(names) // 2
+        )  #: whether it says who feeds whom
+        self.order = _sorted(names, inbound)
+        self._inbound = inbound
+        self._consumers: dict[str, list[str]] = {}
+        for name in self.order:
+            for source in inbound[name]:
+                self._consumers.setdefault(source, []).append(name)
+        self._depth = {name: i for i, name in enumerate(self.order)}
+        self.outputs = self._outputs(configuration or {})
+
+    def _outputs(self, configuration: Mapping[str, Any]) -> list[str]:
+        said = [
+            str(o.get("layer")) for o in configuration.get("outputs") or () if o.get("layer") in self.layers
+        ]
+        if said:
+            return said
+        if self.graph:
+            return [
+                n
+                for n in self.order
+                if n not in self._consumers and not self.layers[n].get("container") and self._inbound[n]
+            ]
+        leaves = [n for n in self.order if not any(o.startswith(n + "/") for o in self.order)]
+        return leaves[-1:]
+
+    def depth(self, layer: str) -> int:
+        """Where the layer stands in the order of the forward pass; unknown ones come last."""
+        return self._depth.get(layer, len(self.order))
+
+    def sorted(self, layers: Iterable[str]) -> list[str]:
+        """Layers in the order of the forward pass."""
+        return sorted(layers, key=self.depth)
+
+    def producers(self, layer: str, among: Iterable[str]) -> list[str]:
+        """The layers among these whose outputs this one takes, directly or through others."""
+        return self._next(layer, self._inbound, set(among), backward=True)
+
+    def consumers(self, layer: str, among: Iterable[str]) -> list[str]:
+        """The layers among these that take the output of this one, directly or through others."""
+        return self._next(layer, self._consumers, set(among), backward=False)
+
+    def _next(
+        self, layer: str, edges: Mapping[str, list[str]], among: set[str], *, backward: bool
+    ) -> list[str]:
+        if not self.graph:  # the neighbour in the order is the best guess
+            known = self.sorted(among)
+            here = self.depth(layer)
+            found = [n for n in known if (self.depth(n) < here if backward else self.depth(n) > here)]
+            return (found[-1:] if backward else found[:1]) if found else []
+        reached: list[str] = []
+        todo, seen = list(edges.get(layer, ())), {layer}
+        while todo:
+            name = todo.pop(0)
+            if name in seen:
+                continue
+            seen.add(name)
+            if name in among:
+                reached.append(name)
+            else:
+                todo.extend(edges.get(name, ()))
+        return reached
+
+    def downstream(self, layer: str) -> set[str]:
+        """All layers that depend on the output of this one."""
+        if not self.graph:
+            return set(self.order[self.depth(layer) + 1 :])
+        reached: set[str] = set()
+        todo = list(self._consumers.get(layer, ()))
+        while todo:
+            name = todo.pop()
+            if name not in reached:
+                reached.add(name)
+                todo.extend(self._consumers.get(name, ()))
+        return reached
+
+    def kind(self, layer: str) -> str:
+        """The class of the layer."""
+        return str(self.layers.get(layer, {}).get("class") or "")
+
+    def activation(self, layer: str) -> str:
+        """The nonlinearity at the output of the layer, "" where it is unknown or none."""
+        about = self.layers.get(layer, {})
+        found = about.get("activation")
+        name = str(found) if found else _ACTIVATION_LAYERS.get(self.kind(layer), "")
+        return "" if name == "linear" else name
+
+    def get(self, layer: str, key: str, default: Any = None) -> Any:
+        """One setting of a layer."""
+        value = self.layers.get(layer, {}).get(key)
+        return default if value is None else value
+
+    def weight_shape(self, layer: str, weight: str) -> tuple[int, ...] | None:
+        shape = (self.layers.get(layer, {}).get("shapes") or {}).get(weight)
+        return None if shape is None else tuple(int(n) for n in shape)
+
+
+def _sorted(names: list[str], inbound: Mapping[str, list[str]]) -> list[str]:
+    """Each layer after all that feed it; otherwise in the order given. Circles are left as they come."""
+    done: dict[str, None] = {}
+    for name in names:
+        stack = [(name, False)]
+        open_: set[str] = set()
+        while stack:
+            now, ready = stack.pop()
+            if ready:
+                done.setdefault(now)
+            elif now not in done and now not in open_:
+                open_.add(now)
+                stack.append((now, True))
+                stack.extend((source, False) for source in reversed(inbound[now]))
+    return list(done)
+
+
+def _size(shape: Any) -> int:
+    size = 1
+    for n in shape or ():
+        size *= int(n)
+    return size

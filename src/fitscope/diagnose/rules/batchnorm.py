@@ -1,0 +1,121 @@
+"""`batchnorm`: batch normalisation whose settings or batches make its statistics useless.
+
+Sees a momentum too high for the length of the training (the moving statistics never arrive, so the model is bad only in
+validation), one so low that they are those of the last batches, a large epsilon, and batches too small to have statistics.
+
+False alarms: a frozen layer, whose statistics were learned before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import numpy as np
+
+from fitscope.diagnose.evidence import Evidence
+from fitscope.diagnose.finding import Finding, NotJudged, Series
+from fitscope.diagnose.rule import rule
+from fitscope.diagnose.setup import number
+
+
+@rule("batchnorm", sees="batch normalisation whose moving statistics cannot be right")
+def batchnorm(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding | NotJudged]:
+    network = evidence.network
+    layers = [
+        n
+        for n in network.order
+        if network.kind(n) == "BatchNormalization" and network.get(n, "trainable", True)
+    ]
+    if not network.order:
+        yield NotJudged("the model was not described")
+    for layer in layers:
+        found = (
+            _momentum(evidence, layer, limit)
+            or _epsilon(evidence, layer, limit)
+            or _batch(evidence, layer, limit)
+        )
+        if found is not None:
+            text, cure, numbers = found
+            moving = evidence.history(f"weights/{layer}/moving_variance")
+            yield Finding(
+                "batchnorm",
+                "warning",
+                site=f"weights/{layer}/moving_variance" if moving is not None else f"activations/{layer}",
+                layer=layer,
+                last_step=evidence.last_step or 0,
+                message=text + ".",
+                evidence=numbers,
+                cure=cure,
+                confidence=0.85,
+                series=Series.from_history(moving, "mean") if moving is not None else None,
+            )
+            return  # the others are set up the same way, mostly: one is enough
+
+
+Found = tuple[str, str, dict[str, float]]
+
+
+def _momentum(evidence: Evidence, layer: str, limit: SimpleNamespace) -> Found | None:
+    momentum = number(evidence.network.get(layer, "momentum"))
+    if momentum is None:
+        return None
+    steps = planned_steps(evidence)
+    needed = 3 / max(1 - momentum, 1e-9)
+    if momentum >= limit.high and steps is not None and steps < needed:
+        text = f"The moving statistics of {layer} need about {needed:,.0f} steps with momentum {momentum:g}, but the training has {steps:,}"
+        return (
+            text,
+            "Use momentum=0.9 in short trainings: what validation and prediction use is still near its initial value.",
+            {"momentum": momentum, "steps": steps},
+        )
+    if momentum <= limit.low:
+        text = (
+            f"The moving statistics of {layer} with momentum {momentum:g} are those of the last batch or two"
+        )
+        return (
+            text,
+            "Use momentum 0.9 to 0.99. Keras keeps the old value by that share; PyTorch's momentum of 0.1 is 0.9 here.",
+            {"momentum": momentum},
+        )
+    return None
+
+
+def _epsilon(evidence: Evidence, layer: str, limit: SimpleNamespace) -> Found | None:
+    epsilon = number(evidence.network.get(layer, "epsilon"))
+    moving = evidence.history(f"weights/{layer}/moving_variance")
+    variance = float(np.nanmedian(moving.mean)) if moving is not None and len(moving) else 1.0
+    if epsilon is None or epsilon < limit.epsilon * max(variance, 1e-6) or epsilon <= 1e-2:
+        return None
+    return (
+        f"The epsilon of {layer} is {epsilon:g}, which is no longer small against a variance of {variance:.3g}",
+        "Use epsilon=1e-3.",
+        {"epsilon": epsilon, "variance": variance},
+    )
+
+
+def _batch(evidence: Evidence, layer: str, limit: SimpleNamespace) -> Found | None:
+    size = number(evidence.setting("fit", "batch_size"))
+    seen = evidence.history(f"activations/{layer}")
+    if seen is not None and seen.shape:
+        size = float(seen.shape[0])
+        if len(seen.shape) > 2:  # statistics are taken over positions as well
+            return None
+    if size is None or size > limit.batch:
+        return None
+    return (
+        f"{layer} normalises over batches of {size:.0f} samples, too few for a mean and a variance",
+        "Use larger batches, or LayerNormalization.",
+        {"batch_size": size},
+    )
+
+
+def planned_steps(evidence: Evidence) -> int | None:
+    """How many steps the training has: as planned, or as seen so far."""
+    per_epoch, epochs = (
+        number(evidence.setting("fit", "steps_per_epoch")),
+        number(evidence.setting("fit", "epochs")),
+    )
+    if per_epoch and epochs:
+        return int(per_epoch * epochs)
+    return None if evidence.last_step is None else evidence.last_step + 1

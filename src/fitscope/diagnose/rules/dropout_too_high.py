@@ -1,0 +1,40 @@
+"""`dropout_too_high`: layers that drop nearly all they are given.
+
+Sees the rate of each dropout layer. Keras's rate is the share that is dropped, so 0.9 keeps a tenth; people who think of the share
+that is kept write the opposite of what they mean.
+
+False alarms: dropout on very wide, redundant inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+from fitscope.diagnose.evidence import Evidence
+from fitscope.diagnose.finding import Finding, NotJudged
+from fitscope.diagnose.rule import rule
+from fitscope.diagnose.setup import number
+
+
+@rule("dropout_too_high", sees="a dropout layer that drops nearly everything")
+def dropout_too_high(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding | NotJudged]:
+    network = evidence.network
+    rates = {n: number(network.get(n, "rate")) for n in network.order if "Dropout" in network.kind(n)}
+    if not any(rate is not None for rate in rates.values()):
+        if not evidence.configuration:
+            yield NotJudged("the configuration was not recorded")
+        return
+    for layer, rate in rates.items():
+        if rate is not None and rate >= limit.note:
+            yield Finding(
+                "dropout_too_high",
+                "warning" if rate >= limit.rate else "note",
+                site=f"activations/{layer}",
+                layer=layer,
+                last_step=evidence.last_step or 0,
+                message=f"{layer} drops {100 * rate:.3g} % of its input: {100 * (1 - rate):.3g} % of the units are left in each step.",
+                evidence={"rate": rate},
+                cure="Use a rate of 0.1 to 0.5. In Keras the rate is the share that is dropped, not the one that is kept.",
+                confidence=0.85,
+            )

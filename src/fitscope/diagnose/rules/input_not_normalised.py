@@ -1,0 +1,144 @@
+"""`input_not_normalised`: inputs far from the scale that layers are made for.
+
+Sees the rms of the inputs, and of single features their range against the others and their mean against their spread. Integers
+that go into an embedding are left alone, and so are inputs whose first layer normalises them.
+
+False alarms: sparse inputs with a few large numbers; one-hot columns beside a scaled one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import numpy as np
+
+from fitscope.diagnose.curves import median
+from fitscope.diagnose.evidence import Evidence
+from fitscope.diagnose.finding import Finding, NotJudged, Series
+from fitscope.diagnose.history import History
+from fitscope.diagnose.rule import rule
+
+_NORMALISING = (
+    "Normalization",
+    "Rescaling",
+    "BatchNormalization",
+    "LayerNormalization",
+    "GroupNormalization",
+    "RMSNormalization",
+)
+_LOOKS_UP = (
+    "Embedding",
+    "StringLookup",
+    "IntegerLookup",
+    "Hashing",
+    "CategoryEncoding",
+    "TextVectorization",
+    "TokenAndPositionEmbedding",
+)
+
+
+@rule(
+    "input_not_normalised",
+    sees="inputs far from zero mean and unit size, or features of very different scale",
+)
+def input_not_normalised(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding | NotJudged]:
+    inputs = [h for h in evidence.of("inputs") if h.dtype.startswith(("float", "bfloat"))]
+    if not inputs:
+        yield NotJudged("no inputs of floating point were recorded")
+        return
+    first = _first_layers(evidence)
+    if first and all(_kind(evidence, layer) in (*_NORMALISING, *_LOOKS_UP) for layer in first):
+        return
+    if any(_kind(evidence, layer) in _LOOKS_UP for layer in first):
+        yield NotJudged("some inputs go into a look-up")
+        return
+    layer = first[0] if first else None
+    for history in inputs:
+        size = median(history.rms)
+        if size >= limit.size:
+            yield _found(
+                history,
+                layer,
+                f"The inputs have an rms of {size:.4g} (mean {median(history.mean):.4g}, up to {np.nanmax(history.max):.4g})",
+                "warning",
+                rms=size,
+            )
+            return
+    yield from _by_feature(evidence, layer, limit)
+
+
+def _by_feature(evidence: Evidence, layer: str | None, limit: SimpleNamespace) -> Iterator[Finding]:
+    """What the features say where the inputs as a whole look fine."""
+    ranges, means, stds = (evidence.history(f"features/{name}") for name in ("range", "mean", "inputs"))
+    if ranges is not None and len(ranges) and ranges.shape and ranges.shape[-1] > 1:
+        # a feature a thousand times as wide as the others: the largest range against the mean of the rest
+        count = float(ranges.count[-1])
+        largest = float(ranges.max[-1])
+        rest = max((float(ranges.mean[-1]) * count - largest) / max(count - 1, 1), 1e-12)
+        if largest >= limit.ranges * rest and largest > limit.size:
+            yield _found(
+                ranges,
+                layer,
+                f"One feature spans {largest:.4g} while the others span {rest:.4g} on average",
+                "warning",
+                largest=largest,
+                others=rest,
+            )
+            return
+    if (
+        means is not None
+        and stds is not None
+        and len(means)
+        and float(means.mean[-1]) >= limit.offset * max(float(stds.mean[-1]), 1e-12)
+    ):
+        offset = float(means.mean[-1]) / max(float(stds.mean[-1]), 1e-12)
+        if float(means.mean[-1]) > 2:
+            yield _found(
+                means,
+                layer,
+                f"The features lie {offset:.3g} standard deviations away from zero",
+                "warning",
+                offset=offset,
+            )
+
+
+def _first_layers(evidence: Evidence) -> list[str]:
+    """The layers that take the inputs."""
+    network = evidence.network
+    real = [
+        n for n in network.order if network.kind(n) != "InputLayer" and not network.get(n, "container", False)
+    ]
+    if not network.graph:
+        return real[:1]
+    starts = [n for n in network.order if network.kind(n) == "InputLayer"]
+    found = [n for s in starts for n in network.consumers(s, real)]
+    passing = ("Flatten", "Reshape", "Permute", "ZeroPadding2D", "Dropout", "GaussianNoise", "Tap", "Masking")
+    while found and any(network.kind(n) in passing for n in found):
+        found = [
+            m for n in found for m in (network.consumers(n, real) if network.kind(n) in passing else [n])
+        ]
+    return list(dict.fromkeys(found)) or real[:1]
+
+
+def _kind(evidence: Evidence, layer: str) -> str:
+    return evidence.network.kind(layer)
+
+
+def _found(history: History, layer: str | None, text: str, severity: str, **numbers: float) -> Finding:
+    return Finding(
+        "input_not_normalised",
+        severity,  # type: ignore[arg-type]
+        site=str(history.site),
+        layer=layer,
+        first_step=int(history.steps[0]),
+        last_step=int(history.steps[-1]),
+        message=f"{text}: initializers and learning rates are made for inputs of about mean 0 and std 1.",
+        evidence=numbers,
+        cure=(
+            "Add a keras.layers.Normalization (adapted to the training data) or Rescaling(1/255) as the first layer, "
+            "or scale the data before."
+        ),
+        confidence=0.8,
+        series=Series.from_history(history, "rms"),
+    )

@@ -1,0 +1,134 @@
+"""`label_problem`: targets that cannot be right.
+
+Sees targets that are all the same, that lie outside of what the loss takes (labels beyond the last class, -1 and 1 for a binary
+cross-entropy), and classes that are far from balanced.
+
+False alarms: a batch of one class is not all of the data, so constant targets are reported only when every recorded batch has
+the same ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import numpy as np
+
+from fitscope.diagnose.curves import median
+from fitscope.diagnose.evidence import Evidence
+from fitscope.diagnose.finding import Finding, NotJudged, Series
+from fitscope.diagnose.history import History
+from fitscope.diagnose.rule import rule
+from fitscope.diagnose.setup import BINARY, OutputHead, only_head
+
+
+@rule("label_problem", sees="targets that are constant, outside of what the loss takes, or far from balanced")
+def label_problem(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding | NotJudged]:
+    targets = next(evidence.of("targets"), None)
+    if targets is None or len(targets) < limit.captures:
+        yield NotJudged(
+            "targets were not recorded"
+            if targets is None
+            else f"{len(targets)} recorded steps: too few to judge"
+        )
+        return
+    head = only_head(evidence)
+    found = _outside(targets, head) or _constant(targets, evidence)
+    if found is not None:
+        yield found
+        return
+    classes = evidence.history("classes/targets")
+    if classes is not None and len(classes) and classes.count[-1] > 1:
+        share = median(classes.max)
+        if share >= limit.imbalance and _pooled(targets, classes):
+            yield _finding(
+                classes, "note", f"{100 * share:.3g} % of the targets are of one class", "max",
+                "Use class_weight or balanced batches, and a metric that is not accuracy.", 0.6, share=share,
+            )  # fmt: skip
+
+
+def _outside(targets: History, head: OutputHead | None) -> Finding | None:
+    """Targets that the loss does not take."""
+    if head is None:
+        return None
+    low, high = float(np.nanmin(targets.min)), float(np.nanmax(targets.max))
+    if head.loss in BINARY and (low < -1e-6 or high > 1 + 1e-6):
+        text = f"The targets run from {low:g} to {high:g}, but {head.loss} takes numbers from 0 to 1"
+        cure = "Map the two classes to 0 and 1, or use a hinge loss for -1 and 1."
+        return _finding(targets, "error", text, "max", cure, 0.97, layer=head.layer, lowest=low, highest=high)
+    if head.loss == "SparseCategoricalCrossentropy" and head.units:
+        if high > head.units - 1 or low < 0:
+            text = f"The labels run from {low:g} to {high:g}, but the output has {head.units} classes: 0 to {head.units - 1}"
+            cure = "Count labels from 0, or give the output one more unit; on some backends such labels are ignored in silence."
+            return _finding(
+                targets, "error", text, "max", cure, 0.97, layer=head.layer, lowest=low, highest=high
+            )
+        if low > 0 and high == head.units - 1 and len(targets) >= 5 and head.units > 2:
+            text = f"The labels run from {low:g} to {high:g}: class 0 of {head.units} never occurs"
+            cure = "Count labels from 0; the output has a unit that is never wanted."
+            return _finding(
+                targets, "warning", text, "min", cure, 0.7, layer=head.layer, lowest=low, highest=high
+            )
+    return None
+
+
+def _constant(targets: History, evidence: Evidence) -> Finding | None:
+    """Targets that are the same for every sample of every batch."""
+    classes = evidence.history("classes/targets")
+    one_class = classes is not None and len(classes) >= 3 and float(np.nanmin(classes.max)) >= 0.9999
+    same_mean = np.nanmax(targets.mean) - np.nanmin(targets.mean) <= 1e-6 * max(
+        abs(float(targets.mean[0])), 1e-6
+    )
+    constant = np.nanmax(targets.std) <= 1e-6 * max(abs(float(targets.mean[0])), 1e-6)
+    if not same_mean or not (constant or (one_class and len(targets.shape) == 2)):
+        return None
+    if not constant and not (one_class and _same_class(evidence)):
+        return None
+    text = f"All targets are the same ({float(targets.mean[0]):.4g}) in all {targets.seen:,} recorded batches"
+    return _finding(
+        targets,
+        "error",
+        text,
+        "mean",
+        "Check where the labels are read; a column may be mixed up or never filled.",
+        0.95,
+    )
+
+
+def _same_class(evidence: Evidence) -> bool:
+    """One-hot targets: their statistics are the same whichever class it is, so a shift of the class would not be seen."""
+    predicted = evidence.history("classes/predictions")
+    return predicted is not None and len(predicted) > 0 and float(predicted.max[-1]) >= 0.9999
+
+
+def _pooled(targets: History, classes: History) -> bool:
+    """Whether batches resemble one another: with sorted data each batch has one class of its own."""
+    del classes
+    if len(targets.shape) == 1 or targets.shape[-1] == 1:
+        return bool(np.nanstd(targets.mean) <= 0.5 * max(float(np.nanmedian(targets.std)), 1e-9))
+    return False
+
+
+def _finding(
+    history: History,
+    severity: str,
+    text: str,
+    stat: str,
+    cure: str,
+    sure: float,
+    layer: str | None = None,
+    **numbers: float,
+) -> Finding:
+    return Finding(
+        "label_problem",
+        severity,  # type: ignore[arg-type]
+        site=str(history.site),
+        layer=layer,
+        first_step=int(history.steps[0]),
+        last_step=int(history.steps[-1]),
+        message=text + ".",
+        evidence=numbers,
+        cure=cure,
+        confidence=sure,
+        series=Series.from_history(history, stat),
+    )

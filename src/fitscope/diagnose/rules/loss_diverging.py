@@ -1,0 +1,60 @@
+"""`loss_diverging`: a loss that ends far above where it began, or far above its best, and does not come back.
+
+Sees levels (medians of tenths of the training), so that single batches do not count.
+
+False alarms: losses that are meant to rise, as that of a GAN's generator; with several optimizers nothing is judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import numpy as np
+
+from fitscope.diagnose.curves import course
+from fitscope.diagnose.evidence import Evidence
+from fitscope.diagnose.finding import Finding, NotJudged, Series
+from fitscope.diagnose.rule import rule
+from fitscope.diagnose.rules.loss_not_decreasing import several_losses
+
+
+@rule("loss_diverging", sees="a loss that rises and does not come back")
+def loss_diverging(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding | NotJudged]:
+    loss, why = evidence.loss, several_losses(evidence)
+    went = course(loss.before(evidence.end) if loss is not None else None, int(limit.losses))
+    if why or went is None or loss is None:
+        yield NotJudged(why or ("too few recorded losses" if loss is not None else "no loss was recorded"))
+        return
+    wide = max(3 * went.noise, 1e-12)
+    first = float(np.median(went.values[:3]))  # the very first: a tenth may be on the way up already
+    start = min(first, went.start)
+    rises = went.end - start > (limit.rise - 1) * abs(start) and went.end - start > wide
+    fallen = start - went.best
+    late = went.levels[-1] > went.levels[len(went.levels) // 2 :].min()
+    lost = (
+        fallen > wide
+        and went.end - went.best > (limit.from_best - 1) * max(abs(went.best), 0.25 * fallen)
+        and went.end - went.best > wide
+        and late
+    )
+    if not (rises or lost):
+        return
+    best = int(np.argmin(went.levels))
+    since = int(went.steps[min(best * len(went.steps) // len(went.levels), len(went.steps) - 1)])
+    serious = went.end > limit.error * max(abs(start), 1e-12)
+    yield Finding(
+        "loss_diverging",
+        "error" if serious else "warning",
+        site="loss",
+        first_step=since,
+        last_step=int(went.steps[-1]),
+        message=(
+            f"The loss rises: it began at {start:.4g}, was {went.best:.4g} at best (about step {since:,}) "
+            f"and is {went.end:.4g} at the end."
+        ),
+        evidence={"start": start, "best": went.best, "end": went.end, "noise": went.noise},
+        cure="Lower the learning rate (try a tenth), warm it up, clip gradients; check the sign of the loss.",
+        confidence=0.9 if serious else 0.8,
+        series=Series.from_history(loss, "value"),
+    )

@@ -1,0 +1,69 @@
+"""`loss_not_decreasing`: a loss that is where it was at the start.
+
+Sees the level of the loss at the end (median of the last tenth) against that of the start, and the noise between batches. It is
+judged only with one loss and one optimizer: the losses of a GAN or of reinforcement learning need not fall.
+
+False alarms: a model that was trained before; a plateau at the start of a long training; labels that nothing can predict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+from fitscope.diagnose.curves import course
+from fitscope.diagnose.evidence import Evidence
+from fitscope.diagnose.finding import Finding, NotJudged, Series
+from fitscope.diagnose.rule import rule
+
+
+@rule("loss_not_decreasing", sees="a loss that ends where it began")
+def loss_not_decreasing(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding | NotJudged]:
+    loss = evidence.loss
+    if loss is None:
+        yield NotJudged("no loss was recorded")
+        return
+    why = several_losses(evidence)
+    if why:
+        yield NotJudged(why)
+        return
+    went = course(loss.before(evidence.end))
+    length = int(loss.steps[-1] - loss.steps[0]) if len(loss) else 0
+    if went is None or len(went.values) < limit.losses or length < limit.steps:
+        yield NotJudged(f"{len(loss)} recorded losses over {length:,} steps: too few to judge")
+        return
+    fall = went.start - went.best
+    scale = max(abs(went.start), 1e-12)
+    if fall > limit.progress * scale and fall > 0.5 * went.noise / max(len(went.values) / 10, 1) ** 0.5:
+        return
+    tiny = abs(went.start) < 1e-4
+    yield Finding(
+        "loss_not_decreasing",
+        "note" if tiny else "warning",
+        site="loss",
+        first_step=int(went.steps[0]),
+        last_step=int(went.steps[-1]),
+        message=f"The loss is {went.end:.4g} after {length:,} steps; it began at {went.start:.4g} and was never below {went.best:.4g}.",
+        evidence={
+            "start": went.start,
+            "end": went.end,
+            "best": went.best,
+            "noise": went.noise,
+            "losses": len(went.values),
+        },
+        cure=(
+            "Check that labels belong to their inputs, that the output fits the loss, and that gradients reach the layers; "
+            "then try ten times the learning rate, and a tenth of it. A model must be able to overfit a single batch."
+        ),
+        confidence=0.7,
+        series=Series.from_history(loss, "value"),
+    )
+
+
+def several_losses(evidence: Evidence) -> str:
+    """Why the course of the loss says little, "" if it does not."""
+    own = [site for site in evidence.histories if site.base == "loss" and site.label]
+    if len(own) > 1:
+        return "several optimizers with a loss each, as in a GAN: none of them need fall"
+    rates = [site for site in evidence.histories if site.base == "learning_rate" and site.label]
+    return "several optimizers, as in a GAN: the loss need not fall" if len(rates) > 1 else ""

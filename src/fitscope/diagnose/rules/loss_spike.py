@@ -1,0 +1,108 @@
+"""`loss_spike`: single batches whose loss stands out.
+
+Sees a loss far above the ones before it, measured by their noise *and* by how far the loss has fallen in the whole training: 0.0006
+after 0.0001 is no event when training began at 2.3. It names the first and the largest, and what was odd in that batch.
+
+False alarms: rare hard batches. A spike is a note unless it is as high as the whole training is deep, or its data is odd.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import numpy as np
+
+from fitscope.diagnose.curves import median, recent, spread
+from fitscope.diagnose.evidence import Evidence
+from fitscope.diagnose.finding import Finding, NotJudged, Series
+from fitscope.diagnose.rule import rule
+
+
+class Spike(NamedTuple):
+    step: int
+    value: float
+    usual: float
+
+
+@rule("loss_spike", sees="single batches whose loss stands out")
+def loss_spike(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding | NotJudged]:
+    loss = evidence.loss
+    loss = loss.before(evidence.end) if loss is not None else None
+    if loss is None or len(loss) < 8:
+        yield NotJudged("fewer than 8 recorded losses" if loss is not None else "no loss was recorded")
+        return
+    spikes, scale = _spikes(loss.steps, loss.max.astype(np.float64), loss.value.astype(np.float64), limit)
+    if not spikes:
+        return
+    first, largest = spikes[0], max(spikes, key=lambda s: s.value - s.usual)
+    odd = _odd(evidence, largest.step)
+    height = (largest.value - largest.usual) / scale
+    several = (
+        f" It is the largest of {len(spikes)} spikes; the first was at step {first.step:,}."
+        if len(spikes) > 1
+        else ""
+    )
+    strange = f" In that batch {odd}." if odd else ""
+    yield Finding(
+        "loss_spike",
+        "warning" if odd or height >= limit.warning else "note",
+        site="loss",
+        first_step=first.step,
+        last_step=spikes[-1].step,
+        message=f"The loss of step {largest.step:,} is {largest.value:.4g}, where {largest.usual:.4g} was usual.{several}{strange}",
+        evidence={
+            "step": largest.step,
+            "loss": largest.value,
+            "usual": largest.usual,
+            "spikes": len(spikes),
+            "odd": odd,
+        },
+        cure=(
+            "Look at the samples of that batch (fs.loss(per_sample=True) names them) for values or labels that are wrong; "
+            "clip gradients so that one batch cannot undo many steps."
+        ),
+        confidence=0.9 if odd else 0.7,
+        series=Series.from_history(loss, "max"),
+    )
+
+
+def _spikes(
+    steps: np.ndarray, high: np.ndarray, value: np.ndarray, limit: SimpleNamespace
+) -> tuple[list[Spike], float]:
+    start = median(value[: max(3, len(value) // 20)])
+    scale = max(start - float(np.nanmin(value)), 1e-3 * abs(start), 1e-12)
+    usual, noise = recent(value, int(limit.window))
+    rise = high - usual
+    with np.errstate(invalid="ignore"):
+        noise = np.maximum(noise, np.maximum(0.02 * np.abs(usual), 1e-12))
+        odd = (rise > limit.noise * noise) & (rise > limit.scale * scale) & (rise > 0.5 * np.abs(usual))
+    odd[:5] = False
+    found = [Spike(int(steps[i]), float(high[i]), float(usual[i])) for i in np.flatnonzero(odd)]
+    lasting = [s for s in found if _comes_back(s, steps, value)]
+    return lasting, scale
+
+
+def _comes_back(spike: Spike, steps: np.ndarray, value: np.ndarray) -> bool:
+    """Whether the loss is below half the height soon after: a loss that stays up is diverging."""
+    after = value[steps > spike.step][:25]
+    return not len(after) or float(np.nanmin(after)) < (spike.usual + spike.value) / 2
+
+
+def _odd(evidence: Evidence, step: int) -> str:
+    """What stands out in the data of that batch."""
+    for kind, stats in (("inputs", ("max", "min", "peak", "mean")), ("targets", ("max", "min", "mean"))):
+        for history in evidence.of(kind):
+            at = np.flatnonzero(history.steps <= step)
+            if not len(at) or len(history) < 5 or (len(at) == len(history) and history.steps[-1] != step):
+                continue
+            i = int(at[-1])
+            for stat in stats:
+                values = getattr(history, stat).astype(np.float64)
+                others = np.delete(values, i)
+                wide = max(spread(others), 0.05 * abs(median(others)), 1e-9)
+                if abs(values[i] - median(others)) > 20 * wide and history.steps[i] == step:
+                    name = "rms" if stat == "peak" else stat
+                    return f"the {name} of the {kind} is {values[i]:.4g}, where {median(others):.4g} is usual"
+    return ""

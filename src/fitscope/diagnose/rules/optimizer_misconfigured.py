@@ -1,0 +1,138 @@
+"""`optimizer_misconfigured`: settings of the optimizer that defeat it.
+
+Sees the configuration before the first step: a learning rate of zero or below, one far too large, an epsilon that swallows the
+gradient, momentum that never lets go, a weight decay that eats the weights. And the learning rate in use: a schedule that is at
+zero long before the end.
+
+False alarms: a large learning rate may be right for a tiny model; without harm it is a note.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import numpy as np
+
+from fitscope.diagnose.evidence import Evidence
+from fitscope.diagnose.finding import Finding, NotJudged, Series, Severity
+from fitscope.diagnose.rule import rule
+from fitscope.diagnose.rules.batchnorm import planned_steps
+from fitscope.diagnose.setup import ADAPTIVE, number, optimizer
+
+Found = tuple[Severity, str, str, dict[str, float]]
+
+
+@rule(
+    "optimizer_misconfigured", sees="a learning rate, epsilon, momentum or decay that defeats the optimizer"
+)
+def optimizer_misconfigured(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding | NotJudged]:
+    given = optimizer(evidence)
+    if not given and "learning_rate" not in evidence.histories:
+        yield NotJudged("the optimizer is not known")
+        return
+    kind = str(given.get("class") or "")
+    rates = evidence.history("learning_rate")
+    for severity, text, cure, numbers in (
+        *_rate(evidence, kind, limit),
+        *_rest(given, kind, limit),
+        *_schedule(evidence),
+    ):
+        yield Finding(
+            "optimizer_misconfigured",
+            severity,
+            site="learning_rate" if "learning_rate" in numbers else None,
+            last_step=evidence.last_step or 0,
+            message=text + ".",
+            evidence=numbers,
+            cure=cure,
+            confidence=0.9 if severity != "note" else 0.5,
+            series=Series.from_history(rates, "value")
+            if rates is not None and "learning_rate" in numbers
+            else None,
+        )
+
+
+def _rate(evidence: Evidence, kind: str, limit: SimpleNamespace) -> Iterator[Found]:
+    given = number(evidence.setting("optimizer", "learning_rate"))
+    rate = evidence.learning_rate if given is None else given
+    if rate is None:
+        return
+    numbers = {"learning_rate": rate}
+    if rate <= 0:
+        what = "is zero: nothing is learned" if rate == 0 else f"is {rate:g}: the optimizer climbs the loss"
+        yield "error", f"The learning rate {what}", "Use 1e-3 for Adam, 1e-2 for SGD as a start.", numbers
+    elif kind in ADAPTIVE and rate >= limit.adaptive_rate:
+        severe: Severity = "warning" if rate >= limit.adaptive_rate_warning else "note"
+        yield (
+            severe,
+            f"The learning rate of {kind} is {rate:g}: each step moves each weight by about as much",
+            "Use 1e-3 as a start.",
+            numbers,
+        )
+    elif kind == "SGD" and rate >= limit.rate:
+        yield "warning", f"The learning rate of SGD is {rate:g}", "Use 1e-2 to 1e-1 as a start.", numbers
+
+
+def _rest(given: dict[str, object] | object, kind: str, limit: SimpleNamespace) -> Iterator[Found]:
+    get = given.get if hasattr(given, "get") else (lambda _: None)
+    epsilon, momentum, decay = number(get("epsilon")), number(get("momentum")), number(get("weight_decay"))
+    beta_1, beta_2 = number(get("beta_1")), number(get("beta_2"))
+    if kind in ADAPTIVE and epsilon is not None and epsilon >= limit.epsilon:
+        severe: Severity = "warning" if epsilon >= 10 * limit.epsilon else "note"
+        yield (
+            severe,
+            f"The epsilon of {kind} is {epsilon:g}, larger than most gradients: it divides the steps away",
+            "Use epsilon=1e-7, the default.",
+            {"epsilon": epsilon},
+        )
+    if kind in ADAPTIVE and epsilon == 0:
+        yield (
+            "warning",
+            f"The epsilon of {kind} is 0: a gradient of zero is divided by zero",
+            "Use epsilon=1e-7, the default.",
+            {"epsilon": 0.0},
+        )
+    for name, value in (("momentum", momentum), ("beta_1", beta_1)):
+        if value is not None and (value >= limit.momentum or value < 0):
+            yield (
+                "warning",
+                f"{name} is {value:g}: a step remembers {1 / max(1 - value, 1e-9):,.0f} steps",
+                "Use 0.9.",
+                {name: value},
+            )
+    if beta_2 is not None and 0 < beta_2 < 0.5 and kind != "Lion":
+        yield (
+            "warning",
+            f"beta_2 is {beta_2:g}: the size of gradients is taken from the last step or two",
+            "Use 0.999.",
+            {"beta_2": beta_2},
+        )
+    if decay is not None and (decay >= limit.decay or decay < 0):
+        yield (
+            "warning",
+            f"The weight decay is {decay:g}: {'weights grow by themselves' if decay < 0 else 'it takes more than the gradient gives'}",
+            "Use 1e-4 to 1e-2.",
+            {"weight_decay": decay},
+        )
+
+
+def _schedule(evidence: Evidence) -> Iterator[Found]:
+    """A schedule that is at nearly nothing for most of the training."""
+    rates, steps = evidence.history("learning_rate"), planned_steps(evidence)
+    if rates is None or len(rates) < 5 or steps is None:
+        return
+    values = rates.value.astype(np.float64)
+    top = float(np.nanmax(values))
+    if top <= 0 or not np.isfinite(top):
+        return
+    low = values < 1e-4 * top
+    after = np.flatnonzero(rates.steps > rates.steps[int(np.nanargmax(values))])
+    if len(after) and low[after].all() is np.True_ and rates.steps[after[0]] < 0.5 * steps:
+        step = int(rates.steps[after[0]])
+        yield (
+            "warning",
+            f"The learning rate falls from {top:g} to {values[after[0]]:.2g} by step {step:,}, long before the end",
+            "Let the schedule last as long as the training.",
+            {"learning_rate": top, "step": step},
+        )

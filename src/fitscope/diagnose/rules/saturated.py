@@ -1,0 +1,91 @@
+"""`saturated`: units behind a sigmoid, tanh or softmax that stay at the flat ends of it for every sample.
+
+Sees units (`activity/…`) at which the nonlinearity has no slope left. Where units were not recorded it uses the mean slope, which
+follows from mean and rms: 1 - x² for tanh, 4x(1 - x) for sigmoid. A classifier that is sure of itself has a saturated output, and
+that is what it was trained for, so an output is judged only while the loss is bad.
+
+False alarms: gates that are meant to be open or shut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import numpy as np
+
+from fitscope.diagnose.curves import course, ratio
+from fitscope.diagnose.evidence import Evidence
+from fitscope.diagnose.finding import Finding, NotJudged, Series
+from fitscope.diagnose.history import Array, History
+from fitscope.diagnose.network import SIGMOID_LIKE, SOFTMAX_LIKE, TANH_LIKE
+from fitscope.diagnose.rule import rule
+from fitscope.diagnose.rules.dead_relu import layer_of
+
+
+@rule("saturated", sees="units behind a sigmoid, tanh or softmax that are stuck at its ends")
+def saturated(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding | NotJudged]:
+    seen: set[str] = set()
+    judged = False
+    for kind in ("activity", "activations"):
+        for history in evidence.of(kind):
+            layer = layer_of(history)
+            name = evidence.network.activation(layer)
+            if layer in seen or name not in SIGMOID_LIKE | TANH_LIKE | SOFTMAX_LIKE:
+                continue
+            judged = True
+            if layer in evidence.network.outputs and not _bad_loss(evidence):
+                continue
+            history = history.before(evidence.end)
+            if kind == "activity":
+                seen.add(layer)
+            share = ratio(history.zeros, history.count) if kind == "activity" else 1 - _slope(history, name)
+            most = limit.units if kind == "activity" else 1 - limit.room
+            late = share[-max(int(limit.captures), len(share) // 3) :]
+            if len(share) >= limit.captures and np.nanmin(late) >= most:
+                yield _found(layer, name, history, share, most, units=kind == "activity")
+    if not judged and not evidence.configuration:
+        yield NotJudged("the activations of the layers are not known")
+
+
+def _slope(history: History, activation: str) -> Array:
+    """The mean slope of the nonlinearity, 1 in its middle and 0 at its ends."""
+    square = history.rms.astype(np.float64) ** 2
+    if activation in TANH_LIKE:
+        return np.asarray(1 - square)
+    if activation in SIGMOID_LIKE:
+        return np.asarray(4 * (history.mean - square))
+    classes = history.shape[-1] if history.shape else 1
+    return np.asarray(1 - classes * square) if classes > 1 else np.ones(len(history))
+
+
+def _bad_loss(evidence: Evidence) -> bool:
+    """Whether the loss has not fallen by a tenth."""
+    went = course(evidence.loss)
+    return went is not None and went.end > went.start - 0.1 * abs(went.start)
+
+
+def _found(layer: str, name: str, history: History, share: Array, most: float, *, units: bool) -> Finding:
+    high = share >= most
+    first = len(share) - int(np.argmin(high[::-1])) if not high.all() else 0
+    since = int(history.steps[first])
+    if units:
+        number = f"{int(history.zeros[-1]):,} of {int(history.count[-1]):,} units of {layer} sit at an end of their {name} for every sample"
+    else:
+        number = f"the {name} of {layer} has {100 * (1 - float(share[-1])):.2g} % of its slope left"
+    return Finding(
+        "saturated",
+        "warning",
+        site=str(history.site),
+        layer=layer,
+        first_step=since,
+        last_step=int(history.steps[-1]),
+        message=f"{number[0].upper()}{number[1:]}, since step {since:,}: hardly any gradient passes.",
+        evidence={"share": float(share[-1]), "units": units, "activation": name},
+        cure=(
+            "Scale the inputs to mean 0 and std 1, use smaller initial weights (Glorot), normalise before the nonlinearity, "
+            "or lower the learning rate; in hidden layers use ReLU or GELU."
+        ),
+        confidence=0.85 if units else 0.75,
+        series=Series.of(f"saturated share of {layer}", history.steps, share),
+    )

@@ -1,0 +1,73 @@
+"""`updates_too_large`: steps that change the weights by a large part of themselves.
+
+Sees the rms of the update by the rms of the weight, of matrices and filters (biases start at zero, any step is large there). About 0.001
+is usual. A large ratio alone is not a fault: small networks learn well with 0.05. It is reported when the loss suffers, or when
+a step replaces the weights altogether.
+
+False alarms: weights that start close to zero on purpose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import numpy as np
+
+from fitscope.diagnose.curves import course, median, ratio, shared
+from fitscope.diagnose.evidence import Evidence
+from fitscope.diagnose.finding import Finding, NotJudged, Series
+from fitscope.diagnose.history import Array
+from fitscope.diagnose.rule import rule
+
+
+@rule("updates_too_large", sees="updates that replace a large part of the weights in one step")
+def updates_too_large(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding | NotJudged]:
+    ratios = list(update_ratios(evidence))
+    if not ratios or max(len(r) for _, _, r in ratios) < limit.captures:
+        yield NotJudged("too few recorded steps with updates and weights")
+        return
+    suffers = _suffers(evidence)
+    found = []
+    for site, steps, times in ratios:
+        usual = median(times[1:]) if len(times) > limit.captures else median(times)
+        if usual >= limit.alone or (usual >= limit.ratio and suffers):
+            found.append((usual, site, steps, times))
+    if not found:
+        return
+    usual, site, steps, times = max(found, key=lambda f: f[0])
+    layer = evidence.history(site).site.layer  # type: ignore[union-attr]
+    rate = evidence.learning_rate
+    several = f"; {len(found)} of {len(ratios)} weights are concerned" if len(found) > 1 else ""
+    yield Finding(
+        "updates_too_large",
+        "warning",
+        site=site.replace("weights/", "updates/", 1),
+        layer=layer,
+        first_step=int(steps[np.argmax(times >= min(limit.ratio, usual))]),
+        last_step=int(steps[-1]),
+        message=f"A step changes the weights of {layer} by {100 * usual:.3g} % of their size (0.1 % is usual){several}.",
+        evidence={"ratio": usual, "learning_rate": rate, "weights": [f[1] for f in found][:8]},
+        cure=f"Lower the learning rate{f' from {rate:g}' if rate else ''} ten- to a hundredfold, warm it up, or clip gradients.",
+        confidence=0.85,
+        series=Series.of(f"update by weight of {layer}", steps, times),
+    )
+
+
+def update_ratios(evidence: Evidence) -> Iterator[tuple[str, Array, Array]]:
+    """By weight: the steps, and update by weight at each of them."""
+    for weight in evidence.main_weights("weights"):
+        update = evidence.history(f"updates/{weight.site.path}")
+        if update is None:
+            continue
+        mine, moved = shared(weight.before(evidence.end), update.before(evidence.end))
+        if len(mine) and np.any(mine.rms > 1e-12):
+            yield str(weight.site), mine.steps, ratio(moved.rms, mine.rms)
+
+
+def _suffers(evidence: Evidence) -> bool:
+    """Whether the loss broke, rose, or has not fallen by a fifth."""
+    if evidence.end is not None:
+        return True
+    went = course(evidence.loss, least=5)
+    return went is not None and went.end > went.start - 0.2 * abs(went.start)

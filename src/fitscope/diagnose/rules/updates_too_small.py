@@ -1,0 +1,53 @@
+"""`updates_too_small`: steps that are too small to get anywhere.
+
+Sees the rms of the update by the rms of the weight, of every matrix and filter, at every recorded step. It is reported only
+when all of them are small all the time: at the end of a schedule, or of a training, they ought to be.
+
+False alarms: fine-tuning with a tiny learning rate. When the loss falls all the same this is a note.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import numpy as np
+
+from fitscope.diagnose.curves import course, median
+from fitscope.diagnose.evidence import Evidence
+from fitscope.diagnose.finding import Finding, NotJudged, Series
+from fitscope.diagnose.rule import rule
+from fitscope.diagnose.rules.updates_too_large import update_ratios
+
+
+@rule("updates_too_small", sees="updates too small, in all layers, to change anything")
+def updates_too_small(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding | NotJudged]:
+    ratios = [
+        (site, steps, times) for site, steps, times in update_ratios(evidence) if len(times) >= limit.captures
+    ]
+    if not ratios:
+        yield NotJudged("too few recorded steps with updates and weights")
+        return
+    largest = max(float(np.nanmax(times)) if np.isfinite(times).any() else 0.0 for _, _, times in ratios)
+    if largest > limit.ratio:
+        return
+    went = course(evidence.loss)
+    falls = went is not None and went.start - went.end > max(limit.progress * abs(went.start), 2 * went.noise)
+    site, steps, times = max(ratios, key=lambda r: median(r[2]) if np.isfinite(r[2]).any() else 0.0)
+    rate = evidence.learning_rate
+    usual = median(times) if np.isfinite(times).any() else 0.0
+    yield Finding(
+        "updates_too_small",
+        "note" if falls else "warning",
+        site=site.replace("weights/", "updates/", 1),
+        first_step=int(steps[0]),
+        last_step=int(steps[-1]),
+        message=f"No step changes any layer by more than {largest:.1e} of its weights (1e-3 is usual): the training hardly moves.",
+        evidence={"largest_ratio": largest, "usual_ratio": usual, "learning_rate": rate},
+        cure=(
+            f"Raise the learning rate{f' from {rate:g}' if rate else ''}; check that a schedule, a clip or a loss weight "
+            "does not make it tiny."
+        ),
+        confidence=0.85,
+        series=Series.of("update by weight, largest layer", steps, times),
+    )

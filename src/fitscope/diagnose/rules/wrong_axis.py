@@ -1,0 +1,120 @@
+"""`wrong_axis`: a softmax or normalisation over the wrong axis.
+
+Sees the axis of output softmaxes and of normalisation layers, and whether probabilities add up to one along the classes: the mean
+of a softmax over k classes is 1/k, whatever it predicts.
+
+False alarms: attention is normalised over positions on purpose, so only the softmax of an output is judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import numpy as np
+
+from fitscope.diagnose.curves import median
+from fitscope.diagnose.evidence import Evidence
+from fitscope.diagnose.finding import Finding, NotJudged, Series
+from fitscope.diagnose.history import History
+from fitscope.diagnose.network import SOFTMAX_LIKE
+from fitscope.diagnose.rule import rule
+
+
+@rule("wrong_axis", sees="a softmax or normalisation over the wrong axis")
+def wrong_axis(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding | NotJudged]:
+    network = evidence.network
+    if not network.order:
+        yield NotJudged("the model was not described")
+        return
+    named: set[str] = set()
+    for layer in network.order:
+        found = _by_axis(evidence, layer)
+        if found is not None:
+            named.add(layer)
+            yield found
+    outputs = [n for n in network.outputs if network.activation(n) in SOFTMAX_LIKE and n not in named]
+    for layer in outputs:
+        history = evidence.history(f"activations/{layer}") or evidence.history("predictions")
+        if history is None or len(history.shape) < 2 or history.shape[-1] < 2 or len(history) < 2:
+            continue
+        total = median(history.mean) * history.shape[-1]
+        if np.isfinite(total) and abs(total - 1) > limit.sum:
+            yield _finding(
+                layer,
+                "error",
+                f"The softmax of {layer} adds up to {total:.3g} over its {history.shape[-1]} classes instead of 1",
+                evidence,
+                history,
+                total=total,
+            )
+
+
+def _by_axis(evidence: Evidence, layer: str) -> Finding | None:
+    network, kind = evidence.network, evidence.network.kind(layer)
+    axis = network.get(layer, "axis")
+    axes = [axis] if isinstance(axis, int) else list(axis) if isinstance(axis, (list, tuple)) else []
+    shape = _shape(evidence, layer)
+    rank = len(shape) if shape else None
+    if not axes:
+        return None
+    last = [a == -1 or (rank is not None and a == rank - 1) for a in axes]
+    if kind == "Softmax" and layer in network.outputs and not any(last):
+        return _finding(
+            layer, "error", f"The softmax {layer} runs over axis {axis}, not over the classes", evidence, None
+        )
+    if kind in ("LayerNormalization", "BatchNormalization", "RMSNormalization", "Softmax") and 0 in axes:
+        return _finding(
+            layer,
+            "error",
+            f"{layer} ({kind}) works along axis 0, across the samples of a batch",
+            evidence,
+            None,
+        )
+    if (
+        kind == "BatchNormalization"
+        and not all(last)
+        and rank is not None
+        and rank >= 3
+        and not _channels_first(evidence, layer)
+    ):
+        text = f"{layer} normalises along axis {axis}, but the channels of its input {shape} are last"
+        return _finding(layer, "warning", text, evidence, None)
+    return None
+
+
+def _shape(evidence: Evidence, layer: str) -> tuple[int | None, ...]:
+    seen = evidence.history(f"activations/{layer}")
+    if seen is not None:
+        return tuple(seen.shape)
+    return tuple(evidence.network.get(layer, "output_shape") or ())
+
+
+def _channels_first(evidence: Evidence, layer: str) -> bool:
+    """Whether a convolution before it has its channels first: then axis 1 is right."""
+    network = evidence.network
+    sources = [layer, *network.producers(layer, network.order)]
+    if any(network.get(n, "data_format") == "channels_first" for n in sources):
+        return True
+    for source in sources:
+        filters, shape = network.get(source, "filters"), _shape(evidence, source)
+        if filters and len(shape) >= 3 and shape[1] == filters and shape[-1] != filters:
+            return True
+    return False
+
+
+def _finding(
+    layer: str, severity: str, text: str, evidence: Evidence, history: History | None, **numbers: float
+) -> Finding:
+    return Finding(
+        "wrong_axis",
+        severity,  # type: ignore[arg-type]
+        site=str(history.site) if history is not None else f"activations/{layer}",
+        layer=layer,
+        last_step=evidence.last_step or 0,
+        message=text + ".",
+        evidence=numbers,
+        cure="Use axis=-1, the classes or channels; swap axes before if they are elsewhere.",
+        confidence=0.9,
+        series=Series.from_history(history, "mean") if history is not None else None,
+    )

@@ -1,0 +1,146 @@
+"""Every threshold of every rule, in one table.
+
+A threshold is relative wherever it can be: to the layers nearer to the output, to the layer's own weights, to the loss at the start.
+To change some, give a dict, nested or flat, or the path of a TOML file with a section for each rule:
+
+    run.findings(thresholds={"vanishing_gradient": {"ratio": 1e-6}, "dead_relu.units": 0.8})
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from os import PathLike
+from typing import Any
+
+from fitscope.errors import RunError, one_of
+
+THRESHOLDS: dict[str, dict[str, float]] = {
+    "nonfinite": {},
+    "exploding_gradient": {
+        "depth": 1e4,  # gradient of a layer by that of the layer nearest to the loss
+        "growth": 100.0,  # gradient by its own median so far
+        "peak": 10.0,  # and by its largest in the first tenth of the training
+    },
+    "vanishing_gradient": {
+        "ratio": 1e-4,  # gradient of a layer by that of the layer nearest to the loss
+        "update": 1e-3,  # update by weight, relative to the same ratio of that layer
+        "layers": 3,  # layers with weights that the model must have
+    },
+    "dead_relu": {
+        "units": 0.5,  # share of units that are never active
+        "zeros": 0.99,  # share of zeros, where units were not recorded
+        "captures": 3,  # recorded steps it must last
+    },
+    "saturated": {
+        "units": 0.5,  # share of units that are saturated for every sample
+        "room": 0.02,  # mean of 1 - x² (tanh) or 4x(1 - x) (sigmoid), where units were not recorded
+        "captures": 3,
+    },
+    "layer_not_learning": {"captures": 3},
+    "updates_too_large": {
+        "ratio": 0.1,  # update by weight, when the loss suffers
+        "alone": 1.0,  # the same, whatever the loss does
+        "captures": 3,
+    },
+    "updates_too_small": {"ratio": 1e-5, "captures": 3, "progress": 0.02},
+    "loss_not_decreasing": {
+        "progress": 0.03,  # fall of the loss by its level at the start
+        "losses": 40,  # recorded losses needed
+        "steps": 40,  # length of training needed
+    },
+    "loss_spike": {
+        "noise": 10.0,  # height by the usual noise
+        "scale": 0.3,  # height by how far the loss has fallen in the whole training
+        "window": 25,  # losses before it to compare with
+        "warning": 3.0,  # height by that fall, from which on it is a warning
+    },
+    "loss_diverging": {
+        "rise": 1.5,  # level at the end by the level at the start
+        "from_best": 4.0,  # level at the end by the best level
+        "error": 10.0,  # level at the end by the level at the start, from which on it is an error
+        "losses": 10,
+    },
+    "overfitting": {
+        "rise": 1.2,  # validation loss at the end by its minimum
+        "fall": 0.8,  # training loss at the end by what it was at that minimum
+        "epochs": 2,  # since that minimum
+        "gap": 2.0,  # validation loss by training loss at the end
+    },
+    "class_collapse": {
+        "predicted": 0.98,  # share of the class predicted most often
+        "wanted": 0.8,  # share of the most common class in the targets, at most
+        "captures": 5,
+        "steps": 20,
+    },
+    "bad_initial_loss": {"times": 3.0, "above": 1.5, "regression": 100.0},
+    "input_not_normalised": {
+        "size": 20.0,  # rms of the inputs
+        "offset": 20.0,  # |mean| of a feature by its standard deviation
+        "ranges": 100.0,  # largest range of a feature by the median range
+    },
+    "constant_or_duplicate_features": {"captures": 2, "few": 256, "share": 0.5},
+    "label_problem": {"captures": 3, "imbalance": 0.95},
+    "output_loss_mismatch": {},
+    "batchnorm": {
+        "high": 0.995,  # momentum, when the training is too short for it
+        "low": 0.3,  # momentum, below which the moving statistics are those of the last batches
+        "epsilon": 0.1,
+        "batch": 2,
+        "drift": 10.0,  # variance of the batch by the moving variance, at the end
+    },
+    "precision_underflow": {"share": 0.5, "lost": 0.5, "captures": 2},
+    "unshuffled": {"share": 0.5, "batches": 6},
+    "dropout_too_high": {"rate": 0.8, "note": 0.7},
+    "wrong_axis": {"sum": 0.05},
+    "exploding_weights": {"growth": 20.0, "least": 1e-3, "still": 1.1, "captures": 5},
+    "clipped_gradient": {"times": 100.0, "least": 1e-4},
+    "optimizer_misconfigured": {
+        "adaptive_rate": 0.1,  # learning rate of Adam and its like: a note from here on
+        "adaptive_rate_warning": 0.5,
+        "rate": 5.0,  # learning rate of SGD
+        "epsilon": 1e-2,
+        "decay": 0.3,
+        "momentum": 0.997,
+    },
+}  # fmt: skip
+
+Given = Mapping[str, Any] | str | PathLike[str] | None
+
+
+def thresholds(given: Given = None, names: tuple[str, ...] = ()) -> dict[str, dict[str, Any]]:
+    """The table with some of it changed. `names`: rules that are not in the table and may have thresholds too."""
+    table: dict[str, dict[str, Any]] = {rule: dict(limits) for rule, limits in THRESHOLDS.items()}
+    for rule, name, value in _read(given):
+        if rule not in table and rule not in names:
+            raise RunError("the name of a rule in the thresholds", repr(rule), one_of(table, rule))
+        limits = table.setdefault(rule, {})
+        if rule in THRESHOLDS and name not in limits:
+            raise RunError(f"a threshold of {rule!r}", repr(name), one_of(limits, name))
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise RunError(
+                f"a number for {rule}.{name}", repr(value), "Write it as in diagnose/thresholds.py"
+            )
+        limits[name] = value
+    return table
+
+
+def _read(given: Given) -> list[tuple[str, str, Any]]:
+    if given is None:
+        return []
+    if isinstance(given, (str, PathLike)):
+        try:
+            with open(given, "rb") as file:
+                given = tomllib.load(file)
+        except (OSError, tomllib.TOMLDecodeError) as error:
+            raise RunError(
+                "a TOML file of thresholds", f"{error}", "Give a section for each rule: [dead_relu]"
+            ) from error
+    found = []
+    for key, value in given.items():
+        if isinstance(value, Mapping):
+            found += [(key, name, inner) for name, inner in value.items()]
+        else:
+            rule, _, name = key.partition(".")
+            found.append((rule, name, value))
+    return found

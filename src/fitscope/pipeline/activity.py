@@ -1,0 +1,144 @@
+"""How active the units of layers were: a window over the newest captured batches, for all layers of a pass at once.
+
+The units of all layers lie one after the other in flat arrays, so that a step costs a few calls of compiled code, however many
+layers there are. Memory is bounded by the number of units, whatever the length of the training.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fitscope.pipeline.classes import NotDerived
+from fitscope.record import Head
+from fitscope.reduce import units
+from fitscope.reduce.units import STUCK, Layers
+from fitscope.sites import Site
+
+Array = np.ndarray[Any, Any]
+
+SAMPLES = 256  #: that a window holds, about,
+BATCHES = 16  #: in no more batches than this
+MOST_UNITS = 65_536  #: of one layer,
+MOST_IN_ALL = 262_144  #: and of all layers
+
+
+class Vector(NamedTuple):
+    """Small arrays that lie one after the other, `flat[starts[i]:starts[i + 1]]`, and what each is of."""
+
+    heads: list[Head]
+    flat: Array
+    starts: Array
+
+
+class Joined(NamedTuple):
+    """Where the outputs of layers lie in a joined vector."""
+
+    which: Array  #: layers, by number
+    starts: Array
+    ends: Array
+    samples: Array
+    places: Array  #: samples × positions
+
+
+class Activity:
+    """The layers of one pass."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, int], int] = {}  # by site and number of units
+        self._heads: list[Head] = []
+        self._bounds: list[tuple[float, float]] = []
+        self._offsets = [0]
+        self._state: _State | None = None
+
+    def number(self, site: Site, shape: Sequence[int], family: str) -> int:
+        """The number of a layer, by the site of its activity; new for a layer that changed its width."""
+        if not len(shape):
+            raise NotDerived("it is one number")
+        width = int(shape[-1]) if len(shape) > 1 else 1
+        found = self._known.get((site, width))
+        if found is None:
+            if not 0 < width <= MOST_UNITS or self._offsets[-1] + width > MOST_IN_ALL:
+                raise NotDerived(f"it has {width:,} units, more than are looked at one by one")
+            found = self._known[site, width] = len(self._heads)
+            self._heads.append(Head(site, (width,), "float32", batched=False))
+            self._bounds.append(STUCK[family])
+            self._offsets.append(self._offsets[-1] + width)
+            self._state = _State(self._offsets, self._bounds, self._state)
+        return found
+
+    def count(self, number: int, array: Array, shape: Sequence[int]) -> None:
+        """Takes the output of a layer, or some rows of it; `shape` is that of all."""
+        now = self._now
+        low, high = self._offsets[number], self._offsets[number + 1]
+        places = units.count_active(array, self._bounds[number], now.counts[low:high])
+        now.samples[number] = max(places // max(math.prod(shape[1:-1]), 1), 1)
+        now.places[number] = places
+
+    def count_joined(self, vector: Array, joined: Joined) -> None:
+        """Takes the outputs of several layers from one vector."""
+        now = self._now
+        units.count_all(vector, joined.starts, joined.ends, joined.which, now.layers, now.counts)
+        now.samples[joined.which] = joined.samples
+        now.places[joined.which] = joined.places
+
+    def put(self, number: int, counts: Array, samples: int, places: int) -> None:
+        """Takes what a step has counted itself."""
+        now = self._now
+        now.counts[self._offsets[number] : self._offsets[number + 1]] = counts
+        now.samples[number], now.places[number] = samples, places
+
+    def slide(self) -> Vector | None:
+        """The share of each unit in the window that ends with this step, of the layers that it has shown."""
+        if self._state is None:
+            return None
+        state, offsets = self._state, self._state.layers.offsets
+        seen = state.samples > 0
+        shares = state.slide()
+        if seen.all():
+            return Vector(self._heads, shares, offsets)
+        chosen = np.flatnonzero(seen).tolist()
+        if not chosen:
+            return None
+        starts = np.cumsum([0] + [self._heads[i].shape[0] for i in chosen])
+        flat = np.concatenate([shares[offsets[i] : offsets[i + 1]] for i in chosen])
+        return Vector([self._heads[i] for i in chosen], flat, starts)
+
+    @property
+    def _now(self) -> _State:
+        assert self._state is not None  # a layer has a number before it is counted
+        return self._state
+
+
+class _State:
+    """The arrays. They are made anew, with what was in them, when a layer is met for the first time."""
+
+    def __init__(self, offsets: list[int], bounds: list[tuple[float, float]], before: _State | None) -> None:
+        layers, width = len(bounds), offsets[-1]
+        lows, highs = np.array(bounds).T
+        self.layers = Layers(np.array(offsets), np.ascontiguousarray(lows), np.ascontiguousarray(highs))
+        self.counts = np.zeros(width, np.int32)  # of this step
+        self.samples, self.places = np.zeros(layers, np.int64), np.zeros(layers, np.int64)
+        self._ring = np.zeros((BATCHES, width), np.int32)
+        self._ring_samples = np.zeros((BATCHES, layers), np.int64)
+        self._ring_places = np.zeros((BATCHES, layers), np.int64)
+        self._firsts, self._lengths = np.zeros(layers, np.int64), np.zeros(layers, np.int64)
+        self._totals, self._held = np.zeros(width, np.int64), np.zeros((layers, 2), np.int64)
+        for name in vars(before) if before is not None else ():
+            old, new = getattr(before, name), getattr(self, name)
+            if name == "_held":
+                new[: len(old)] = old
+            elif name != "layers":
+                new[..., : old.shape[-1]] = old
+
+    def slide(self) -> Array:
+        shares = np.empty(self.counts.size, np.float32)
+        units.slide(
+            self.counts, self.samples, self.places, self.layers.offsets, self._ring, self._ring_samples, self._ring_places,
+            self._firsts, self._lengths, self._totals, self._held, SAMPLES, shares,
+        )  # fmt: skip
+        self.samples[:] = 0  # the next step has shown nothing yet
+        return shares

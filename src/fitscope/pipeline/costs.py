@@ -1,0 +1,102 @@
+"""The cost of a training and of recording it, for the budget and `run.overhead`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from fitscope.pipeline.queue import Transport
+from fitscope.pipeline.troubles import warn
+from fitscope.plan.budget import Budget, Spent, Time, Timing
+from fitscope.schedule import Turn
+
+
+class Costs:
+    """The costs of one recording."""
+
+    def __init__(self, failed: Callable[[BaseException], None]) -> None:
+        self.budget: Budget | None = None  #: that decides how often to capture
+        self.steps = 0  #: begun, captured or not
+        self.captured = 0  #: handed over to the writer
+        self.first_calls: Callable[[], list[float]] = list  #: seconds, of steps that were compiled
+        self.proofs: Callable[[], list[float]] = list  #: seconds, of steps that were proofs of identity
+        self.transport: Transport[Any] | None = None  #: that works for us, once there is a run
+        self._failed = failed
+        self._began = Time(time.perf_counter(), time.process_time())
+        self._thread_seconds = 0.0
+
+    @property
+    def wall(self) -> float:
+        """The seconds since the recording was created."""
+        return time.perf_counter() - self._began.wall
+
+    @contextmanager
+    def measured(self) -> Iterator[None]:
+        """Counts the block, on the training thread, as fitscope's cost."""
+        began = time.thread_time()
+        try:
+            yield
+        finally:
+            self._thread_seconds += time.thread_time() - began
+
+    def describe(self) -> dict[str, Any]:
+        """The cost of recording so far. Shares are of the CPU time of the whole process since the training began."""
+        cpu = time.process_time() - self._began.cpu
+        transport = self.transport
+        return {
+            "steps": self.steps,
+            "captured": self.captured,
+            "wall_seconds": self.wall,
+            "cpu_seconds": cpu,
+            "training_thread_seconds": self._thread_seconds,
+            "writer_seconds": transport.cpu if transport else 0.0,
+            "warm_up_seconds": transport.start_cpu if transport else 0.0,
+            "waited_seconds": transport.waited if transport else 0.0,
+            "compile_seconds": sum(self.first_calls()),
+            "first_call_seconds": self.first_calls(),
+            "proof_seconds": sum(self.proofs()),
+            "queue_peak_bytes": transport.peak if transport else 0,
+            **({"budget": self.budget.describe()} if self.budget is not None else {}),
+            "cpu_share": (self._thread_seconds + (transport.cpu if transport else 0.0)) / cpu if cpu else 0.0,
+        }
+
+    # ---- what the budget knows -----------------------------------------------------------------------------
+
+    def weigh(self, turns: Sequence[Turn], captured: int, tapped: int) -> Timing | None:
+        """Announces coming steps to the budget, with the number of steps that it captures or that a watch needs.
+
+        Returns the object that times them, if they are to be timed.
+        """
+        if self.budget is None or not self.budget.next(turns[0].step, len(turns), captured, tapped):
+            return None
+        # Until the kernel is ready, the process is busy with compiling it.
+        ready = self.transport is None or self.transport.ready
+        return Timing(self._start, self._stop) if ready else None
+
+    def _start(self) -> None:
+        self._timed(lambda budget: budget.start(self._spent()))
+
+    def _stop(self) -> None:
+        self._timed(lambda budget: budget.stop(self._spent()))
+
+    def _timed(self, act: Callable[[Budget], None]) -> None:
+        """Runs around the user's own step: an error in fitscope ends the timing, not the training."""
+        assert self.budget is not None
+        trouble = self.budget.trouble
+        try:
+            act(self.budget)
+        except Exception as error:
+            self._failed(error)
+        if self.budget.trouble is not trouble:
+            warn(f"fitscope cannot keep its budget: {self.budget.trouble}")
+
+    def _spent(self) -> Spent:
+        transport = self.transport
+        return Spent(
+            Time(time.perf_counter(), time.process_time()),
+            transport.cpu if transport is not None else 0.0,
+            transport.waited if transport is not None else 0.0,
+            len(self.first_calls()) + len(self.proofs()),
+        )

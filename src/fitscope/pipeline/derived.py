@@ -1,0 +1,182 @@
+"""What is derived from the tensors of a step, on the writer's thread: activity of units, shares of classes, features of inputs.
+
+Each becomes a vector (or a number) with statistics of its own, a row among the others of the step:
+
+    activity/dense            for each unit the share of the samples and positions in a window at which it was active
+    classes/targets, classes/predictions       for each class its share of this batch
+    features/inputs, features/mean, features/range, features/duplicates       over all samples seen so far
+
+All of it is bounded, however long the training goes on. What cannot be derived has a reason in `run.unseen`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from fitscope.pipeline.activity import Activity, Joined, Vector
+from fitscope.pipeline.classes import Classes, NotDerived
+from fitscope.pipeline.handover import HostAdapter, Slot
+from fitscope.pipeline.to_record import HostTensor, seen
+from fitscope.pipeline.troubles import described
+from fitscope.plan.plan import Want, derived
+from fitscope.record import Head
+from fitscope.reduce.units import Features
+from fitscope.sites import Site
+
+Array = np.ndarray[Any, Any]
+
+MOST_FEATURES = 4_096
+
+
+class Derived:
+    """Derives rows from what steps showed. Of a step first every tensor is taken, then `rest` asked for."""
+
+    def __init__(
+        self,
+        adapter: HostAdapter,
+        configuration: Mapping[str, Any],
+        failed: Callable[[str], None],
+        unseen: Callable[[str, str | None], None],
+    ) -> None:
+        self._adapter = adapter
+        self._failed = failed
+        self._unseen = unseen  # takes why a site is not recorded; None: it is, after all
+        self._activity: dict[str, Activity] = {}  # by pass
+        self._features: dict[str, Features] = {}
+        self._sites: dict[tuple[str, bool], tuple[Site, ...]] = {}
+        self._heads: dict[str, Head] = {}
+        self._classes = Classes(configuration)
+        layers = configuration.get("layers") or ()
+        self._embeds = any("Embedding" in str(layer.get("class")) for layer in layers)
+        self._rows: list[HostTensor] = []  # of this step
+        self._batch: dict[Site, HostTensor] = {}  # its targets and predictions
+
+    # ---- what a step showed ---------------------------------------------------------------------------------
+
+    def joined(self, of: Iterable[tuple[Site, str, Slot]]) -> Joined | None:
+        """Where layers, each with the family of its nonlinearity, lie in a joined vector: worked out once."""
+        found: list[tuple[int, int, int, int, int]] = []
+        for site, family, slot in of:
+            for into in derived(site, Want(activity=family)):
+                with self._explained(into):
+                    number = self._numbered(into, slot.shape, family)
+                    places = (slot.end - slot.start) // (slot.shape[-1] if len(slot.shape) > 1 else 1)
+                    found.append((number, slot.start, slot.end, slot.shape[0], places))
+        return Joined(*np.array(found, np.int64).T.copy()) if found else None
+
+    def take_joined(self, in_pass: str, vector: Array, joined: Joined) -> None:
+        """The outputs of small layers, in one vector."""
+        self._activity[in_pass].count_joined(vector, joined)
+
+    def take(self, site: Site, want: Want, value: Any, row: HostTensor | None) -> None:
+        """Any other tensor; `row` if it was brought here already."""
+        sites = self._derived(site, want)
+        if not sites:
+            return
+        with self._explained(*sites):
+            if isinstance(value, dict) and "active" in value:
+                self._counted(sites[0], want.activity, value)
+                return
+            if row is None:
+                value = value.get("rows") if isinstance(value, dict) else value
+                if value is None:
+                    raise NotDerived("it does not leave the device: only its statistics do")
+                row = seen(site, want, value, self._adapter)
+            if want.activity:
+                number = self._numbered(sites[0], row.head.shape, want.activity)
+                self._activity[site.in_pass].count(number, row.array, row.head.shape)
+            elif site.base == "inputs":
+                self._of_inputs(sites, row)
+            else:
+                self._batch[site] = row  # targets and predictions wait for each other
+
+    def rest(self, in_pass: str) -> tuple[list[HostTensor], Vector | None]:
+        """What was derived of this step: features and classes, and the activity of its layers."""
+        batch, self._batch = self._batch, {}
+        by_output = {(site.base, _output(site)): row for site, row in batch.items()}
+        for site in batch:
+            (into,) = self._derived(site, Want(data=True))
+            output = _output(site)
+            with self._explained(into):
+                target, prediction = (
+                    _whole(by_output.get((kind, output))) for kind in ("targets", "predictions")
+                )
+                of = self._classes.targets if site.base == "targets" else self._classes.predictions
+                self._add(into, of(output, target, prediction))
+        rows, self._rows = self._rows, []
+        activity = self._activity.get(in_pass)
+        return rows, activity.slide() if activity is not None else None
+
+    # ---- what is made of it ---------------------------------------------------------------------------------
+
+    def _derived(self, site: Site, want: Want) -> tuple[Site, ...]:
+        key = site, bool(want.activity)
+        if key not in self._sites:
+            self._sites[key] = derived(site, want)
+        return self._sites[key]
+
+    def _numbered(self, site: Site, shape: Any, family: str) -> int:
+        activity = self._activity.setdefault(site.in_pass, Activity())
+        number = activity.number(site, shape, family)
+        if site not in self._heads:
+            self._heads[site] = Head(site, (), "float32", batched=False)
+            self._unseen(site, None)
+        return number
+
+    def _counted(self, site: Site, family: str, value: Mapping[str, Any]) -> None:
+        """What the step has counted itself."""
+        shape = [int(n) for n in self._adapter.to_numpy(value["shape"])]
+        number = self._numbered(site, shape, family)
+        counts = self._adapter.to_numpy(value["active"])
+        self._activity[site.in_pass].put(number, counts, shape[0], math.prod(shape) // max(counts.size, 1))
+
+    def _of_inputs(self, sites: tuple[Site, ...], row: HostTensor) -> None:
+        shape, kind = row.head.shape, row.array.dtype.kind
+        if len(shape) < 2:
+            raise NotDerived("it has no axis of features")
+        if kind in "iu" and self._embeds:
+            raise NotDerived("it holds integers, which an embedding looks up")
+        if kind not in "fiubV":
+            raise NotDerived(f"it holds no numbers but {row.head.dtype}")
+        if shape[-1] > MOST_FEATURES:
+            raise NotDerived(f"it has more than {MOST_FEATURES:,} features")
+        known = self._features.get(sites[0])
+        if known is None or len(known) != shape[-1]:
+            known = self._features[sites[0]] = Features(shape[-1])
+        known.add(row.array)
+        for site, value in zip(sites, known.values(), strict=True):
+            self._add(site, value)
+
+    def _add(self, site: Site, value: Array) -> None:
+        head = self._heads.get(site)
+        if head is None or head.shape != value.shape:
+            head = self._heads[site] = Head(site, value.shape, value.dtype.name, batched=False)
+            self._unseen(site, None)
+        self._rows.append(HostTensor(head, value))
+
+    @contextmanager
+    def _explained(self, *sites: Site) -> Iterator[None]:
+        """Turns an error in the block into the reason why these sites are missing, unless they were recorded before."""
+        try:
+            yield
+        except Exception as error:
+            known = isinstance(error, NotDerived)
+            if not known:
+                self._failed(f"{sites[0]}: {described(error)}")
+            for site in sites:
+                self._unseen(site, str(error) if known else described(error))
+
+
+def _output(site: Site) -> str:
+    """Which of several outputs a target or prediction belongs to."""
+    return site.suffix or (f"/{site.label}" if site.label else "")
+
+
+def _whole(row: HostTensor | None) -> Array | None:
+    """The rows that were read, in the shape of the tensor."""
+    return None if row is None else row.array.reshape(-1, *row.head.shape[1:])

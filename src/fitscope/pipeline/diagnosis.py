@@ -1,0 +1,121 @@
+"""Diagnoses a training while it runs, on the writer thread.
+
+All records are evidence, kept in bounded memory. The rules run at some flushes, so rarely that they take at most 1 % of the time,
+and once more at the end. The run stores their findings. fitscope logs a finding once (logger `fitscope`) and calls the user's
+action once. Nothing here is raised into the training.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal
+
+import numpy as np
+
+from fitscope._version import __version__
+from fitscope.diagnose import Evidence, Finding, Findings, diagnose
+from fitscope.diagnose.thresholds import Given
+from fitscope.record import Block, Record, Stretch
+
+#: What is done about a finding: "stop" ends the training at an error, a function is given each finding and may return True
+#: to end the training, an address is sent each finding as JSON.
+OnFinding = Literal["stop"] | Callable[[Finding], bool | None] | str
+
+LEAST_PAUSE = 2.0  #: seconds between two judgements
+SHARE = 0.01  #: of the time that judging may take
+PATIENCE = 10.0  #: seconds for a webhook
+
+log = logging.getLogger("fitscope")
+
+
+class Diagnosis:
+    """The diagnosis of one training so far."""
+
+    def __init__(
+        self,
+        info: Mapping[str, Any],
+        *,
+        on_finding: OnFinding | None = None,
+        thresholds: Given = None,
+        stop: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.evidence = Evidence(info.get("model"), info.get("configuration"))
+        self.evidence.notes = info.get("notes")
+        self.failed: Callable[[str], None] = lambda text: None  # noqa: ARG005
+        self.stop = stop
+        self._on_finding, self._thresholds = on_finding, thresholds
+        self._next = 0.0  # when to judge again
+        self._before: set[tuple[str, str | None]] = set()  # found by the judgement before
+        self._told: set[tuple[str, str | None]] = set()
+        self._new = False  # evidence since
+
+    def take(self, blocks: Iterable[Block], records: Iterable[Record] = ()) -> None:
+        """Takes the records of one step."""
+        for block in (*blocks, *Block.of(records)):
+            self.evidence.take(block)
+            self._new = True
+
+    def take_losses(self, some: Stretch) -> None:
+        """Takes the losses of steps that were not captured."""
+        known = ~(np.isnan(some.values) & np.isinf(some.errors))
+        self.evidence.take_values(some.head.site, some.head.dtype, some.steps[known], some.values[known])
+        self._new = True
+
+    def judge(self, *, last: bool = False) -> dict[str, Any] | None:
+        """Applies the rules if they are due. Returns the facts for the run; None if nothing is new."""
+        now = time.monotonic()
+        if self.evidence.last_step is None or (not last and (now < self._next or not self._new)):
+            return None
+        begun = time.thread_time()
+        found = diagnose(self.evidence, thresholds=self._thresholds)
+        self._new = False
+        self._next = now + max(LEAST_PAUSE, (time.thread_time() - begun) / SHARE)
+        for finding in found:
+            self._tell(finding, last=last)
+        self._before = {_key(finding) for finding in found}
+        return stored(found, self.evidence.last_step)
+
+    def _tell(self, finding: Finding, *, last: bool) -> None:
+        """Logs a finding once. A finding that is not an error must appear twice, because the next steps may disprove it."""
+        sure = finding.severity == "error" or last or _key(finding) in self._before
+        if finding.severity == "note" or not sure or _key(finding) in self._told:
+            return
+        self._told.add(_key(finding))
+        log.warning("%s: %s %s", finding.title, finding.message, finding.cure)
+        try:
+            self._act(finding, last=last)
+        except Exception as error:  # the user's function, or an address that cannot be reached
+            self.failed(f"on_finding: {type(error).__name__}: {error}")
+
+    def _act(self, finding: Finding, *, last: bool) -> None:
+        action = self._on_finding
+        if callable(action):
+            if action(finding) is True and not last:
+                self.stop()
+        elif action == "stop":
+            if finding.severity == "error" and not last:
+                self.stop()
+        elif action is not None:
+            threading.Thread(target=self._send, args=(action, finding), daemon=not last).start()
+
+    def _send(self, address: str, finding: Finding) -> None:
+        body = json.dumps(finding.as_dict()).encode()
+        request = urllib.request.Request(address, body, {"Content-Type": "application/json"})
+        try:
+            urllib.request.urlopen(request, timeout=PATIENCE).close()
+        except Exception as error:
+            self.failed(f"on_finding: {address} could not be told: {error}")
+
+
+def stored(found: Findings, step: int | None) -> dict[str, Any]:
+    """Findings as stored in the run."""
+    return {**found.as_dict(), "step": step, "version": __version__}
+
+
+def _key(finding: Finding) -> tuple[str, str | None]:
+    return finding.rule, finding.layer

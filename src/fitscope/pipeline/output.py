@@ -1,0 +1,149 @@
+"""Where captures end, on the writer's thread: in the run, in the sinks, and in the diagnosis.
+
+The training thread sets `writer` once, before the thread starts. From then on only the writer's thread works here. An error in a sink or
+in the diagnosis is noted in the run and ends neither the run nor the training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fitscope.pipeline.batch_ends import BatchEnds
+from fitscope.pipeline.diagnosis import Diagnosis
+from fitscope.pipeline.digest import Digest
+from fitscope.pipeline.ending import Ending
+from fitscope.pipeline.epoch_logs import EpochLogs
+from fitscope.pipeline.handover import Shown
+from fitscope.pipeline.sinks import Sinks
+from fitscope.record import Block, Moment, Record, Samples
+from fitscope.reduce import host, units
+from fitscope.sites import TRAIN, Site
+from fitscope.store import RunWriter
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """What one step showed, on its way to the writer."""
+
+    at: Moment
+    shown: Shown
+
+    def names(self) -> list[Site]:
+        return self.shown.names()
+
+
+class Output:
+    """Everything that one recording writes to."""
+
+    def __init__(
+        self,
+        digest: Digest,
+        sinks: Sinks,
+        diagnosis: Callable[[], Diagnosis | None],
+        failed: Callable[[BaseException | str], None],
+        facts: Callable[[], dict[str, Any]],
+    ) -> None:
+        self.writer: RunWriter | None = None
+        self.batch_ends: BatchEnds | None = None  #: of a training whose losses Keras logs
+        self.diagnosis: Diagnosis | None = None
+        self._digest = digest
+        self._sinks = sinks
+        self._make_diagnosis = diagnosis  # called once there is a run
+        self._failed = failed
+        self._facts = facts  # about the recording, for the run
+
+    def start(self) -> None:
+        """Opens what is written to, and compiles the kernels."""
+        assert self.writer is not None
+        self._sinks.open(self.writer)
+        self.diagnosis = self._make_diagnosis()
+        if self.diagnosis is not None:
+            self.diagnosis.failed = self._failed
+        host.warm_up()
+        units.warm_up()
+
+    def work(self, item: Capture | EpochLogs) -> None:
+        """Writes one step, or the logs of one epoch."""
+        assert self.writer is not None
+        blocks: list[Block]
+        records: list[Record] = []
+        samples: list[Samples] = []
+        if isinstance(item, EpochLogs):
+            block = item.block()
+            blocks = [] if block is None else [block]
+        else:
+            if self._sinks:
+                self.derive()  # so that they are given the steps in order
+            blocks, records, samples = self._digest.take(item.at, item.shown)
+            if self.batch_ends is not None and item.shown.in_pass == TRAIN:
+                self.batch_ends.captured(item.at.step, blocks)
+        try:
+            self.writer.write(records, samples, blocks)
+        finally:
+            if self._sinks and not self.writer.full:
+                self._sinks.write([*(r for block in blocks for r in block.records()), *records], samples)
+        if not self.writer.full:
+            self._diagnosed(lambda diagnosis: diagnosis.take(blocks, records))
+
+    def flush(self) -> None:
+        """Puts on disk what was written so far."""
+        assert self.writer is not None
+        self.derive()
+        self._diagnosed(lambda diagnosis: diagnosis.judge())
+        self._note()
+        try:
+            self.writer.flush()
+        finally:
+            self._sinks.flush()
+
+    def end(self, ending: Ending) -> None:
+        """Closes the run, when everything is written."""
+        assert self.writer is not None
+        try:
+            self.derive(last=True)
+        except Exception as error:
+            self._failed(error)
+        self._diagnosed(lambda diagnosis: diagnosis.judge(last=True))
+        if self.writer.full:
+            lost = sum(self.writer.lost.values())
+            self._failed(
+                f"the run reached its limit at step {self.writer.full_at}; {lost} records were not kept"
+            )
+        self._note()
+        if ending.by_what is not None:
+            self.writer.note(ended_by=ending.by_what)
+        self._sinks.flush()  # what goes wrong there is still noted in the run
+        try:
+            self.writer.close(ending.status)
+        finally:
+            self._sinks.close()  # now they can say how it ended
+
+    def derive(self, *, last: bool = False) -> None:
+        """Writes the loss of the batches that ended since."""
+        found = self.batch_ends.derive(last=last) if self.batch_ends is not None else None
+        if found is not None and self.writer is not None:
+            self.writer.write_stretch(found)
+            self._sinks.write_stretch(found)
+            self._diagnosed(lambda diagnosis: diagnosis.take_losses(found))
+
+    def _diagnosed(self, act: Callable[[Diagnosis], dict[str, Any] | None]) -> None:
+        """Works on the diagnosis, and notes what it finds. An error in it ends the diagnosis, not the recording."""
+        if self.diagnosis is None or self.writer is None:
+            return
+        try:
+            found = act(self.diagnosis)
+        except Exception as error:
+            self._failed(error)
+            self.diagnosis = None
+        else:
+            if found is not None:
+                self.writer.note(findings=found)
+
+    def _note(self) -> None:
+        """Notes the facts about the recording, and the running averages."""
+        assert self.writer is not None
+        self.writer.note(**self._facts())
+        for site, average in self._digest.averages.items():
+            self.writer.average(site, average)

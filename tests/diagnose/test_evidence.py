@@ -1,0 +1,160 @@
+"""Evidence taken in step by step is the same as evidence read at once, in bounded memory, and no odd step is thinned away."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fitscope.diagnose import Evidence
+from fitscope.diagnose.history import COLUMNS, POINTS, SCALAR_POINTS
+from fitscope.record import Block, Moment, Record
+from fitscope.reduce import host
+from fitscope.sites import Site
+
+SITES = (Site("activations", "a"), Site("weights", "a", "kernel"), Site("loss"), Site("learning_rate"))
+
+
+def blocks(steps: int, odd: int | None = None) -> list[Block]:
+    """Steps of three sites; the activation is missing in every seventh, and one step is odd."""
+    random = np.random.default_rng(0)
+    found = []
+    for step in range(steps):
+        values = [
+            random.standard_normal((3, 4)),
+            random.standard_normal((4, 4)),
+            np.float64(step),
+            np.float64(random.standard_normal()),
+        ]
+        if step == odd:
+            values[0][0, 0], values[1][0, 0] = np.nan, 1e6
+        records = [
+            Record(
+                site,
+                Moment(step, 0, step, 0.0),
+                np.shape(value),
+                "float32",
+                host.reduce(np.asarray(value)),
+                np.asarray(value),
+            )
+            for site, value in zip(SITES, values, strict=True)
+            if step % 7 or site.base != "activations"
+        ]
+        found += list(Block.of(records))
+    return found
+
+
+def at_once(taken: list[Block]) -> Evidence:
+    found = Evidence()
+    for site in SITES:
+        rows = [
+            (b.at.step, r, b.values[i]) for b in taken for i, r in enumerate(b.records()) if r.site == site
+        ]
+        columns = np.zeros((len(COLUMNS), len(rows)))
+        for j, (_, record, value) in enumerate(rows):
+            assert record.stats is not None
+            for i, name in enumerate(COLUMNS):
+                if name != "small":
+                    columns[i, j] = (
+                        value if name == "value" else getattr(record.stats, "rms" if name == "peak" else name)
+                    )
+        found.fill(site, "float32", rows[0][1].shape, np.array([step for step, _, _ in rows]), columns)
+    return found
+
+
+@pytest.mark.parametrize("steps", [1, 7, POINTS, POINTS + 1, 3 * POINTS + 5])
+def test_step_by_step_gives_the_same_as_all_at_once(steps: int) -> None:
+    taken = blocks(steps, odd=steps // 2)
+    online = Evidence()
+    for block in taken:
+        online.take(block)
+    offline = at_once(taken) if steps > 1 else online
+    assert online.broken == offline.broken
+    assert online.last_step == offline.last_step
+    assert online.captured == offline.captured
+    for site in SITES:
+        mine, other = online.history(site), offline.history(site)
+        if mine is None or other is None:
+            assert mine is other
+            continue
+        assert len(mine) <= (POINTS if mine.shape else SCALAR_POINTS)
+        assert mine.seen == other.seen
+        np.testing.assert_array_equal(mine.steps, other.steps)
+        np.testing.assert_array_equal(mine.data, other.data)
+
+
+def test_one_odd_step_is_never_thinned_away() -> None:
+    odd = 2 * POINTS + 3
+    found = Evidence()
+    for block in blocks(4 * POINTS, odd=odd):
+        found.take(block)
+    history = found.history("weights/a/kernel")
+    assert history is not None
+    assert history.max.max() == 1e6
+    assert history.peak.max() > 1e5
+    assert found.broken[SITES[0]].step == odd
+
+
+def test_what_is_not_seen_in_training_is_no_evidence() -> None:
+    found = Evidence()
+    for block in blocks(3):
+        found.take(
+            Block(
+                block.at,
+                tuple(h._replace(site=h.site.within("validation")) for h in block.heads),
+                block.stats,
+                block.values,
+            )
+        )
+    assert not list(found.histories)
+
+
+def test_losses_may_come_in_any_order() -> None:
+    steps = np.arange(3 * SCALAR_POINTS)
+    values = np.sin(steps / 50)
+    values[7777] = np.nan
+    whole, shuffled = Evidence(), Evidence()
+    whole.take_values(SITES[2], "float32", steps, values)
+    for some in np.array_split(np.random.default_rng(0).permutation(steps), 50):
+        shuffled.take_values(SITES[2], "float32", some, values[some])
+    mine, other = whole.loss, shuffled.loss
+    assert mine is not None
+    assert other is not None
+    assert SCALAR_POINTS / 2 < len(mine) <= SCALAR_POINTS
+    np.testing.assert_array_equal(mine.steps, other.steps)
+    np.testing.assert_array_equal(mine.data, other.data)
+    assert whole.broken == shuffled.broken
+    assert whole.broken[SITES[2]].step == 7777
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 7, 40])
+def test_a_run_read_in_parts_is_the_same(pieces: int) -> None:
+    taken = blocks(3 * POINTS + 5, odd=100)
+    online, offline = Evidence(), Evidence()
+    for block in taken:
+        online.take(block)
+    whole = at_once(taken).history(SITES[1])
+    assert whole is not None
+    for part in np.array_split(np.arange(len(taken)), pieces):
+        rows = [
+            taken[i].stats.rows()[taken[i].heads.index(next(h for h in taken[i].heads if h.site == SITES[1]))]
+            for i in part
+        ]
+        columns = np.array(
+            [
+                [
+                    0.0
+                    if n == "small"
+                    else np.nan
+                    if n == "value"
+                    else getattr(r, "rms" if n == "peak" else n)
+                    for r in rows
+                ]
+                for n in COLUMNS
+            ]
+        )
+        offline.fill(SITES[1], "float32", (4, 4), np.array([taken[i].at.step for i in part]), columns)
+    mine, other = online.history(SITES[1]), offline.history(SITES[1])
+    assert mine is not None
+    assert other is not None
+    np.testing.assert_array_equal(mine.steps, other.steps)
+    np.testing.assert_array_equal(mine.data, other.data)

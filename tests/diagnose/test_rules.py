@@ -1,0 +1,199 @@
+"""Every rule on a training that is healthy, and on the same one with a fault in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from diagnose.made import STEPS, Made
+from fitscope.diagnose import RULES
+
+N = len(STEPS)
+
+
+def dying(made: Made) -> Made:
+    return made.put("activity/dense_1", zeros=np.where(STEPS > 60, 30, 1))
+
+
+def vanishing(made: Made) -> Made:
+    for i, layer in enumerate(("dense", "dense_1", "dense_2")):
+        made.put(f"weight_gradients/{layer}/kernel", rms=made.near(1e-12 * 1e3**i))
+        made.put(f"updates/{layer}/kernel", rms=made.near(1e-13 * 1e3**i))
+        made.put(f"gradients/{layer}", rms=made.near(1e-12 * 1e3**i))
+    return made
+
+
+def exploding(made: Made) -> Made:
+    for i, layer in enumerate(("dense", "dense_1", "dense_2")):
+        made.put(f"gradients/{layer}", rms=made.near(1e4 / 1e2**i))
+    return made
+
+
+def growing(made: Made) -> Made:
+    size = 2e-3 * np.where(STEPS > 150, 500.0, 1.0)
+    return made.put("weight_gradients/dense_2/kernel", rms=size)
+
+
+def still(made: Made) -> Made:
+    return made.put("weight_gradients/dense_1/kernel", rms=0.0).put("weight_gradients/dense_1/bias", rms=0.0)
+
+
+def sorted_labels(made: Made) -> Made:
+    labels = np.arange(N) * 5 // N
+    return made.put("targets", mean=labels, std=0.0, min=labels, max=labels)
+
+
+def small_updates(made: Made) -> Made:
+    for layer in ("dense", "dense_1", "dense_2", "out"):
+        made.put(f"updates/{layer}/kernel", rms=made.near(1e-8))
+    return made.loss(1.6 + 0.02 * made.random.standard_normal(200))
+
+
+def half(made: Made) -> Made:
+    for layer in ("dense", "dense_1", "dense_2"):
+        made.dtypes[f"gradients/{layer}"] = "float16"
+    return made.put("gradients/dense", small=900)
+
+
+def spiking(made: Made) -> Made:
+    values = made.sites["loss"]["value"].copy()
+    values[120] = 9.0
+    return made.loss(values).put("inputs", max=np.where(STEPS == 120, 4000.0, 3.0))
+
+
+flat = 1.6 + 0.02 * np.random.default_rng(1).standard_normal(200)
+rising = 1.6 + np.arange(200) / 40
+
+Change = Callable[[Made], Made]
+
+#: By rule: how to break it, and the layer to blame.
+FAULTS: list[tuple[str, dict[str, Any], Change, str | None]] = [
+    ("nonfinite", {}, lambda m: m.broken("activations/dense_1", 100, nans=3).broken("activations/out", 100, nans=5), "dense_1"),
+    ("exploding_gradient", {}, exploding, "dense"),
+    ("exploding_gradient", {}, growing, "dense_2"),
+    ("vanishing_gradient", {}, vanishing, "dense"),
+    ("dead_relu", {}, dying, "dense_1"),
+    ("dead_relu", {}, lambda m: m.drop("activity/dense_1").put("activations/dense_1", zeros=1020), "dense_1"),
+    ("saturated", {"dense_1__activation": "tanh"}, lambda m: m.put("activity/dense_1", zeros=30), "dense_1"),
+    ("saturated", {"dense_1__activation": "tanh"}, lambda m: m.drop("activity/dense_1").put("activations/dense_1", rms=0.998), "dense_1"),
+    ("layer_not_learning", {}, still, "dense_1"),
+    (
+        "layer_not_learning",
+        {"dense_1__kernel_initializer": {"class": "Zeros"}},
+        lambda m: m.put("weights/dense_1/kernel", std=0.0),
+        "dense_1",
+    ),
+    ("updates_too_large", {}, lambda m: m.put("updates/dense_2/kernel", rms=0.5), "dense_2"),
+    ("updates_too_large", {}, lambda m: m.put("updates/dense_2/kernel", rms=0.05).loss(flat), "dense_2"),
+    ("updates_too_small", {}, small_updates, None),
+    ("loss_not_decreasing", {}, lambda m: m.loss(flat), None),
+    ("loss_spike", {}, spiking, None),
+    ("loss_diverging", {}, lambda m: m.loss(rising), None),
+    ("overfitting", {}, lambda m: m.scalar("logs/val_loss", np.arange(50, 201, 50), [1.0, 1.1, 1.4, 1.9]), None),
+    ("class_collapse", {}, lambda m: m.put("classes/predictions", max=1.0, zeros=4), "out"),
+    ("bad_initial_loss", {}, lambda m: m.loss(10 * m.sites["loss"]["value"]), "out"),
+    ("input_not_normalised", {}, lambda m: m.put("inputs", rms=130.0, mean=90.0, max=255.0), "dense"),
+    ("input_not_normalised", {}, lambda m: m.put("features/range", max=50_000.0, mean=6_255.0), "dense"),
+    ("constant_or_duplicate_features", {}, lambda m: m.put("features/inputs", zeros=1), None),
+    ("constant_or_duplicate_features", {}, lambda m: m.scalar("features/duplicates", STEPS, np.full(N, 2)), None),
+    ("label_problem", {}, lambda m: m.put("targets", min=1, max=5), "out"),
+    ("label_problem", {}, lambda m: m.put("targets", min=2, max=2, mean=2, std=0), None),
+    ("output_loss_mismatch", {"losses": [{"class": "SparseCategoricalCrossentropy", "from_logits": True}]}, lambda m: m, "out"),
+    (
+        "output_loss_mismatch",
+        {"outputs": [{"layer": "out", "activation": "relu", "shape": [None, 1]}], "losses": [{"class": "MeanSquaredError"}]},
+        lambda m: m.put("targets", min=-3.0, max=3.0),
+        "out",
+    ),
+    ("batchnorm", {"dense_1__class": "BatchNormalization", "dense_1__momentum": 0.9999}, lambda m: m, "dense_1"),
+    ("precision_underflow", {}, half, "dense"),
+    ("unshuffled", {}, sorted_labels, None),
+    ("dropout_too_high", {"dense_1__class": "Dropout", "dense_1__rate": 0.95}, lambda m: m, "dense_1"),
+    ("wrong_axis", {}, lambda m: m.put("activations/out", mean=1 / 32), "out"),
+    ("wrong_axis", {"out__class": "Softmax", "out__axis": 0}, lambda m: m, "out"),
+    ("exploding_weights", {}, lambda m: m.put("weights/dense/kernel", rms=0.2 * np.linspace(1, 50, N)), "dense"),
+    ("clipped_gradient", {"optimizer": {"global_clipnorm": 1e-5}}, lambda m: m, None),
+    ("optimizer_misconfigured", {"optimizer": {"epsilon": 10.0}}, lambda m: m, None),
+    ("optimizer_misconfigured", {"optimizer": {"learning_rate": -1e-3}}, lambda m: m, None),
+]  # fmt: skip
+
+
+def test_a_healthy_training_has_no_findings_and_every_rule_can_judge_it() -> None:
+    found = Made().findings()
+    assert list(found) == []
+    assert found.not_judged == ()
+    assert found.summary == "26 rules checked, nothing found"
+
+
+@pytest.mark.parametrize(("rule", "changed", "change", "layer"), FAULTS, ids=[fault[0] for fault in FAULTS])
+def test_a_rule_finds_its_fault_in_the_right_layer(
+    rule: str, changed: dict[str, Any], change: Change, layer: str | None
+) -> None:
+    made = change(Made(**changed))
+    (found,) = made.findings(rule)
+    assert found.rule == rule
+    assert found.layer == layer
+    assert found.severity in ("error", "warning")
+    assert found.message.endswith(".")
+    assert found.cure.endswith(".")
+    assert 0 < found.confidence <= 1
+    assert found.first_step <= found.last_step
+    whole = change(Made(**changed)).findings()
+    assert rule in {each.rule for one in whole for each in (one, *one.consequences)}
+
+
+def test_every_rule_has_a_fault_here() -> None:
+    assert {fault[0] for fault in FAULTS} == {rule.name for rule in RULES}
+    assert len(RULES) == 26
+
+
+@pytest.mark.parametrize("rule", [rule.name for rule in RULES])
+def test_a_rule_says_why_it_cannot_judge_an_empty_run(rule: str) -> None:
+    from fitscope.diagnose import Evidence, diagnose
+
+    found = diagnose(Evidence(), rules=[rule])
+    assert list(found) == []
+    assert [one.rule for one in found.not_judged] == [rule]
+    assert "failed" not in found.not_judged[0].reason
+
+
+def test_growth_over_many_unrecorded_steps_is_no_jump() -> None:
+    made = Made()
+    made.put("weight_gradients/dense_2/kernel", rms=2e-3 * np.geomspace(1, 50, N))
+    assert not made.findings("exploding_gradient")
+
+
+def test_a_small_rise_of_a_tiny_loss_is_no_spike() -> None:
+    values = 2.3 * np.exp(-np.arange(200) / 10) + 1e-4
+    values[180] = 6e-4
+    assert not Made().loss(values).findings("loss_spike")
+
+
+def test_naturally_sparse_relu_layers_are_not_dead() -> None:
+    made = Made().drop("activity/dense_1").put("activations/dense_1", zeros=0.8 * 1024)
+    assert not made.findings("dead_relu")
+
+
+def test_frozen_layers_are_a_note_that_can_be_silenced() -> None:
+    from fitscope import expect
+
+    made = Made(dense__trainable=False)
+    made.drop(
+        *(site for site in list(made.sites) if site.startswith(("weight_gradients/dense/", "updates/dense/")))
+    )
+    (found,) = made.findings()
+    assert (found.rule, found.severity, found.layer) == ("layer_not_learning", "note", "dense")
+    silent = made.findings(expect=expect("frozen base", layers="dense"))
+    assert list(silent) == []
+    assert silent.expected == 1
+    assert list(made.findings(expect=expect("frozen base", layers="head*")))
+
+
+def test_vanishing_does_not_fire_on_nan() -> None:
+    made = Made()
+    for layer in ("dense", "dense_1", "dense_2"):
+        made.put(f"weight_gradients/{layer}/kernel", rms=np.nan, nans=1024)
+    assert not made.findings("vanishing_gradient")
