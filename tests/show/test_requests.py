@@ -31,7 +31,9 @@ PATHS = ("head", "matrix", "step", "series", "moment", "samples", "distribution"
 def client(written: Callable[..., Written], tmp_path: Path) -> Iterator[TestClient]:
     written(name="first").add(range(100), steady("abc"))
     written(name="second").add(range(30), steady("abc"))
-    with TestClient(app(tmp_path / "runs", token="a-token-of-a-test"), base_url="http://127.0.0.1:8760") as client:
+    with TestClient(
+        app(tmp_path / "runs", token="a-token-of-a-test"), base_url="http://127.0.0.1:8760"
+    ) as client:
         assert isinstance(client.app, Guard)
         client.cookies.set(client.app.cookie, client.app.session)
         yield client
@@ -138,7 +140,9 @@ def test_the_cookie_says_nothing_of_the_token(client: TestClient) -> None:
     client.cookies.clear()
     client.cookies.set(client.app.cookie, client.app.token)
     assert client.get("/api/runs").status_code == 403, "the token is no cookie"
-    assert Guard(client.app, "a-token-of-a-test").session != value, "another server with the same token has another"
+    assert Guard(client.app, "a-token-of-a-test").session != value, (
+        "another server with the same token has another"
+    )
 
 
 def test_a_page_on_another_port_is_refused(client: TestClient) -> None:
