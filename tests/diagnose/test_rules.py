@@ -101,6 +101,7 @@ FAULTS: list[tuple[str, dict[str, Any], Change, str | None]] = [
     ("constant_or_duplicate_features", {}, lambda m: m.scalar("features/duplicates", STEPS, np.full(N, 2)), None),
     ("label_problem", {}, lambda m: m.put("targets", min=1, max=5), "out"),
     ("label_problem", {}, lambda m: m.put("targets", min=2, max=2, mean=2, std=0), None),
+    ("label_problem", {}, lambda m: m.put("sample_loss", shape=(32,), mean=0.3, std=1.2, max=5.0), None),
     ("output_loss_mismatch", {"losses": [{"class": "SparseCategoricalCrossentropy", "from_logits": True}]}, lambda m: m, "out"),
     (
         "output_loss_mismatch",
@@ -143,6 +144,20 @@ def test_a_rule_finds_its_fault_in_the_right_layer(
     assert found.first_step <= found.last_step
     whole = change(Made(**changed)).findings()
     assert rule in {each.rule for one in whole for each in (one, *one.consequences)}
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [
+        {"mean": 0.01, "std": 0.02, "max": 0.1},
+        {"mean": 0.4, "std": 0.45, "max": 2.0},
+        {"mean": 0.5, "std": 1.2, "max": 5.0},
+    ],
+    ids=["all learned", "hard by nature", "one in seven wrong"],
+)
+def test_labels_are_doubted_only_where_a_few_samples_stand_out(losses: dict[str, float]) -> None:
+    found = Made().put("sample_loss", shape=(32,), **losses).findings("label_problem")
+    assert [one.rule for one in found] == (["label_problem"] if losses["max"] > 4 else [])
 
 
 def test_every_rule_has_a_fault_here() -> None:

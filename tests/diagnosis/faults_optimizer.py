@@ -7,7 +7,7 @@ from keras.optimizers import schedules
 
 from diagnosis.case import Training, expect, fault
 from diagnosis.data import blobs, curve, images, tokens
-from diagnosis.models import SPARSE, convnet, mlp, transformer
+from diagnosis.models import LOGITS, SPARSE, convnet, mlp, transformer
 
 
 @fault("dense", expect("updates_too_large"), expect("loss_diverging"), expect("optimizer_misconfigured"))
@@ -74,13 +74,20 @@ def momentum_of_almost_one(broken: bool) -> Training:
     return Training(model, **data.parts(), epochs=6)
 
 
-@fault("conv", expect("dead_relu", "conv1", "conv2"), expect("updates_too_large"), step=40, within=5)
+@fault(
+    "conv",
+    expect("dead_relu", "conv1", "conv2"),
+    expect("updates_too_large"),
+    expect("optimizer_misconfigured"),
+    step=40,
+    within=5,
+)
 def convolution_dies_after_rate_spike(broken: bool) -> Training:
     data = images(seed=15)
-    model = convnet(3)
+    model = convnet(3, head=None)
     spike = 40.0 if broken else 0.05
     rate = schedules.PiecewiseConstantDecay([40, 42], [0.05, spike, 0.05])
-    model.compile(optimizers.SGD(rate), SPARSE, metrics=["accuracy"])
+    model.compile(optimizers.SGD(rate), LOGITS, metrics=["accuracy"])
     return Training(model, **data.parts(), epochs=7)
 
 
@@ -90,5 +97,5 @@ def convolution_dies_after_rate_spike(broken: bool) -> Training:
 def global_clipnorm_too_small(broken: bool) -> Training:
     data = tokens(seed=16)
     model = transformer()
-    model.compile(optimizers.SGD(0.3, momentum=0.9, global_clipnorm=1e-5 if broken else 2.0), SPARSE)
+    model.compile(optimizers.SGD(0.1, momentum=0.9, global_clipnorm=1e-5 if broken else 1.0), SPARSE)
     return Training(model, **data.parts(), epochs=6)

@@ -59,8 +59,13 @@ def run_page(page: Path, names: dict[str, Any]) -> None:
 with_code = [page for page in PAGES if blocks(page)]
 
 
-#: Pages whose code needs a process of its own; tests/tf1 and tests/legacy run them.
-ELSEWHERE = {ROOT / "docs/sessions.md", ROOT / "docs/legacy.md", *ROOT.glob("docs/recipes/tf1-*.md")}
+#: Pages that other tests run: tests/tf1 and tests/legacy, in a process of their own, and test_hunts.py, which looks at the runs.
+ELSEWHERE = {
+    ROOT / "docs/sessions.md",
+    ROOT / "docs/legacy.md",
+    ROOT / "docs/hunts.md",
+    *ROOT.glob("docs/recipes/tf1-*.md"),
+}
 
 recipes = [page for page in with_code if page.parent.name == "recipes" and page not in ELSEWHERE]
 

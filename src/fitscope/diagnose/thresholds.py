@@ -80,7 +80,13 @@ THRESHOLDS: dict[str, dict[str, float]] = {
         "ranges": 100.0,  # largest range of a feature by the median range
     },
     "constant_or_duplicate_features": {"captures": 2, "few": 256, "share": 0.5},
-    "label_problem": {"captures": 3, "imbalance": 0.95},
+    "label_problem": {
+        "captures": 3,
+        "imbalance": 0.95,
+        "wrong": 2.5,  # loss of a sample that looks mislabelled
+        "share": 0.02,  # of such samples
+        "learned": 0.15,  # loss of the other samples, at most
+    },
     "output_loss_mismatch": {},
     "batchnorm": {
         "high": 0.995,  # momentum, when the training is too short for it

@@ -11,7 +11,7 @@ from keras.optimizers import schedules
 
 from diagnosis.case import Training, expect, fault
 from diagnosis.data import blobs, curve, images, waves
-from diagnosis.models import SPARSE, convnet, mlp
+from diagnosis.models import LOGITS, SPARSE, convnet, mlp
 
 
 @fault(
@@ -113,11 +113,18 @@ def decay_eats_the_weights(broken: bool) -> Training:
     return Training(model, **data.parts(), epochs=5)
 
 
-@fault("dense", expect("dead_relu", "h1", "h2", "h3"), expect("updates_too_large"), step=60, within=5)
+@fault(
+    "dense",
+    expect("dead_relu", "h1", "h2", "h3"),
+    expect("updates_too_large"),
+    expect("optimizer_misconfigured"),
+    step=60,
+    within=5,
+)
 def relu_dies_after_rate_spike(broken: bool) -> Training:
     data = blobs(seed=14, spread=1.5)
-    model = mlp(8, 3, widths=(24, 24, 24))
-    spike = 60.0 if broken else 0.05
+    model = mlp(8, 3, widths=(24, 24, 24), head=None)
+    spike = 10.0 if broken else 0.05
     rate = schedules.PiecewiseConstantDecay([60, 63], [0.05, spike, 0.05])
-    model.compile(optimizers.SGD(rate), SPARSE, metrics=["accuracy"])
+    model.compile(optimizers.SGD(rate), LOGITS, metrics=["accuracy"])
     return Training(model, **data.parts(), epochs=6)

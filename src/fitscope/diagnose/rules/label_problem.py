@@ -1,10 +1,11 @@
 """`label_problem`: targets that cannot be right.
 
 Sees targets that are all the same, that lie outside of what the loss takes (labels beyond the last class, -1 and 1 for a binary
-cross-entropy), and classes that are far from balanced.
+cross-entropy), and classes that are far from balanced. With the loss of each sample (`fs.loss(per_sample=True)`) it also sees samples
+that keep a high loss when all others are learned: their labels look wrong.
 
 False alarms: a batch of one class is not all of the data, so constant targets are reported only when every recorded batch has
-the same ones.
+the same ones. Data that are hard by nature have losses of every size; only a few high ones above many low ones are reported.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from fitscope.diagnose.evidence import Evidence
 from fitscope.diagnose.finding import Finding, NotJudged, Series
 from fitscope.diagnose.history import History
 from fitscope.diagnose.rule import rule
-from fitscope.diagnose.setup import BINARY, OutputHead, only_head
+from fitscope.diagnose.setup import BINARY, CATEGORICAL, OutputHead, only_head
 
 
 @rule("label_problem", sees="targets that are constant, outside of what the loss takes, or far from balanced")
@@ -33,7 +34,7 @@ def label_problem(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Findin
         )
         return
     head = only_head(evidence)
-    found = _outside(targets, head) or _constant(targets, evidence)
+    found = _outside(targets, head) or _constant(targets, evidence) or _mislabelled(evidence, head, limit)
     if found is not None:
         yield found
         return
@@ -93,6 +94,34 @@ def _constant(targets: History, evidence: Evidence) -> Finding | None:
         "Check where the labels are read; a column may be mixed up or never filled.",
         0.95,
     )
+
+
+def _mislabelled(evidence: Evidence, head: OutputHead | None, limit: SimpleNamespace) -> Finding | None:
+    """A few samples with a high loss among many that are learned, in the last third of the training.
+
+    If a share q of a batch has the loss H and the rest none, the mean is qH and the variance q(1 - q)H²; so both are known from
+    mean and standard deviation.
+    """
+    samples = evidence.history("sample_loss")
+    if samples is None or head is None or head.loss not in CATEGORICAL | BINARY:
+        return None
+    late = samples.at(samples.steps >= samples.steps[0] + 2 * (samples.steps[-1] - samples.steps[0]) / 3)
+    if len(late) < 10 or not np.isfinite(late.mean).all():
+        return None
+    mean = np.maximum(late.mean.astype(np.float64), 1e-12)
+    height = mean + late.std.astype(np.float64) ** 2 / mean
+    torn = (height >= limit.wrong) & (mean / height <= 0.25)
+    share = float(np.where(torn, mean / height, 0).mean())
+    others = median(mean[~torn]) if (~torn).any() else 0.0
+    if share < limit.share or others > limit.learned:
+        return None
+    text = (
+        f"About {100 * share:.2g} % of the samples keep a loss near {median(height[torn]):.2g} while the others are learned "
+        f"({others:.2g}): their labels look wrong"
+    )
+    cure = "Sort `run.samples` of the last epoch by loss and look at the labels of the worst; `run.plot.worst_samples()` shows them."
+    numbers = {"share": share, "loss": median(height[torn]), "others": others}
+    return _finding(late, "warning", text, "max", cure, 0.7, layer=None, **numbers)
 
 
 def _same_class(evidence: Evidence) -> bool:

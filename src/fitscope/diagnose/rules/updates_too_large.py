@@ -66,8 +66,11 @@ def update_ratios(evidence: Evidence) -> Iterator[tuple[str, Array, Array]]:
 
 
 def _suffers(evidence: Evidence) -> bool:
-    """Whether the loss broke, rose, or has not fallen by a fifth."""
+    """Whether the loss rose, has not fallen by a fifth, or broke after it rose: a NaN out of the blue has another cause."""
     if evidence.end is not None:
-        return True
+        loss = evidence.loss
+        before = loss.before(evidence.end).value if loss is not None else np.zeros(0)
+        before = before[np.isfinite(before)]
+        return len(before) < 3 or float(np.abs(before[-3:]).max()) > 2 * float(np.abs(before[:3]).max())
     went = course(evidence.loss, least=5)
     return went is not None and went.end > went.start - 0.2 * abs(went.start)
