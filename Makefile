@@ -13,6 +13,8 @@ SEED     ?= 0
 FUZZ     ?=
 TO       ?= runs
 PROGRAMS ?=
+MATRIX   ?=
+CAMPAIGN ?=
 
 ENV      := .venv
 PY       := $(ENV)/bin/python
@@ -29,7 +31,7 @@ TRAINSCOPE := 1.8.1
 PIP := -m pip --disable-pip-version-check install $(if $(MAKE_TERMOUT),,--quiet)
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: help demo test mutations endings check format bench bench-ui docs clean chromium programs fuzz diagnose
+.PHONY: help demo test mutations endings check format bench bench-ui docs clean chromium programs fuzz diagnose matrix campaign wheel
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -86,6 +88,15 @@ programs: $(ENV)/.ready ## Train programs written after the Keras examples, with
 fuzz: $(ENV)/.ready ## Train random models with and without a scope and compare (BACKEND=jax, N=100: so many, SEED=0: from here on, JOBS=1)
 	@PYTHONPATH=tests $(PY) -m fuzz --backend $(or $(BACKEND),jax) --n $(N) --seed $(SEED) \
 	  --jobs $(if $(filter command environment,$(origin JOBS)),$(JOBS),1) $(FUZZ)
+
+matrix: ## Try the versions that pyproject.toml promises, each in an environment of its own, in hours (MATRIX="--only newest-jax --python 3.13")
+	@$(PYTHON) tests/matrix.py $(MATRIX)
+
+campaign: $(ENV)/.ready ## Attack the store, the readers and the server at random, MINUTES each; results go to docs/reliability.md (SEED=0, MINUTES=10)
+	@PYTHONPATH=tests $(PY) -m campaign --write --minutes $(or $(MINUTES),10) --seed $(SEED) $(CAMPAIGN)
+
+wheel: $(ENV)/.ready ## Build the wheel, and check that it works alone in an empty environment
+	@$(PY) tests/built_wheel.py
 
 diagnose: $(ENV)/.ready ## Train faulty and healthy programs and score the findings (BACKEND=jax, PART=dev|held_out|all, SETTING=default|every1|validation, PROGRAMS="relu nan", DIAGNOSE=--judge)
 	@PYTHONPATH=tests $(PY) -m diagnosis --backend $(or $(BACKEND),jax) --part $(or $(PART),all) \

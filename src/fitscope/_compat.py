@@ -2,8 +2,54 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import sys
 from typing import Any
+
+#: The first version of each framework that no test has run with. A newer one may work; `make matrix` says.
+UNSEEN = {"keras": (3, 16), "jax": (0, 13), "tensorflow": (2, 23), "torch": (2, 15)}
+
+
+def versions(*names: str) -> str:
+    """Versions of what is loaded, for an error or a warning: `jax 0.10.2, keras 3.15.0`."""
+    found = {name: getattr(sys.modules.get(name), "__version__", None) for name in names}
+    return ", ".join(f"{name} {version}" for name, version in found.items() if version)
+
+
+def unseen(*names: str) -> str:
+    """Those of these frameworks that are newer than any we have seen, with their versions; empty if there is none."""
+    return ", ".join(
+        f"{name} {version}"
+        for name in names
+        if (version := str(getattr(sys.modules.get(name), "__version__", "")))
+        and _number(version) >= UNSEEN[name]
+    )
+
+
+def _number(version: str) -> tuple[int, ...]:
+    found = [part for part in version.split(".")[:2] if part.isdigit()]
+    return tuple(int(part) for part in found)
+
+
+def copy_keras_mask(source: Any, target: Any) -> None:
+    """Gives a tensor the mask that Keras keeps beside another. Keras 3.16 moved what it is asked with."""
+    for name in ("keras.src.backend", "keras.src.backend.common.masking"):
+        module = importlib.import_module(name)
+        if hasattr(module, "get_keras_mask"):
+            mask = module.get_keras_mask(source)
+            if mask is not None:
+                module.set_keras_mask(target, mask)
+            return
+    mask = getattr(source, "_keras_mask", None)
+    if mask is not None:
+        target._keras_mask = mask
+
+
+def nnx_enabled() -> bool:
+    """Whether Keras runs its JAX backend through Flax NNX. A Keras that cannot be asked does not."""
+    config = importlib.import_module("keras.src.backend.config")
+    return bool(getattr(config, "is_nnx_enabled", lambda: False)())
 
 
 def jax_bind(eqn: Any, values: list[Any]) -> list[Any]:

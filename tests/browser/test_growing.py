@@ -166,7 +166,8 @@ def test_a_lost_connection_is_said_and_mended(
     page.locator("#measure").select_option("activations.std")  # what somebody does meanwhile does no harm
     run.add(range(20, 40))
     second = Server(tmp_path, port, tick=0.1)
-    second._guard.token, second._guard.cookie = first._guard.token, first._guard.cookie
+    for name in ("token", "cookie", "session"):
+        setattr(second._guard, name, getattr(first._guard, name))
     with second.start():
         expect(page.locator("#status")).to_contain_text("live", timeout=20_000)
         expect(page.locator("#problems")).to_be_hidden()

@@ -134,7 +134,8 @@ def test_a_site_that_cannot_be_seen_is_left_out_and_named(
     wanted = weights_of_plain(plain_weights, small, xy, mode)
     broken(monkeypatch)
     model = small(**mode)
-    model.fit(*xy, callbacks=[fs.Scope(tmp_path, every=1)], **FIT)
+    with pytest.warns(fs.FitscopeWarning, match="broken on purpose"):
+        model.fit(*xy, callbacks=[fs.Scope(tmp_path, every=1)], **FIT)
     for a, b in zip(model.get_weights(), wanted, strict=True):
         assert np.array_equal(a, b)
     run = fs.open(tmp_path)

@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from fitscope.pipeline import queue as queue_module
 from fitscope.pipeline.queue import Transport
 
 
@@ -146,3 +147,29 @@ def test_tensors_are_let_go_before_there_is_room_again():
         assert sum(ref() is not None for ref in alive) <= 2
     sink.transport.close()
     assert all(ref() is None for ref in alive)
+
+
+def test_the_end_does_not_wait_for_a_disk_that_hangs_if_one_would_rather_drop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(queue_module, "FINISH", 0.1)
+    go_on, dropped, ended = threading.Event(), [], threading.Event()
+    transport: Transport[int] = Transport(
+        lambda _: go_on.wait(60) and None,
+        lambda: 60.0,
+        lambda *_: None,
+        limit=1000,
+        when_full="drop",
+        skipped=dropped.append,
+        end=ended.set,
+    )
+    for item in range(5):
+        assert transport.put(item, 10)
+    closing = threading.Thread(target=transport.close)
+    closing.start()
+    closing.join(30)
+    assert not closing.is_alive(), "it waits for what cannot end"
+    assert not ended.is_set()
+    go_on.set()
+    assert ended.wait(30), "and what was begun is still finished"
+    assert dropped == [1, 2, 3, 4], "the rest is counted"

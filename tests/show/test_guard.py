@@ -32,13 +32,18 @@ def client(written: Callable[..., Written], tmp_path: Path) -> Iterator[TestClie
 
 @pytest.fixture
 def known(client: TestClient) -> TestClient:
-    client.cookies.set(cookie_of(client), TOKEN)
+    client.cookies.set(cookie_of(client), session_of(client))
     return client
 
 
 def cookie_of(client: TestClient) -> str:
     assert isinstance(client.app, Guard)
     return client.app.cookie
+
+
+def session_of(client: TestClient) -> str:
+    assert isinstance(client.app, Guard)
+    return client.app.session
 
 
 def safe(answer: Any) -> None:
@@ -118,6 +123,15 @@ def test_a_redirect_never_leads_elsewhere(client: TestClient) -> None:
         "",
         "[::",
         "10.0.0.1",
+        "localhost/evil",
+        "localhost:8760/evil",
+        "localhost?evil",
+        "localhost#evil",
+        "localhost:",
+        "localhost:8760x",
+        "localhost:999999",
+        "user@localhost",
+        "localhost\\evil",
     ],
 )
 def test_a_forged_host_is_refused(known: TestClient, host: str) -> None:
@@ -227,9 +241,10 @@ def test_a_bad_question_is_no_server_error(known: TestClient, query: str) -> Non
 
 
 @pytest.mark.parametrize("query", [f"step={'9' * 400}", "from=1e400&to=2", "level=99&first=7"])
-def test_a_question_beyond_all_bounds_gets_what_there_is(known: TestClient, query: str) -> None:
+def test_a_question_beyond_all_bounds_is_refused_in_words(known: TestClient, query: str) -> None:
     answer = known.get(f"/api/matrix?measure=activations.rms&{query}")
-    assert answer.status_code == 200
+    assert answer.status_code == 400
+    assert f"{query.partition('=')[0]} must be" in answer.text
     safe(answer)
 
 

@@ -84,7 +84,7 @@ def test_the_newest_run_is_the_newest_of_now(written: Callable[..., Written], tm
 def test_few_runs_are_kept_and_none_that_is_looked_at_is_let_go(
     written: Callable[..., Written], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fitscope.show.app.KEEP", 2)
+    monkeypatch.setattr("fitscope.show.shelf.KEEP", 2)
     for name in "abcde":
         written(name=name).add(range(5), steady("abc"))
     all_pages = pages(tmp_path)

@@ -94,7 +94,7 @@ class Spy(Objects):
         self._tell("on_put", key, data)
         return self.inner.create(key, data)
 
-    def get(self, key: str) -> bytes:
+    def get(self, key: str, most: int | None = None) -> bytes:
         self._tell("on_get", key)
         return self.inner.get(key)
 

@@ -121,11 +121,14 @@ def test_a_pass_at_the_step_where_the_next_attempt_began_counts(tmp_path: Path, 
     _write(tmp_path)
     if older:
         _as_format_1(tmp_path)
-    RunWriter.attempt(tmp_path, "r", start_step=2).close()
+    second = RunWriter.attempt(
+        tmp_path, "r", start_step=2
+    )  # while it goes on; one that ends with nothing takes nothing over
     run = read.open(tmp_path)
     at_two = run.sql("select site from stats where step = 2")["site"].tolist()
     assert sorted(at_two) == ["predict/changes/activations/conv1", "validation/loss"]
     assert run.stats.query("step == 2")["site"].tolist() == sorted(at_two)
+    second.close()
 
 
 def test_the_facts_cost_few_bytes(tmp_path: Path) -> None:

@@ -265,3 +265,29 @@ def test_waiting_rows_are_cut_into_ranges_of_sites() -> None:
     within = [set(group["site"].to_pylist()) for group in groups]
     assert sum(map(len, within)) == len(sites)
     assert all(max(a) < min(b) for a, b in pairwise(within))
+
+
+def test_a_part_is_never_more_than_a_reader_decodes(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that are all alike take next to nothing when compressed, and as much memory as any others."""
+    monkeypatch.setattr(parts_module, "SHARE", 1)
+    store = Memory()
+    writer = RunWriter.create(store, "r")
+    rows = parts_module.parquet
+    sizes: list[int] = []
+
+    def encoded(tables: Any, *args: Any) -> bytes:
+        kept = list(tables)
+        sizes.append(sum(table.nbytes for table in kept))
+        return rows(iter(kept), *args)
+
+    monkeypatch.setattr(parts_module, "parquet", encoded)
+    monkeypatch.setattr(parts_module, "MOST_DECODED", 100_000)
+    like = make("loss", 0, np.float32(1.0), keep="stats")
+    for step in range(4000):
+        writer.write([Record("loss", Moment(step, 0, step, 1.0), like.shape, like.dtype, like.stats)])
+        if step % 50 == 49:
+            writer.flush()
+    writer.close()
+    assert len(sizes) > 4
+    assert max(sizes) < 150_000
+    assert len(read.open(store).series("loss")) == 4000

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
+from fitscope._compat import versions
 from fitscope.capture.shield import shield
 from fitscope.pipeline.troubles import described
 from fitscope.sites import Site
@@ -68,11 +69,11 @@ def guarded(collector: Collector, site: Site, tensor: Any, *, gradient: bool = F
 
 
 def kept(collector: Collector, *sites: Site) -> AbstractContextManager[None]:
-    """Turns an error inside the block into the reason why these sites are missing; without sites, warns the user."""
+    """Turns an error inside the block into the reason why these sites are missing, and warns the user, with versions."""
 
     def tell(error: Exception) -> None:
         collector.failed.update(dict.fromkeys(sites, described(error)))
-        if not sites:
-            collector.noted.append(described(error))
+        with_versions = versions("keras", "jax", "tensorflow", "torch")
+        collector.noted.append(f"{described(error)} ({with_versions})" if with_versions else described(error))
 
     return shield(tell)

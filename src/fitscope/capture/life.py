@@ -196,7 +196,9 @@ class Life:
         self._frame = self._frame or Frame(frame)
         # Without it we do not know how the training ends, which is no reason to end it.
         with shield(self._recordings.failed):
-            notice(frame, callbacks, self, self._raised, batches=_adapter().name in OUTSIDE)
+            import keras  # at this point the user has
+
+            notice(frame, callbacks, self, self._raised, batches=keras.backend.backend() in OUTSIDE)
 
     def _raised(self, error: BaseException) -> None:
         if self._doing and self._recording is not None:

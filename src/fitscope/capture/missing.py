@@ -42,6 +42,8 @@ class Missing:
 
     def of(self, harvest: Harvest, watches: Watches, in_pass: str) -> None:
         """Takes the failures of a step, and finds the places that it did not reach, once for each set of watches."""
+        if harvest.broken is not None:  # the true reason, before all that follows from it
+            self.all(watches, in_pass, described(harvest.broken))
         for site, why in harvest.failed.items():
             self._name(site, watches, in_pass, why)
         for text in harvest.noted:
@@ -50,7 +52,6 @@ class Missing:
                 self._recorder.failed(text)
         if harvest.broken is not None:
             self._recorder.failed(harvest.broken)
-            self.all(watches, in_pass, described(harvest.broken))
         elif watches and (watches, in_pass) not in self._looked:
             self._looked.add((watches, in_pass))
             met = {site.place for site in harvest.sites.values()}

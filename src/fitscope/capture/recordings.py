@@ -135,7 +135,7 @@ class Recordings:
             writer = begin(
                 runs, name, {**info, "notes": settings.notes}, start_step=step, limit=settings.limit
             )
-            self._run = runs, name
+            self._run = runs, writer.id
             return writer
 
         def diagnosis() -> Diagnosis:

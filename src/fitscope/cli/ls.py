@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+if TYPE_CHECKING:
+    from fitscope.read import Brief
 
 
 def ls(
@@ -38,7 +41,7 @@ def ls(
     for run in found:
         sign, style = STATUS.get(run.status, ("✖", "bold red"))
         table.add_row(
-            Text(clean(run.id)),
+            _name(run),
             Text(f"{sign} {clean(run.status)}", style),
             Text(clean(run.model or "")),
             f"{run.last_step:,}" if run.last_step is not None else "–",
@@ -51,6 +54,13 @@ def ls(
     console.print(table)
     for run in found:
         if run.problem:
-            console.print(
-                Text.assemble(("✖ ", "red"), f"{clean(run.id)}: {clean(run.problem)}"), soft_wrap=True
-            )
+            console.print(Text.assemble(("✖ ", "red"), f"{_name(run)}: {clean(run.problem)}"), soft_wrap=True)
+
+
+def _name(run: Brief) -> Text:
+    """Its folder, by which a copy is told from what it was copied from; and its id, where that is another."""
+    from fitscope.show.text import clean
+
+    folder = run.path.replace("\\", "/").rstrip("/").rpartition("/")[2]
+    name = Text(clean(folder))
+    return name if folder == run.id else name.append(f" ({clean(run.id)})", "dim")

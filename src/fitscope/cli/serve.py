@@ -22,11 +22,20 @@ def serve(
     browser: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
 ) -> None:
     """Serve the page of runs on this machine, live during training."""
+    from fitscope.errors import RunError
     from fitscope.read import runs as list_runs
     from fitscope.show.serve import Server
     from fitscope.show.text import clean
+    from fitscope.store.places import is_local, place
 
-    list_runs(runs)  # report an unreadable path here, not in the browser
+    # What is wrong with a place is better said here than in the browser.
+    local = is_local(place(runs, writing=False)) if not list_runs(runs) else None
+    if local is not None and not local.exists():
+        raise RunError(
+            "a directory or URL with runs in it",
+            f"{runs!r}, which does not exist",
+            "Check the path; to serve runs that are yet to come, make the directory first",
+        )
     server = Server(runs, port)
     console = Console(highlight=False, soft_wrap=True)
     console.print(Text.assemble("Open  ", (server.url, "bold cyan")))

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fitscope.read.frames import plain
+from fitscope.read.untrusted import UNREADABLE
 from fitscope.store import schema
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def _stream(
         progress(done, len(parts))
         try:
             found = part.owned({*order, *form.names})
-        except (pa.ArrowException, OSError) as problem:
+        except UNREADABLE as problem:
             run._now.damaged.add(part.key, problem)
             return form.empty_table()
         part.let_go()  # of one in an object store the bytes would be kept

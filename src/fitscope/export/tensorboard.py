@@ -2,7 +2,8 @@
 
 Tags are `activations/conv1/mean` and `activations/conv1/histogram`; for a scalar the tag is the site: `loss`, `metrics/accuracy`. Wall
 times are those of the training. TensorBoard keeps one value per tag and step. So several values at one step (from several ranks, or the
-batches of a validation) are merged, and scalars are averaged. Values are float32.
+batches of a validation) are merged, and scalars are averaged. Values are float32. A histogram takes a hundred times the bytes it has in
+the run, and TensorBoard shows a few hundred per tag. So a long training omits later histograms, unless the user asks for them by name.
 
 This module needs only the `tensorboard` package. It does not use its `EventFileWriter`, which imports TensorFlow if installed
 (tensorboard 2.21) and adds a queue and a thread. Its checksum would take longer than everything else; see `checksum`.
@@ -37,6 +38,7 @@ SHOWN = ("mean", "std", "min", "max", "rms", "zeros", "nans", "infs", "cosine", 
 #: Of these, what is shown only where it is not 0: charts that never move would hide those that do.
 SELDOM = ("nans", "infs")
 
+DENSE = 64  #: steps of which each has its histograms
 BATCH_ROWS = 1_000  #: rows turned into Python objects at once
 DT_FLOAT, DT_DOUBLE = 1, 2  #: in TensorFlow's types.proto
 ENDING = ".fitscope"  #: of our event files; TensorBoard looks only for "tfevents" in a name
@@ -77,6 +79,10 @@ class Events:
         self._tb = package()
         self._shown = tuple(shown)
         self._seldom = SELDOM if self._shown == SHOWN else ()  # who asks for them gets them
+        self._thin = self._shown == SHOWN
+        self._windows: dict[
+            str, tuple[int, int]
+        ] = {}  # by site: the stretch of steps whose histogram is there
         self._known: set[str] = set()  # tags whose plugin has been named
         self._file: IO[bytes] = path.open("wb")
         self._write(wall_time=began, file_version="brain.Event:2")
@@ -95,9 +101,17 @@ class Events:
                     number = getattr(seen.stats, name)
                     if number or name not in self._seldom:
                         self._scalar(summary, f"{seen.site}/{name}", number)
-                elif seen.stats.finite:
+                elif seen.stats.finite and self._is_due(seen):
                     self._histogram(summary, f"{seen.site}/histogram", triples(seen.stats))
         self._write(wall_time=seen.time, step=seen.step, summary=summary)
+
+    def _is_due(self, seen: Point) -> bool:
+        """Whether the histogram of a site is kept: of each of the first `DENSE` steps, then one of 2, 4, 8 … steps."""
+        wide = max(seen.step.bit_length() - DENSE.bit_length() + 1, 0) if self._thin else 0
+        window = (wide, seen.step >> wide)
+        due = self._windows.get(seen.site) != window or not self._thin
+        self._windows[seen.site] = window
+        return due
 
     def restart(self, step: int, time: float) -> None:
         """Makes TensorBoard forget everything from a step on, because the training repeats it."""

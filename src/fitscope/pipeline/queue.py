@@ -26,6 +26,7 @@ from fitscope.pipeline import unfinished
 Item = TypeVar("Item")
 
 PATIENCE = 0.05  #: seconds after which a thread that waits looks again, should nobody ring
+FINISH = 10.0  #: seconds that the end of a training waits for the writer, twice, when `when_full` is "drop"
 
 
 class Owner(Protocol):
@@ -172,7 +173,18 @@ class Transport(Generic[Item]):
             self._closing = True
             self._items.put(_End)
         if wait and threading.current_thread() is not self._thread:
-            self.wait()
+            if self._drop:
+                self._wait_a_while()
+            else:
+                self.wait()
+
+    def _wait_a_while(self) -> None:
+        """Who would rather drop than wait does not wait for a slow disk at the end either: what is queued by then is dropped."""
+        for _ in range(2):  # once for all that is queued, once for the item that is being worked on
+            until = time.monotonic() + FINISH
+            while not self.ended and time.monotonic() < until:
+                self._listen()
+            self._hurried = not self.ended
 
     # ---- when the process ends: `unfinished.Writer` ----------------------------------------------------------
 

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fitscope.errors import FitscopeWarning
@@ -83,6 +83,7 @@ class Recorder:
         self._unseen: dict[str, str] = {}
         self._seen: set[str] = set()  # that are not unseen, whatever another kind of step says
         self._checkpoints: list[dict[str, Any]] = []
+        self._names: Sequence[str] = ()  # of the newest captured step, where a limit may stop the recording
         self._raised: Ending | None = None
         self._frame: Frame | None = None  # in which the training runs
         self._flush_at = 0.0
@@ -104,6 +105,8 @@ class Recorder:
             assert self.writer is not None
             for text in self._early:
                 self.writer.note(error=text)
+            if self.writer.trouble is not None:
+                self.failed(self.writer.trouble)
             if self._checkpoints:
                 self.writer.note(checkpoints=list(self._checkpoints))
             self._transport = self.costs.transport = Transport(
@@ -118,7 +121,9 @@ class Recorder:
                 owner=self,
             )
             signals.listen()
-        self.stopped = self.stopped or (self.writer is not None and self.writer.full)
+        if self.writer is not None and self.writer.full:
+            self.stopped = True
+            self.writer.refuse(self._names)  # as many as at the step before it was full
         return not self.stopped
 
     @property
@@ -145,6 +150,8 @@ class Recorder:
     def put(self, at: Moment, shown: Shown) -> None:
         """Hands over the tensors of a step."""
         assert self._transport is not None
+        if self.writer is not None and self.writer.limited:
+            self._names = shown.names()
         if self.finished:  # the process is about to end
             return
         capture = Capture(at, shown)

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, SupportsIndex, overload
 
 from fitscope.errors import RunError, StoreError, one_of
+from fitscope.read import untrusted
 from fitscope.read.completion import offer_names
 from fitscope.read.run import Run
 from fitscope.store import schema
 from fitscope.store._base import Objects
 from fitscope.store.places import is_local, place
+
+AHEAD = 60 * 10**9  #: nanoseconds by which clocks of several machines may differ
 
 Path = str | os.PathLike[str] | Objects
 
@@ -75,8 +78,16 @@ def _find(objects: Objects, run: str | None) -> Run:
         return _open(objects.folder(run))
     if schema.RUN in objects.list():
         return _open(objects)
-    found = [(document.get("created_ns") or 0, name) for name, document in _inside(objects) if document]
+    inside = _inside(objects)
+    found = [
+        (_age(document.get("created_ns") or 0), name)
+        for name, document in inside
+        if isinstance(document, dict)
+    ]
     if not found:
+        for _, problem in inside:
+            if isinstance(problem, BaseException):
+                raise problem
         raise RunError(
             "a run, or a directory with runs in it",
             f"{objects.describe()!r}, {_contents(objects)}",
@@ -92,8 +103,16 @@ def runs(path: Path = "runs") -> Runs:
         if schema.RUN in objects.list():
             return Runs([_brief(objects)])
         briefs = [_brief(objects.folder(name)) for name, _ in _inside(objects)]
-    never = datetime.fromtimestamp(0, UTC)
-    return Runs(sorted(briefs, key=lambda brief: (brief.created or never, brief.id)))
+    return Runs(sorted(briefs, key=lambda brief: (_age(_nanoseconds(brief.created)), brief.id)))
+
+
+def _age(created: int) -> int:
+    """The order of runs. A run from the future, by a wrong clock, comes before all others, so it is not the newest."""
+    return created if created <= time.time_ns() + AHEAD else -1
+
+
+def _nanoseconds(created: datetime | None) -> int:
+    return 0 if created is None else int(created.timestamp() * 1e9)
 
 
 @contextlib.contextmanager
@@ -113,17 +132,17 @@ def _place(path: Path) -> Objects:
         raise RunError("a directory or URL with a run", problem.received, problem.fix) from problem
 
 
-def _inside(objects: Objects) -> list[tuple[str, dict[str, Any] | None]]:
-    """The folders with a run.json, and that document if it can be read."""
-    found: list[tuple[str, dict[str, Any] | None]] = []
+def _inside(objects: Objects) -> list[tuple[str, dict[str, Any] | Exception]]:
+    """The folders with a run.json, and that document or why it cannot be read."""
+    found: list[tuple[str, dict[str, Any] | Exception]] = []
     for name in objects.list():
         if name.endswith("/"):
             try:
                 found.append((name[:-1], _document(objects.folder(name[:-1]))))
             except FileNotFoundError:
                 continue
-            except RunError:
-                found.append((name[:-1], None))
+            except (RunError, OSError) as problem:
+                found.append((name[:-1], problem))
     return found
 
 
@@ -142,15 +161,16 @@ def _open(objects: Objects) -> Run:
 
 def _document(objects: Objects) -> dict[str, Any]:
     try:
-        document = json.loads(objects.get(schema.RUN))
-    except ValueError as problem:
-        document = str(problem)
-    if not isinstance(document, dict):
+        document = untrusted.read(objects, schema.RUN)
+    except (FileNotFoundError, PermissionError):
+        raise
+    except untrusted.UNREADABLE as problem:
         raise RunError(
             f"a readable {schema.RUN}",
-            f"a damaged one at {objects.describe(schema.RUN)!r} ({document})",
+            f"a damaged one at {objects.describe(schema.RUN)!r} ({_reason(problem)})",
             "Its tables and tensors can still be read with pandas, DuckDB, xarray or zarr",
-        )
+        ) from problem
+    untrusted.cleaned(document, untrusted.RUN)
     return document
 
 
@@ -158,11 +178,15 @@ def _brief(objects: Objects) -> Brief:
     path = objects.describe()
     try:
         run = _open(objects)
-    except RunError as problem:
+        model = run.model.get("name") if isinstance(run.model, dict) else None
+        return Brief(run.id, path, run.created, run.status, run.last_step, run.bytes, model)
+    except (RunError, *untrusted.UNREADABLE) as problem:  # of this run, and no reason to hide the others
         name = path.replace("\\", "/").rstrip("/").rpartition("/")[2]
-        return Brief(name, path, None, "unreadable", None, 0, None, str(problem))
-    model = run.model.get("name") if isinstance(run.model, dict) else None
-    return Brief(run.id, path, run.created, run.status, run.last_step, run.bytes, model, run=run)
+        return Brief(name, path, None, "unreadable", None, 0, None, _reason(problem))
+
+
+def _reason(problem: BaseException) -> str:
+    return str(problem) or type(problem).__name__
 
 
 def _contents(objects: Objects) -> str:

@@ -15,8 +15,9 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from fitscope.read.evidence import StoredEvidence
-from fitscope.read.parts import Part, TailRows
+from fitscope.read.parts import Part
 from fitscope.read.run import Run
+from fitscope.read.sources import TailRows
 
 
 class Exchange(NamedTuple):
@@ -32,6 +33,10 @@ class Follow:
 
     def __init__(self, run: Run) -> None:
         self._run = run
+
+    def hush(self) -> None:
+        """Damage is no longer warned about: the run's list of it is shown."""
+        self._run._now.damaged.quiet = True
 
     def parts(self) -> list[Part]:
         """The readable parts so far, in the order they were written."""

@@ -1,202 +1,22 @@
 """One part of a table, read only as far as needed.
 
-A part never changes, so what was read stays in memory until it is freed. If the footer of a large part says where the rows of each site
-are, only those row groups are read. Every page is checked against its checksum, so damage raises an error and never gives a wrong number.
+What was read of a part is kept until it is let go: a part never changes. Of a large part that says in its footer
+where the rows of each site lie, only the row groups that have them are read.
 """
 
 from __future__ import annotations
 
-import json
-import math
-from abc import ABC, abstractmethod
-from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
+from fitscope.read.sources import FACTS, Rest, RowSpan, Source, rows_by_site, sound
 from fitscope.sites import TRAIN
-from fitscope.store._base import Objects
-from fitscope.store.places import is_local
 from fitscope.store.tables import facts
-from fitscope.store.tail import SITES, sort
-
-_REPETITIVE = ("site", "kind", "layer", "weight", "pass", "dtype", "output")
-
-FACTS = {"kind", "layer", "weight", "pass"}  #: columns that say what a site is
-
-#: Where rows are: in which row group, None for all together, and there one stretch or the number of each.
-RowSpan = tuple[int | None, slice | np.ndarray[Any, Any]]
-
-
-def _repetitive(form: pa.Schema) -> list[str]:
-    """The columns with few distinct names, kept as dictionaries. A sample's `weight` is a number."""
-    return [name for name in _REPETITIVE if name in form.names and pa.types.is_string(form.field(name).type)]
-
-
-class Source(ABC):
-    """The source of the rows of a part."""
-
-    @property
-    @abstractmethod
-    def kept_bytes(self) -> int:
-        """The number of bytes that `let_go` would free."""
-
-    @abstractmethod
-    def let_go(self) -> None:
-        """Frees everything that can be read again."""
-
-    @abstractmethod
-    def read(self, columns: Sequence[str] | None) -> pa.Table:
-        """Reads columns, or all of them, for all rows. Missing columns are omitted."""
-
-    @abstractmethod
-    def read_group(self, columns: Sequence[str], group: int) -> pa.Table:
-        """Reads columns of one row group, numbered as in `sites`."""
-
-    @abstractmethod
-    def sites(self, before: int | None) -> Mapping[str, list[RowSpan]] | None:
-        """The position of the rows of each site; None if that requires reading them, or if all are `before`."""
-
-
-class Stored(Source):
-    """A Parquet file in a store."""
-
-    def __init__(self, objects: Objects, key: str, form: pa.Schema, *, older: bool = False) -> None:
-        self._older = older  # it may lack the facts of sites
-        self._objects = objects
-        self._key = key
-        self._form = form
-        self._footer: pq.FileMetaData | None = None
-        self._data: bytes | None = None  # of a part elsewhere, which is cheaper to keep than to fetch again
-
-    @property
-    def kept_bytes(self) -> int:
-        return len(self._data or b"")
-
-    def read(self, columns: Sequence[str] | None) -> pa.Table:
-        with self._open() as file:
-            # Arrow's own threads only get in the way of something so small.
-            return file.read(columns=columns, use_threads=False)
-
-    def read_group(self, columns: Sequence[str], group: int) -> pa.Table:
-        with self._open() as file:
-            return file.read_row_group(group, columns=columns, use_threads=False)
-
-    def sites(self, before: int | None) -> Mapping[str, list[RowSpan]] | None:
-        if self._footer is None:
-            self._open().close()
-        assert self._footer is not None
-        said = (self._footer.metadata or {}).get(SITES)
-        if said is None:
-            return None
-        groups = [self._footer.row_group(n) for n in range(self._footer.num_row_groups)]
-        if before is not None and not all(_last_step(group) < before for group in groups):
-            return None
-        return _Stretches(json.loads(said), [group.num_rows for group in groups])
-
-    def let_go(self) -> None:
-        self._data = None
-
-    def fetch(self) -> pa.Buffer:
-        """The whole file, kept in memory."""
-        if self._data is None:
-            self._data = self._objects.get(self._key)
-        return pa.py_buffer(self._data)
-
-    def _open(self) -> pq.ParquetFile:
-        local = is_local(self._objects) is not None
-        file = pq.ParquetFile(
-            pa.OSFile(self._objects.describe(self._key)) if local else pa.BufferReader(self.fetch()),
-            metadata=self._footer,
-            page_checksum_verification=True,
-            read_dictionary=[name for name in _repetitive(self._form) if not (self._older and name in FACTS)],
-        )
-        self._footer = file.metadata
-        return file
-
-
-class _Stretches(Mapping[str, list[RowSpan]]):
-    """The position of each site's rows in a part sorted by site. It is computed per site on request, because a reader mostly
-    wants one site of many parts.
-    """
-
-    def __init__(self, rows: Sequence[tuple[str, int]], groups: Sequence[int]) -> None:
-        self._edges = [0, *accumulate(groups)]
-        ends = accumulate(count for _, count in rows)
-        self._rows = {site: (end - count, end) for (site, count), end in zip(rows, ends, strict=True)}
-
-    def __getitem__(self, site: str) -> list[RowSpan]:
-        edges, (start, end) = self._edges, self._rows[site]
-        return [
-            (n, slice(max(edges[n], start) - edges[n], min(edges[n + 1], end) - edges[n]))
-            for n in range(bisect_right(edges, start) - 1, bisect_left(edges, end))
-        ]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._rows)
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-
-class Whole(Source):
-    """A source that is only read as a whole, and keeps nothing that could be read again."""
-
-    kept_bytes = 0
-
-    def let_go(self) -> None:
-        pass
-
-    def read_group(self, columns: Sequence[str], group: int) -> pa.Table:
-        raise NotImplementedError("there are no row groups")
-
-    def sites(self, before: int | None) -> None:  # noqa: ARG002
-        return None
-
-
-class TailRows(Whole):
-    """Rows of a tail, sorted as in the later part."""
-
-    def __init__(self, batches: Sequence[pa.RecordBatch]) -> None:
-        table = pa.Table.from_batches(batches).replace_schema_metadata()
-        repetitive = _repetitive(table.schema)
-        for place, name in enumerate(table.column_names):
-            if name in repetitive:
-                table = table.set_column(place, name, table[name].combine_chunks().dictionary_encode())
-        self.table = sort(table, "site") if "site" in table.column_names else table
-
-    def counted(self) -> Counter[str]:
-        """The number of rows of each site."""
-        names = self.table["site"].value_counts()
-        return Counter({item["values"]: item["counts"] for item in names.to_pylist()})
-
-    def read(self, columns: Sequence[str] | None) -> pa.Table:
-        there = self.table.column_names
-        return self.table if columns is None else self.table.select([c for c in columns if c in there])
-
-
-class Rest(Whole):
-    """The rows of a part without the first ones of each site."""
-
-    def __init__(self, whole: Source, taken: Counter[str]) -> None:
-        self._whole = whole
-        self._taken = taken
-
-    def read(self, columns: Sequence[str] | None) -> pa.Table:
-        table = self._whole.read(None if columns is None else [*{*columns, "site"}])
-        number = np.arange(table.num_rows)
-        keep = np.ones(table.num_rows, bool)
-        for site, places in _rows_by_site(table["site"].combine_chunks()).items():
-            for _, rows in places:
-                keep[number[rows][: self._taken[site]]] = False
-        table = table.filter(pa.array(keep))
-        return table if columns is None else table.select([c for c in columns if c in table.column_names])
 
 
 class Part:
@@ -291,10 +111,10 @@ class Part:
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Reads columns from the store, all by default. A column that an older part lacks is null."""
-        return self._formed(self.source.read(self._asked(columns)), columns or ())
+        return self._formed(sound(self.source.read(self._asked(columns))), columns or ())
 
     def _read_group(self, columns: Sequence[str], group: int) -> pa.Table:
-        return self._formed(self.source.read_group(self._asked(columns) or (), group), columns)
+        return self._formed(sound(self.source.read_group(self._asked(columns) or (), group)), columns)
 
     def _asked(self, columns: Sequence[str] | None) -> Sequence[str] | None:
         """The columns to read from the file: in format 1 the facts of a site are in its name, and `pass` is called `phase`."""
@@ -326,7 +146,7 @@ class Part:
         if self._where is None:
             missing = self._missing(columns, None)
             table = self.owned([*missing, "site"])
-            self._where = _rows_by_site(table["site"].combine_chunks())
+            self._where = rows_by_site(table["site"].combine_chunks())
             self._keep(table, missing, None)
 
     def _groups(self, site: str | None) -> list[int | None]:
@@ -344,27 +164,7 @@ class Part:
             self._columns_bytes += column.nbytes
 
 
-def _last_step(group: Any) -> float:
-    """The last step of a row group; infinite if unknown."""
-    column = group.column(0)
-    return column.statistics.max if column.path_in_schema == "step" and column.is_stats_set else math.inf
-
-
 def _picked(array: pa.Array, rows: slice | np.ndarray[Any, Any]) -> pa.Array:
     if isinstance(rows, slice):
         return array.slice(rows.start, rows.stop - rows.start)
     return array.take(pa.array(rows))
-
-
-def _rows_by_site(column: Any) -> dict[str, list[RowSpan]]:
-    codes = column.indices.to_numpy(zero_copy_only=False)
-    if not len(codes):
-        return {}
-    names = column.dictionary.to_pylist()
-    starts = np.flatnonzero(np.diff(codes, prepend=-1))
-    stops = np.append(starts[1:], len(codes))
-    found = codes[starts].tolist()
-    if len(set(found)) == len(found):  # sorted by site, as our writer leaves it: one stretch each
-        stretches = zip(found, starts.tolist(), stops.tolist(), strict=True)
-        return {names[code]: [(None, slice(start, stop))] for code, start, stop in stretches}
-    return {names[code]: [(None, np.flatnonzero(codes == code))] for code in set(found)}

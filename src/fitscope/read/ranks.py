@@ -5,17 +5,16 @@ Final documents are read once. A document that may still change is read at every
 
 from __future__ import annotations
 
-import json
-import zipfile
 from collections.abc import Callable
 from typing import Any
 
+from fitscope.read import untrusted
 from fitscope.read.damage import DamageReport
 from fitscope.read.stored import StoredArray
+from fitscope.read.untrusted import UNREADABLE
 from fitscope.reduce.average import Average
-from fitscope.store import schema
+from fitscope.store import averages, schema
 from fitscope.store._base import Objects
-from fitscope.store.averages import decode
 from fitscope.store.liveness import is_alive
 
 
@@ -65,15 +64,22 @@ class Rank:
         """One average as written so far; None if it cannot be read, which is then reported."""
         key = f"{schema.AVERAGES}/{path}.npz"
         try:
-            return decode(self._objects.get(key))
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as problem:
+            return averages.decode(self._objects.get(key, averages.MOST_BYTES))
+        except UNREADABLE as problem:
             self._damaged.add(f"{self.folder}/{key}", problem)
             return None
 
     def said(self) -> dict[str, Any] | None:
         """The rank's status document: the same object while it does not change. None if there is none."""
-        document = self._document(schema.STATUS, json.loads)
+        document = self._document(schema.STATUS, self._status)
         return document if isinstance(document, dict) else None
+
+    def _status(self, data: bytes) -> dict[str, Any]:
+        document = untrusted.parse(data)
+        wrong = untrusted.cleaned(document, untrusted.STATUS)
+        if wrong:
+            self._damaged.add(f"{self.folder}/{schema.STATUS}", wrong[0])
+        return document
 
     def _document(self, key: str, parse: Callable[[bytes], Any]) -> Any:
         """A parsed document, or None. The same object as before if it did not change."""
@@ -81,16 +87,21 @@ class Rank:
         if before is not None and self.settled:
             return before[1]
         try:
-            data = self._objects.get(key)
+            data = self._objects.get(key, untrusted.MOST_BYTES)
             if before is None or before[0] != data:
                 before = self._seen[key] = (data, parse(data))
             return before[1]
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
+        except UNREADABLE as problem:
             self._damaged.add(f"{self.folder}/{key}", f"{type(problem).__name__}: {problem}")
             return None
 
 
 def _listed(root: bytes) -> list[tuple[str, str]]:
-    return [(entry["site"], entry["path"]) for entry in json.loads(root)["attributes"]["arrays"]]
+    arrays = untrusted.parse(root)["attributes"]["arrays"]
+    if not untrusted.listing(
+        untrusted.fields({"site": untrusted.text, "path": untrusted.key}, "site", "path")
+    )(arrays):
+        raise ValueError("it does not list arrays")
+    return [(entry["site"], entry["path"]) for entry in arrays]

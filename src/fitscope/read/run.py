@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # imported by the methods that need them
 
 #: The stats of `series`; `value` exists for scalars only, `cosine` for changes only.
 STATS = ("value", *NAMES, "cosine")
+LATEST = 253_402_300_799.0  #: the end of year 9999 in seconds since 1970, the last that a datetime can hold
 SEVERITY = ("failed", "interrupted", "running", "complete")  #: of several ranks, the worst status counts
 
 
@@ -46,7 +47,9 @@ class Run:
         self.id = str(document.get("id", ""))  #: the name of its folder, which begins with date and time
         self.path = objects.describe()  #: its directory or URL
         self.info = document  #: run.json: software versions, model, plan and notes at the start
-        self.created = datetime.fromtimestamp((document.get("created_ns") or 0) / 1e9, UTC)  #: in UTC
+        self.created = datetime.fromtimestamp(
+            min((document.get("created_ns") or 0) / 1e9, LATEST), UTC
+        )  #: in UTC
         self._now = self._follow(objects)
         self._captured: dict[str, tuple[Any, Captures]] = {}  # by site, with the arrays it was made from
 
@@ -71,7 +74,8 @@ class Run:
     @property
     def last_step(self) -> int | None:
         """The last recorded step; None before the first."""
-        return max((s["step"] for s in self._statuses() if s.get("step") is not None), default=None)
+        self._now.look()
+        return self._now.last_step()
 
     @property
     def bytes(self) -> int:
@@ -119,7 +123,8 @@ class Run:
     @property
     def overhead(self) -> dict[str, Any]:
         """The cost of recording, as measured by the newest attempt."""
-        return next((dict(s["overhead"]) for s in self._statuses(newest=True) if s.get("overhead")), {})
+        said = (status.get("overhead") for status in self._statuses(newest=True))
+        return next((dict(one) for one in said if one and isinstance(one, dict)), {})
 
     @property
     def identity(self) -> Identity:
@@ -338,8 +343,8 @@ class Run:
         found: dict[str, dict[str, Any]] = {}
         for rank in self._now.ranks:
             for one in rank.status().get("checkpoints") or ():
-                if rank.end is None or int(one["step"]) <= rank.end:
-                    found[str(one["path"])] = one  # a path that was saved twice holds the last one
+                if rank.end is None or one["step"] <= rank.end:
+                    found[one["path"]] = one  # a path that was saved twice holds the last one
         frame = pd.DataFrame(list(found.values()), columns=["step", "epoch", "path", "time"])
         return frame.sort_values(["step", "time"], kind="stable", ignore_index=True)
 

@@ -1,14 +1,14 @@
 """The current state of a run: its attempts, their ranks, and the tables they write.
 
-`look` finds new data and skips ranks that have ended. An attempt counts up to the step at which a later one started. A pass or a checkpoint
-at that step describes weights that both share, so it belongs to both.
+`look` finds new data and skips ranks that have ended. An attempt counts up to the step at which a later one started, unless that one ended
+before it recorded anything. A pass or a checkpoint at that step describes weights that both share, so it belongs to both.
 """
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
+from fitscope.read import untrusted
 from fitscope.read.damage import DamageReport
 from fitscope.read.ranks import Rank
 from fitscope.read.tables import Table
@@ -26,6 +26,7 @@ class RunState:
         self.tables = {name: Table(name, objects, self.damaged, older=older) for name in schema.TABLES}
         self._attempts: dict[str, dict[str, Any]] = {}
         self._ranks: dict[tuple[int, int], Rank] = {}
+        self._begun: set[int] = set()  # attempts that have recorded something
 
     @property
     def stats(self) -> Table:
@@ -56,10 +57,24 @@ class RunState:
         starts = {
             int(document["attempt"]): int(document["start_step"]) for document in self._attempts.values()
         }
+        last = max(starts, default=0)
+        taking_over = {number: start for number, start in starts.items() if self._recorded(number, last)}
         return {
-            attempt: min((start for later, start in starts.items() if later > attempt), default=None)
+            attempt: min((start for later, start in taking_over.items() if later > attempt), default=None)
             for attempt in starts
         }
+
+    def _recorded(self, attempt: int, last: int) -> bool:
+        """Whether an attempt takes over: not one that ended, or was killed, before it recorded anything."""
+        if attempt not in self._begun:
+            if not last:  # the only one has nobody to take over from
+                return True
+            folder = schema.attempt_folder(attempt)
+            ranks = [name[:-1] for name in self.objects.list(folder) if name.endswith("/")]
+            if any(set(self.objects.list(f"{folder}/{rank}")) - {schema.STATUS} for rank in ranks):
+                self._begun.add(attempt)
+        said = (rank.status().get("status") for (number, _), rank in self._ranks.items() if number == attempt)
+        return attempt in self._begun or "running" in said
 
     def look(self) -> None:
         """Finds new attempts, ranks and parts."""
@@ -67,13 +82,16 @@ class RunState:
             key = f"{schema.ATTEMPTS}/{name}"
             if name.endswith(".json") and key not in self._attempts and key not in self.damaged:
                 self._read_attempt(key)
+        for document in self._attempts.values():
+            attempt = int(document["attempt"])
+            for number in range(int(document.get("world") or 1)):
+                if (attempt, number) not in self._ranks:
+                    self._ranks[attempt, number] = Rank(self.objects, attempt, number, self.damaged)
         ends = self.ends
         for document in self._attempts.values():
             attempt = int(document["attempt"])
             for number in range(int(document.get("world") or 1)):
-                rank = self._ranks.get((attempt, number))
-                if rank is None:
-                    rank = self._ranks[attempt, number] = Rank(self.objects, attempt, number, self.damaged)
+                rank = self._ranks[attempt, number]
                 # Asked before the tables are listed: who has ended by then adds nothing afterwards.
                 said = rank.said()
                 if not rank.settled or rank.end != ends[attempt]:
@@ -82,6 +100,14 @@ class RunState:
                         table.follow(rank.folder, rank.end, said)
                     if said is not None and said.get("status", "running") != "running":
                         rank.settle()
+
+    def last_step(self) -> int | None:
+        """The last step recorded by an attempt that it belongs to; None before the first."""
+        found = ((rank.status().get("step"), rank.end) for rank in self.ranks)
+        return max(
+            (min(step, end - 1) if end is not None else step for step, end in found if step is not None),
+            default=None,
+        )
 
     def statuses(self, *, newest: bool = False) -> list[dict[str, Any]]:
         """The status of every rank that has one, of all attempts or of the newest."""
@@ -95,8 +121,17 @@ class RunState:
 
     def _read_attempt(self, key: str) -> None:
         try:
-            document = json.loads(self.objects.get(key))
-            int(document["attempt"]), int(document["start_step"])
-            self._attempts[key] = document
-        except (OSError, ValueError, KeyError, TypeError) as problem:
+            document = untrusted.read(self.objects, key)
+        except untrusted.UNREADABLE as problem:
             self.damaged.add(key, problem)
+            return
+        wrong = untrusted.cleaned(document, untrusted.ATTEMPT)
+        wrong += [f"it has no {name!r}" for name in ("attempt", "start_step") if name not in document]
+        numbers = {one["attempt"] for one in self._attempts.values()}
+        if document.get("attempt") in numbers:
+            wrong.append(f"attempt {document['attempt']} is there already")
+            del document["attempt"]
+        if wrong:
+            self.damaged.add(key, wrong[0])
+        if "attempt" in document and "start_step" in document:
+            self._attempts[key] = document

@@ -8,7 +8,6 @@ compression, so a chunk is its bytes.
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -16,11 +15,17 @@ from typing import Any
 import numpy as np
 
 from fitscope.errors import RunError
+from fitscope.read import untrusted
 from fitscope.store._base import Objects
-from fitscope.store.schema import DATA, TENSORS
+from fitscope.store.schema import DATA, FILL, STORED_AS, TENSORS
 
 Array = np.ndarray[Any, Any]
 Index = np.ndarray[Any, np.dtype[np.intp]]
+
+MOST_DIMENSIONS = 32  #: what NumPy can
+MOST_CHUNK = 64 << 20  #: bytes; the writer splits a capture into chunks of 16 MB or less
+PLENTY = 64 << 20  #: bytes of tensors that may be asked for whatever lies in the store
+MOST_PADDING = 64  #: times the bytes in the store
 
 
 class StoredArray:
@@ -28,31 +33,58 @@ class StoredArray:
 
     def __init__(self, rank: Objects, path: str, document: bytes) -> None:
         self._rank = rank
+        self._files: int | None = None  # chunks that there are, once that was asked
         self._folder = f"{TENSORS}/{path}/{DATA}"
-        meta = json.loads(document)
+        meta = untrusted.parse(document)
         facts = meta["attributes"]
-        self.site = str(facts["site"])
-        self.shape: tuple[int, ...] = tuple(meta["shape"])
-        self.chunk: tuple[int, ...] = tuple(meta["chunk_grid"]["configuration"]["chunk_shape"])
+        self.site = _text(facts["site"])
+        self.shape: tuple[int, ...] = _extents(meta["shape"])
+        self.chunk: tuple[int, ...] = _extents(meta["chunk_grid"]["configuration"]["chunk_shape"], least=1)
+        if not 1 <= len(self.shape) == len(self.chunk) <= MOST_DIMENSIONS:
+            raise ValueError(f"it has the shape {self.shape} and chunks of {self.chunk}")
+        if meta["data_type"] not in FILL:
+            raise ValueError(f"it holds {meta['data_type']!r}")
         self.stored_as = np.dtype(meta["data_type"]).newbyteorder("<")
-        self.dtype = _dtype(facts["dtype"], self.stored_as)
-        self.batched = bool(facts["batched"])
+        self.chunk_bytes = math.prod(self.chunk) * self.stored_as.itemsize
+        if self.chunk_bytes > MOST_CHUNK:
+            raise ValueError(f"it has chunks of {self.chunk_bytes:,} bytes")
+        self.dtype = _dtype(_text(facts["dtype"]), self.stored_as)
+        self.batched = facts["batched"] is True
         self.fill: float = math.nan if self.stored_as.kind in "fc" else 0
         count = self.shape[0]
         self.step, self.epoch, self.batch = (
-            np.array(facts[name], np.int64) for name in ("step", "epoch", "batch")
+            _column(facts[name], count) for name in ("step", "epoch", "batch")
         )
-        shapes = np.tile(np.array(self.shape[1:], np.int64), (count, 1))
+        self.shapes = self._shapes(facts, count)  #: the true shape of each capture
+        self.batch_size = _column(facts["batch_size"], count) if self.batched else np.zeros(count, np.int64)
+
+    def _shapes(self, facts: dict[str, Any], count: int) -> Index:
+        inner = self.shape[1:]
         if "shapes" in facts:
-            shapes = np.array(facts["shapes"], np.int64).reshape(count, len(self.shape) - 1)
-        elif self.batched:
-            shapes[:, 0] = facts["size"]
-        self.shapes = shapes  #: the true shape of each capture
-        self.batch_size = (
-            np.array(facts["batch_size"], np.int64) if self.batched else np.zeros(count, np.int64)
-        )
-        if not len(self.step) == len(self.epoch) == len(self.batch) == len(self.batch_size) == count:
-            raise ValueError("the index and the length differ")
+            flat = [extent for shape in facts["shapes"] for extent in shape]
+            shapes = _column(flat, count * len(inner)).reshape(count, len(inner))
+        else:
+            shapes = np.tile(np.array(inner, np.int64), (count, 1))
+            if self.batched:
+                shapes[:, 0] = _column(facts["size"], count)
+        if (shapes < 0).any() or (shapes > np.array(inner, np.int64)).any():
+            raise ValueError("it has captures that do not fit into it")
+        size = self.stored_as.itemsize
+        if (
+            math.prod(inner) * size > PLENTY
+            and (shapes.max(axis=0, initial=0) < np.array(inner, np.int64)).any()
+        ):
+            raise ValueError(f"none of its captures is as large as {inner}")
+        claimed = sum(math.prod(shape) for shape in shapes.tolist()) * size
+        if claimed > PLENTY and claimed > self._stored_bytes():
+            raise ValueError(f"its captures would have {claimed:,} bytes, more than its chunks have")
+        return shapes
+
+    def _stored_bytes(self) -> int:
+        """The bytes of all chunks that there are."""
+        if self._files is None:
+            self._files = len(self._rank.list(self._folder))
+        return int(self._files * self.chunk_bytes)
 
     def capture(self, row: int) -> Array:
         """One capture without padding."""
@@ -61,6 +93,7 @@ class StoredArray:
 
     def read(self, wanted: Sequence[Index]) -> Array:
         """The elements at the outer product of `wanted`, one list of places per axis."""
+        self._can_be_there(wanted)
         out = np.full([len(places) for places in wanted], self.fill, self.stored_as)
         if out.size:
             axes = [_by_chunk(places, size) for places, size in zip(wanted, self.chunk, strict=True)]
@@ -72,11 +105,25 @@ class StoredArray:
                     ]
         return out.astype(self.dtype, copy=False)
 
+    def _can_be_there(self, wanted: Sequence[Index]) -> None:
+        """Refuses to make room for far more than there is."""
+        size = math.prod(len(places) for places in wanted) * self.stored_as.itemsize
+        if size <= PLENTY:
+            return
+        if (
+            size > MOST_PADDING * self._stored_bytes()
+        ):  # where captures differ in size, the smaller are padded
+            raise RunError(
+                f"tensors of {self.site!r} that fit into one array",
+                f"{size:,} bytes, nearly all of them padding",
+                "Take them one by one: run.array(site, step)",
+            )
+
     def _chunk(self, cell: list[int], rows: Index) -> Array | None:
         """The elements of a chunk; None if no wanted capture has data in it."""
         key = f"{self._folder}/c.{'.'.join(map(str, cell))}"
         try:
-            data = self._rank.get(key)
+            data = self._rank.get(key, self.chunk_bytes)
         except FileNotFoundError:
             inside = rows[rows // self.chunk[0] == cell[0]]
             starts = np.array(cell[1:], np.int64) * np.array(self.chunk[1:], np.int64)
@@ -85,17 +132,35 @@ class StoredArray:
             raise self._broken(key, "it is missing") from None
         except OSError as problem:
             raise self._broken(key, str(problem)) from problem
-        if len(data) != math.prod(self.chunk) * self.stored_as.itemsize:
+        if len(data) != self.chunk_bytes:
             raise self._broken(key, f"it has {len(data)} bytes")
         return np.frombuffer(data, self.stored_as).reshape(self.chunk)
 
     def _broken(self, key: str, what: str) -> RunError:
-        size = math.prod(self.chunk) * self.stored_as.itemsize
         return RunError(
-            f"the tensors of {self.site!r} to be complete, in chunks of {size} bytes",
+            f"the tensors of {self.site!r} to be complete, in chunks of {self.chunk_bytes} bytes",
             f"a damaged chunk {self._rank.describe(key)!r}: {what}",
             "Other captures and sites can still be read",
         )
+
+
+def _text(value: Any) -> str:
+    if not untrusted.text(value):
+        raise ValueError(f"it says {value!r} where there should be a name")
+    return str(value)
+
+
+def _extents(value: Any, least: int = 0) -> tuple[int, ...]:
+    if not untrusted.listing(untrusted.count)(value) or any(extent < least for extent in value):
+        raise ValueError(f"it says {value!r} where there should be a shape")
+    return tuple(value)
+
+
+def _column(values: Any, count: int) -> Index:
+    """A column of the index of captures."""
+    if not untrusted.listing(untrusted.integer)(values) or len(values) != count:
+        raise ValueError("the index and the length differ")
+    return np.array(values, np.int64)
 
 
 def _dtype(name: str, stored_as: np.dtype[Any]) -> np.dtype[Any]:
@@ -104,6 +169,8 @@ def _dtype(name: str, stored_as: np.dtype[Any]) -> np.dtype[Any]:
         return np.dtype(stored_as.name)
     import ml_dtypes
 
+    if name not in STORED_AS and name not in FILL:
+        raise ValueError(f"it says {name!r} where there should be a type")
     kind = getattr(ml_dtypes, name, None)
     return np.dtype(stored_as.name if kind is None else kind)
 

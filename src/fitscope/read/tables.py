@@ -18,8 +18,11 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from fitscope.read.damage import DamageReport
-from fitscope.read.parts import Part, Stored, TailRows
-from fitscope.store import schema, tail
+from fitscope.read.parts import Part
+from fitscope.read.sources import Stored, TailRows, fits
+from fitscope.read.untrusted import UNREADABLE
+from fitscope.read.untrusted import key as is_key
+from fitscope.store import decoded, schema, tail
 from fitscope.store._base import Objects
 from fitscope.store.places import is_local
 
@@ -28,8 +31,6 @@ if TYPE_CHECKING:
 
 KEEP_BYTES = 512 << 20  #: of decoded columns
 READERS = 16  #: parts fetched at once from an object store; local files are read one by one, which is faster
-
-_UNREADABLE = (pa.ArrowException, OSError)
 
 
 @dataclass(slots=True)
@@ -94,23 +95,25 @@ class Table:
         key = f"{folder}/{schema.tail_key(self.name)}"
         known = self._tails.get(folder)
         try:
-            data = self._run.get(key)
+            data = self._run.get(key, decoded.MOST_FILE)
             part = tail.part_of(data)
+            if not is_key(part):
+                raise ValueError("its rows belong to no part")
             if known is None or known.tail.part != part:
                 self._drop_tail(folder)
                 known = self._tails[folder] = _Tail(tail.Tail(part), end)
             batches = known.tail.take(data)
-        except FileNotFoundError:
-            self._drop_tail(folder)
-        except tail.DAMAGED as problem:
-            self._damaged.add(key, problem)
-        else:
             if batches:
+                fits(batches[0].schema, self.form)
                 # named so that they come after all parts
                 whole = f"{folder}/{self.name}/{part}"
                 name = f"{whole}+{len(known.parts):04d}"
                 held = TailRows(batches)
                 known.parts.append(Part(held, name, end, self.form, becomes=whole, older=self._older))
+        except FileNotFoundError:
+            self._drop_tail(folder)
+        except UNREADABLE as problem:
+            self._damaged.add(key, problem)
 
     def _drop_tail(self, folder: str) -> None:
         known = self._tails.pop(folder, None)
@@ -179,6 +182,10 @@ class Table:
         stored = {part: part.source for part in self.parts if isinstance(part.source, Stored)}
         if not stored:
             return None
+        self._each(list(stored), lambda part: stored[part].check())
+        stored = {part: source for part, source in stored.items() if part.key not in self._damaged}
+        if not stored:
+            return None
         if self._older:
             tables = (self.take(part, self.form.names) for part in stored)
             return ds.dataset(
@@ -215,7 +222,7 @@ class Table:
         def attempt(part: Part) -> None:
             try:
                 action(part)
-            except _UNREADABLE as problem:
+            except UNREADABLE as problem:
                 self._damaged.add(part.key, problem)
 
         if len(parts) > 1 and is_local(self._run) is None:

@@ -195,7 +195,7 @@ class Lazy(xr.backends.BackendArray, ABC):  # type: ignore[no-untyped-call, misc
         return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.OUTER, self._read)
 
     def _read(self, key: tuple[Any, ...]) -> Array:
-        wanted = [np.atleast_1d(np.arange(extent)[k]) for k, extent in zip(key, self.shape, strict=True)]
+        wanted = [_places(k, extent) for k, extent in zip(key, self.shape, strict=True)]
         out = self._outer(wanted)
         return out[tuple(0 if isinstance(k, (int, np.integer)) else slice(None) for k in key)]
 
@@ -273,6 +273,13 @@ class LazyPasses(Lazy):
     @staticmethod
     def _inner(array: StoredArray) -> tuple[int, ...]:
         return array.shape[2:] if array.batched else array.shape[1:]
+
+
+def _places(key: Any, extent: int) -> Index:
+    """The places along an axis that a key means."""
+    if isinstance(key, slice):
+        return np.arange(*key.indices(extent))
+    return np.atleast_1d(np.arange(extent)[key])
 
 
 def _listed(steps: Array) -> str:

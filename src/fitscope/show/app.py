@@ -1,25 +1,21 @@
 """The live page: reads runs, answers with `data.payload`, and sends new data by server-sent events.
 
 It only reads. It opens runs by the folder names of a directory listing, never by a path from the address, because anyone can
-write an id into a file. It does not follow links. One thread at a time uses a run, and the most recently used runs stay open. A
-tick carries only new columns and changed facts, so its size does not grow with the run. `guard` decides who may ask.
+write an id into a file. It does not follow links. A tick carries only new columns and changed facts, so its size does not grow
+with the run. `guard` decides who may ask, `asked` checks what is asked, and `shelf` holds the runs.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import json
 import os
-import threading
 import time
-import warnings
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager
 from importlib import resources
 from typing import Any
-from weakref import WeakValueDictionary
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -28,88 +24,18 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from fitscope.errors import FitscopeError, FitscopeWarning, RunError, one_of
-from fitscope.read import Brief, Run
-from fitscope.read import open as open_run
-from fitscope.read import runs as list_runs
+from fitscope.errors import FitscopeError
+from fitscope.show.asked import Asked, BadRequestError
 from fitscope.show.data import payload
 from fitscope.show.data.gather import Gathered
 from fitscope.show.data.pack import pack, plain_json, squeezed
 from fitscope.show.data.samples import worst_of_batch
 from fitscope.show.guard import Guard
-from fitscope.store import Files, Objects
-from fitscope.store import place as find_place
+from fitscope.show.shelf import Shelf
+from fitscope.store import Objects
 
-KEEP = 4  #: unused runs that stay open
 TICK = 1.0  #: seconds between two looks at a run that grows
 TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
-
-
-class Shelf:
-    """The runs of one place, each opened on first request. The most recently used stay open, and those in use."""
-
-    def __init__(self, place: str | os.PathLike[str] | Objects) -> None:
-        found = find_place(place, writing=False)
-        self.place = Files(found.root, links=False) if isinstance(found, Files) else found
-        self._known: WeakValueDictionary[str, Gathered] = WeakValueDictionary()
-        self._kept: OrderedDict[str, Gathered] = OrderedDict()  # the longest unused first
-        self._lock = threading.RLock()  # one for all: a comparison needs two runs at once
-
-    def briefs(self) -> dict[str, Brief]:
-        """The runs by folder name, the newest first."""
-        found = list_runs(self.place)[::-1]
-        if [brief.path for brief in found] == [self.place.describe()]:  # the place is itself a run
-            return {found[0].id: found[0]}
-        return {brief.path.replace("\\", "/").rstrip("/").rpartition("/")[2]: brief for brief in found}
-
-    def name(self, wanted: str | None) -> str:
-        """The folder name of the wanted run; by default the newest readable one."""
-        if wanted:
-            return wanted
-        return next((name for name, brief in self.briefs().items() if not brief.problem), "")
-
-    @contextlib.contextmanager
-    def run(self, wanted: str | None) -> Iterator[Gathered]:
-        """One updated run, for one thread at a time."""
-        with self._lock, warnings.catch_warnings():
-            warnings.simplefilter("ignore", FitscopeWarning)  # what is damaged is said on the page
-            name = self.name(wanted)
-            known = self._known.get(name)
-            if known is None:
-                known = self._known[name] = Gathered(self._find(name))
-            self._kept[name] = known
-            self._kept.move_to_end(name)
-            while len(self._kept) > KEEP:
-                self._kept.popitem(last=False)
-            known.update()
-            yield known
-
-    def _find(self, name: str) -> Run:
-        names = self.briefs()
-        if not name:
-            return open_run(self.place)  # which says why there is none
-        if name not in names:
-            raise RunError("the name of a run that is served", repr(name), one_of(names, name))
-        itself = names[name].path == self.place.describe()
-        return open_run(self.place) if itself else open_run(self.place, name)
-
-
-class Asked:
-    """The checked query of a request."""
-
-    def __init__(self, query: Mapping[str, str]) -> None:
-        self.run = query.get("run") or None
-        self.other = query.get("other") or None
-        self.measure = query.get("measure", "")
-        self.mode = query.get("mode", "absolute")
-        self.row = query.get("row", "")
-        self.step, self.by = int(query.get("step", 0)), int(query.get("by", 0))
-        self.column, self.mark = int(query.get("column", -1)), query.get("mark", "")
-        self.columns = min(max(int(query.get("columns", payload.COLUMNS)), 16), payload.COLUMNS)
-        self.level, self.first = int(query.get("level", 0)), int(query.get("first", 0))
-        self.loss_level, self.loss_first = int(query.get("loss_level", 0)), int(query.get("loss_first", 0))
-        span = query.get("from"), query.get("to")
-        self.span = (float(span[0]), float(span[1])) if span[0] and span[1] else None
 
 
 def app(
@@ -149,10 +75,10 @@ class Pages:
         self._tick = tick
         self._ending = ending
 
-    def page(self, request: Request) -> Response:  # noqa: ARG002
+    async def page(self, request: Request) -> Response:  # noqa: ARG002
         return Response(_read("index.html"), media_type="text/html; charset=utf-8")
 
-    def static(self, request: Request) -> Response:
+    async def static(self, request: Request) -> Response:
         name = request.path_params["name"]
         if name not in STATIC:
             return PlainTextResponse("There is no such file.", 404)
@@ -180,8 +106,8 @@ class Pages:
                 return what(Asked(request.query_params))
             except FitscopeError as problem:
                 return _said(problem)
-            except (ValueError, OverflowError):
-                return PlainTextResponse("The question cannot be understood.", 400)
+            except BadRequestError as problem:
+                return _bad(problem)
 
         return endpoint
 
@@ -190,7 +116,7 @@ class Pages:
             return _json(payload.head(g))
 
     def matrix(self, asked: Asked) -> Response:
-        with self._shelf.run(asked.run) as g, self._other(asked) as other:
+        with self._both(asked) as (g, other):
             found = payload.matrix(
                 g, asked.measure, asked.mode, other, columns=asked.columns, span=asked.span
             )
@@ -198,7 +124,7 @@ class Pages:
 
     def step(self, asked: Asked) -> Response:
         cell = payload.Cell(asked.row, asked.level, asked.column, asked.mark) if asked.column >= 0 else None
-        with self._shelf.run(asked.run) as g, self._other(asked) as other:
+        with self._both(asked) as (g, other):
             return _bytes(
                 pack(*payload.single(g, asked.measure, asked.mode, other, asked.step, asked.by, cell))
             )
@@ -227,8 +153,8 @@ class Pages:
             watcher = await run_in_threadpool(Watcher, self, asked)
         except FitscopeError as problem:
             return _said(problem)
-        except (ValueError, OverflowError):
-            return PlainTextResponse("The question cannot be understood.", 400)
+        except BadRequestError as problem:
+            return _bad(problem)
         return StreamingResponse(self._ticks(request, watcher), media_type="text/event-stream")
 
     async def _ticks(self, request: Request, watcher: Watcher) -> AsyncIterator[bytes]:
@@ -250,9 +176,8 @@ class Pages:
             while time.monotonic() < until and not self._ending():
                 await asyncio.sleep(min(self._tick, 0.2))
 
-    def _other(self, asked: Asked) -> Any:
-        wanted = asked.mode == "run" and asked.other is not None
-        return self._shelf.run(asked.other) if wanted else contextlib.nullcontext(None)
+    def _both(self, asked: Asked) -> AbstractContextManager[tuple[Gathered, Gathered | None]]:
+        return self._shelf.both(asked.run, asked.other if asked.mode == "run" else None)
 
 
 class Watcher:
@@ -262,15 +187,15 @@ class Watcher:
         self._pages = pages
         self._asked = asked
         asked.run = pages._shelf.name(asked.run)  # the newest of now, not one that begins later
-        self._held: tuple[Gathered | None, ...] = ()  # what is looked at stays open
+        # What is looked at stays open.
+        self._held = [pages._shelf.shelved(name) for name in (asked.run, asked.other) if name]
         self._told: dict[str, Any] = {}
         self._counts: tuple[int, ...] = ()
 
     def tick(self) -> bytes:
         """The next event, as gzip and base64. Empty if nothing is new."""
         asked = self._asked
-        with self._pages._shelf.run(asked.run) as g, self._pages._other(asked) as other:
-            self._held = g, other
+        with self._pages._both(asked) as (g, other):
             now = payload.now(g)
             changed = {key: value for key, value in now.items() if value != self._told.get(key)}
             if "lanes" in changed:
@@ -314,6 +239,10 @@ def _json(value: Any) -> Response:
 
 def _bytes(data: bytes) -> Response:
     return Response(data, media_type="application/octet-stream")
+
+
+def _bad(problem: BadRequestError) -> Response:
+    return PlainTextResponse(f"Bad request: {problem}.", 400)
 
 
 def _said(problem: FitscopeError) -> Response:

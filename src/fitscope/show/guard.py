@@ -3,9 +3,10 @@
 The server shows people's training samples, so it follows Jupyter's model. It listens on this machine only. `Host` and `Origin`
 must name this machine (the name, not the port, because SSH forwarding changes the port), which stops DNS rebinding and other
 sites. Every request needs a random token from the printed address. The server compares it in constant time and exchanges it for a
-cookie that scripts cannot read and other sites cannot send. Browsers store cookies by host name, not port, so each server uses
-its own cookie name and several can be open at once. The server answers only GET and HEAD. Rejections carry the same headers as
-pages.
+cookie that scripts cannot read and other sites cannot send. Browsers store cookies by host name, not port, and send them to every
+port. So each server uses its own cookie name, and a random value that says nothing about the token and ends with the server. The
+server rejects pages on other ports like other sites. It answers only GET and HEAD. Rejections and failures carry the same headers
+as pages.
 """
 
 from __future__ import annotations
@@ -13,16 +14,21 @@ from __future__ import annotations
 import hashlib
 import hmac
 import html
+import logging
+import re
 import secrets
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-HERE = ("127.0.0.1", "localhost", "::1", "[::1]")  #: names of this machine
+_log = logging.getLogger("fitscope")
+
+HERE = ("127.0.0.1", "localhost", "[::1]")  #: names of this machine
+_HOST = re.compile(r"([a-z0-9.-]+|\[[0-9a-f:]+\])(:[0-9]{1,5})?", re.ASCII | re.IGNORECASE)
 
 #: No external resources, nothing inline, no framing.
 POLICY = (
@@ -46,6 +52,7 @@ class Guard:
 
     def __init__(self, app: ASGIApp, token: str | None = None, names: tuple[str, ...] = HERE) -> None:
         self.token = token or secrets.token_urlsafe(24)
+        self.session = secrets.token_urlsafe(24)  #: the value of the cookie
         self.cookie = f"fitscope-{hashlib.sha256(self.token.encode()).hexdigest()[:12]}"
         self._app = app
         self._names = names
@@ -55,26 +62,40 @@ class Guard:
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
             return  # no web sockets
-        refusal = self._refusal(scope)
-        await (refusal or self._app)(scope, receive, _with_headers(send))
+        begun = False
+
+        async def sending(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await guarded(message)
+
+        guarded = _with_headers(send)
+        try:
+            await (self._refusal(scope) or self._app)(scope, receive, sending)
+        except Exception as problem:
+            # The server goes on, and so does every other page. Who looks is told; who serves reads it in the log.
+            _log.error("%s could not be answered: %s: %s", scope["path"], type(problem).__name__, problem)
+            if not begun:
+                failed = PlainTextResponse("fitscope could not answer this. Its terminal says why.", 500)
+                await failed(scope, receive, guarded)
 
     def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
         if scope["method"] not in ("GET", "HEAD"):
             return PlainTextResponse("Only GET and HEAD.", 405, {"allow": "GET, HEAD"})
-        if len(headers.getlist("host")) != 1 or not self._is_us(f"http://{headers['host']}"):
+        if len(headers.getlist("host")) != 1 or not self._is_us(headers["host"]):
             return PlainTextResponse("This server goes by localhost only.", 403)
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         given = next((value for name, value in query if name == "token"), "")
         origin = headers.get("origin")
-        foreign = headers.get("sec-fetch-site") == "cross-site"
-        if (origin is not None and not self._is_us(origin)) or (
+        foreign = headers.get("sec-fetch-site") in ("cross-site", "same-site")  # the same site: another port
+        if (origin is not None and not self._is_origin(origin)) or (
             foreign and not self._arrives(headers, given)
         ):
             return PlainTextResponse("Not for other sites.", 403)
-        if self._right(_cookies(headers).get(self.cookie, "")) and not given:
+        if _same(_cookies(headers).get(self.cookie, ""), self.session) and not given:
             return None
-        if not self._right(given):
+        if not _same(given, self.token):
             return PlainTextResponse(
                 "Open the address that fitscope printed: the token in it is missing here.", 403
             )
@@ -84,27 +105,26 @@ class Guard:
         # Who is sent on by us while coming from elsewhere still comes from elsewhere, and brings no cookie. From a
         # page of ours he comes from here.
         answer = HTMLResponse(onward(to)) if foreign else RedirectResponse(to, 303)
-        answer.set_cookie(self.cookie, self.token, httponly=True, samesite="strict", path="/")
+        answer.set_cookie(self.cookie, self.session, httponly=True, samesite="strict", path="/")
         return answer
 
     def _arrives(self, headers: Headers, given: str) -> bool:
         """Whether the request follows a link with the token, for example from a local file."""
         whole = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
-        return whole and self._right(given)
+        return whole and _same(given, self.token)
 
-    def _right(self, token: str) -> bool:
-        return hmac.compare_digest(token.encode("utf-8", "replace"), self.token.encode())
+    def _is_us(self, host: str) -> bool:
+        """Whether a host, with a port or without, is a name of this machine and nothing more."""
+        found = _HOST.fullmatch(host)
+        return found is not None and found[1].lower() in self._names
 
-    def _is_us(self, url: str) -> bool:
-        try:
-            parts = urlsplit(url)
-            return (
-                parts.hostname in self._names
-                and "@" not in parts.netloc
-                and parts.scheme in ("http", "https")
-            )
-        except ValueError:
-            return False
+    def _is_origin(self, origin: str) -> bool:
+        scheme, _, host = origin.partition("://")
+        return scheme in ("http", "https") and self._is_us(host)
+
+
+def _same(given: str, secret: str) -> bool:
+    return hmac.compare_digest(given.encode("utf-8", "replace"), secret.encode())
 
 
 def onward(to: str) -> str:

@@ -8,8 +8,10 @@ that script and style, by their hashes, and no requests.
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import html
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -217,10 +219,18 @@ def _hash(text: str) -> str:
 
 
 def save(path: str | Path, text: str) -> Path:
-    """Writes a file atomically."""
+    """Writes a file atomically; on failure it leaves nothing that was not there before."""
     to = Path(path)
-    to.parent.mkdir(parents=True, exist_ok=True)
-    part = to.with_name(f".{to.name}.part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(to)
+    made = [folder for folder in to.absolute().parents if not folder.exists()]
+    part = to.with_name(f".{to.name}.{os.getpid()}.part")
+    try:
+        to.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(text, encoding="utf-8")
+        part.replace(to)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+            for folder in made:
+                folder.rmdir()
+        raise
     return to

@@ -17,6 +17,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from fitscope.errors import RunError, one_of
 from fitscope.read import Run
 from fitscope.show.data.cost import cadence, percent
 from fitscope.show.data.facts import Finding
@@ -73,13 +74,23 @@ def summary(
             more = f"… and {len(chosen) - len(told)} more layers: --rows 0 shows all, --layers 'conv*' some"
             parts.append(Text(more, "dim"))
         parts.append(Text(f"rms as of step {gathered.last_step:,}; each trend on its own log scale", "dim"))
+    if layers is not None and overview.layers and not chosen:
+        names = [clean(layer.name) for layer in overview.layers]
+        raise RunError("a glob that fits the name of a layer", f"--layers {layers!r}", one_of(names, layers))
     if not overview.layers:
-        parts.append(Text("Nothing was recorded of any layer.", "dim"))
+        parts.append(Text(_nothing(run), "dim"))
     troubles = problems(run)
     parts += [Text(), *troubles] if troubles else []
     model = run.model if isinstance(run.model, dict) else {}
     title = Text(clean(model.get("name") or run.id), "bold")
     return Panel(Group(*parts), title=title, width=width, padding=(0, 1), border_style="dim")
+
+
+def _nothing(run: Run) -> str:
+    """Why there is no layer to show."""
+    if run.damaged:
+        return "Nothing of any layer can be read: its files are damaged."
+    return "Nothing was recorded of any layer."
 
 
 def headline(run: Run, overview: Overview, pen: Pen) -> Text:
@@ -160,11 +171,13 @@ def problems(run: Run) -> list[Text]:
 def layer_table(overview: Overview, layers: Sequence[Row], width: int, pen: Pen) -> Table:
     """Layers by main stats at the newest step, with their trends."""
     columns = _fitting(_columns(overview, layers, pen), width)
+    # A name may be cut, a number never: it would be read as another.
+    room = width - sum(column.width + 2 for column in columns if column.leave_out)
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     for column in columns:
         table.add_column(
             column.title, justify="left" if column.left else "right", no_wrap=True, overflow="ellipsis",
-            min_width=None if column.leave_out == 0 else column.width,
+            width=column.width if column.leave_out else max(min(column.width, room - 2), 1),
         )  # fmt: skip
     for cells in zip(*(column.cells for column in columns), strict=True):
         table.add_row(*cells)
@@ -282,7 +295,7 @@ def _spectrograms(overview: Overview, layers: Sequence[Row], width: int, pen: Pe
             log2 = overview.grid(key, layers, wide)
             grid = Grid(log2.values * math.log10(2), log2.marks)
             used |= set(grid.marks.flat)
-            table.add_column(_title(key.partition(".")[0], grid, pen), no_wrap=True, width=wide)
+            table.add_column(_title(key.partition(".")[0], log2, pen, wide), no_wrap=True, width=wide)
             drawn.append(spectrogram(grid, labels, wide, pen, 26 if across > 1 else 16))
         for lines in zip(*drawn, strict=True):
             table.add_row(Text(lines[0][0]), *(line for _, line in lines))
@@ -293,9 +306,10 @@ def _spectrograms(overview: Overview, layers: Sequence[Row], width: int, pen: Pe
     return [*parts, caption.append(steps, "dim")]
 
 
-def _title(kind: str, grid: Grid, pen: Pen) -> str:
-    """The title of a spectrogram, with the ends of its scale unless it is the fixed one."""
+def _title(kind: str, grid: Grid, pen: Pen, width: int) -> str:
+    """The title of a spectrogram, with the ends of its scale (`grid` holds log2) unless it is the fixed one."""
     if pen.colour:
         return f"{kind}, rms"
-    low, high = (number(10**end) for end in span(grid))
-    return f"{kind}, rms  {low} {pen.ramp} {high}"
+    low, high = (meaning("log2", end) for end in span(grid))
+    titles = (f"{kind}, rms  {low} {pen.ramp} {high}", f"{kind} {low} to {high}", f"{low} to {high}", "")
+    return next(title for title in titles if cell_len(title) <= width)

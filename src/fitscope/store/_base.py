@@ -25,6 +25,7 @@ and owns nothing that must be closed.
 
 from __future__ import annotations
 
+import errno
 from abc import ABC, abstractmethod
 
 Data = bytes | bytearray | memoryview
@@ -42,8 +43,8 @@ class Objects(ABC):
         """Puts only if the key is free. False, and nothing is changed, if it is taken."""
 
     @abstractmethod
-    def get(self, key: str) -> bytes:
-        """The object under `key`."""
+    def get(self, key: str, most: int | None = None) -> bytes:
+        """The object under `key`. OSError (EFBIG), before any of it is read, if it has more than `most` bytes."""
 
     @abstractmethod
     def size(self, key: str) -> int:
@@ -60,3 +61,9 @@ class Objects(ABC):
     @abstractmethod
     def describe(self, key: str = "") -> str:
         """Where that is, for people: a path or a URL."""
+
+
+def within(size: int, most: int | None, where: str) -> None:
+    """Refuses an object that is larger than whoever reads it can use."""
+    if most is not None and size > most:
+        raise OSError(errno.EFBIG, f"it has {size:,} bytes, more than the {most:,} that are read", where)

@@ -30,7 +30,9 @@ from fitscope.store.schema import DATA, FILL, TENSORS
 Array = np.ndarray[Any, Any]
 Cell = tuple[int, ...]
 
-LARGEST_CHUNK = 16 << 20  #: a larger capture is split along its first axis
+LARGEST_CHUNK = (
+    16 << 20
+)  #: a larger capture is split along its first axis, and the next where one row is larger
 SHARED_CHUNK = 256 << 10  #: captures of up to half of this share a chunk of this size
 MOST_SHARED = 1024  #: captures in one chunk
 INDEX_BYTES = 40  #: what a capture takes in the index, about
@@ -43,12 +45,14 @@ def chunk_shape(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
     inner = [max(1, extent) for extent in shape]
     size = math.prod(inner) * itemsize
     shared = max(1, min(SHARED_CHUNK // size, MOST_SHARED))
-    if inner and size > LARGEST_CHUNK:
-        rows = inner[0]
+    for axis, rows in enumerate(inner):
+        size = math.prod(inner) * itemsize
+        if size <= LARGEST_CHUNK:
+            break
         pieces = min(rows, math.ceil(size / LARGEST_CHUNK))
         # A split without remainder needs no padding, hence no copy: look for one a little further on.
         pieces = next((n for n in range(pieces, min(2 * pieces, rows) + 1) if rows % n == 0), pieces)
-        inner[0] = math.ceil(rows / pieces)
+        inner[axis] = math.ceil(rows / pieces)
     return (shared, *inner)
 
 

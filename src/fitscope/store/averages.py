@@ -9,7 +9,9 @@ from __future__ import annotations
 import io
 import math
 import time
+import zipfile
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +21,7 @@ from fitscope.store.schema import AVERAGES, site_path
 from fitscope.store.tensors import free
 
 PUT_SECONDS = 10.0
+MOST_BYTES = 256 << 20  #: of an archive: a larger one could not be read in little memory
 HEAD_BYTES = 3_000  #: approximate bytes of an archive in addition to its numbers
 
 
@@ -51,7 +54,7 @@ class Averages:
         if known is not None:
             known.average = average
             return True
-        size = 2 * 8 * math.prod(average.shape or ()) + HEAD_BYTES
+        size = archive_bytes(average)
         if not self._meter.room(size):
             return False
         path = free(site_path(site), self._taken)
@@ -79,9 +82,25 @@ class Averages:
             staged.captures, staged.at = staged.average.captures, now
         return errors
 
+    def begin_again(self) -> None:
+        """All that was put is gone: it is put once more."""
+        for staged in self._staged.values():
+            staged.promised, staged.put, staged.captures, staged.at = (
+                archive_bytes(staged.average),
+                0,
+                0,
+                -np.inf,
+            )
+            self._meter.promised += staged.promised
+
     def unput(self) -> list[str]:
         """The sites whose newest average was never stored."""
         return [site for site, s in self._staged.items() if s.average.captures != s.captures]
+
+
+def archive_bytes(average: Average) -> int:
+    """What the archive of an average takes up, about."""
+    return 2 * 8 * math.prod(average.shape or ()) + HEAD_BYTES
 
 
 def encode(site: str, average: Average) -> bytes:
@@ -101,10 +120,37 @@ def encode(site: str, average: Average) -> bytes:
 
 
 def decode(data: bytes) -> Average:
-    """Decodes the average of an archive; raises ValueError, KeyError or OSError if it is not one."""
-    with np.load(io.BytesIO(data), allow_pickle=False) as archive:
+    """Decodes the average of an archive; raises ValueError, KeyError or OSError if it is not one.
+
+    NumPy would allocate the size that an array claims, so this compares it with the bytes there are.
+    """
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
         count, captures, first, last = (
-            int(archive[name]) for name in ("count", "captures", "first_step", "last_step")
+            int(_member(archive, name, "iu", ())) for name in ("count", "captures", "first_step", "last_step")
         )
-        std = archive["std"]
-        return Average(archive["mean"], std * std * count, count, captures, (first, last))
+        mean = _member(archive, "mean", "f")
+        std = _member(archive, "std", "f", mean.shape)
+    if min(count, captures) < 0:
+        raise ValueError("it counts less than nothing")
+    with np.errstate(over="ignore"):
+        return Average(mean, std * std * count, count, captures, (first, last))
+
+
+def _member(
+    archive: zipfile.ZipFile, name: str, kinds: str, shape: tuple[int, ...] | None = None
+) -> np.ndarray[Any, Any]:
+    """One array, which must be of such a kind and shape, stored plainly and complete."""
+    info = archive.getinfo(f"{name}.npy")
+    if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
+        raise ValueError(f"its {name} is compressed")
+    file = io.BytesIO(archive.read(info))
+    version = np.lib.format.read_magic(file)
+    if version != (1, 0):
+        raise ValueError(f"its {name} is of version {version}")
+    found, fortran, dtype = np.lib.format.read_array_header_1_0(file)
+    left = info.file_size - file.tell()
+    if dtype.kind not in kinds or dtype.hasobject or (shape is not None and found != shape):
+        raise ValueError(f"its {name} is of type {dtype} and shape {found}")
+    if left != math.prod(found) * dtype.itemsize:
+        raise ValueError(f"its {name} says {found} and has {left} bytes")
+    return np.frombuffer(file.getbuffer()[file.tell() :], dtype).reshape(found, order="F" if fortran else "C")

@@ -7,6 +7,8 @@ happens before the training, so an unusable place is an error for the user.
 from __future__ import annotations
 
 import contextlib
+import itertools
+import json
 import os
 import re
 import time
@@ -17,9 +19,11 @@ from typing import Any
 from fitscope.errors import StoreError
 from fitscope.store import schema
 from fitscope.store._base import Objects
-from fitscope.store.liveness import me
+from fitscope.store.liveness import is_alive, machine, me
 from fitscope.store.places import place
 from fitscope.store.software import software
+
+MOST_STATUS = 16 << 20  #: bytes of a status that is read
 
 Location = str | os.PathLike[str] | Objects
 Info = Mapping[str, Any]
@@ -43,6 +47,28 @@ def existing_run(runs: Location, run_id: str) -> tuple[Objects, int]:
         if schema.RUN not in run.list():
             raise StoreError("a run that exists", f"{run.describe()!r}", "Create it first, or check the id")
         return run, len(run.list(schema.ATTEMPTS))
+
+
+def writer_of(run: Objects, attempts: int) -> int | None:
+    """The process of this machine that writes the newest attempt now, if it is another than this one."""
+    if not attempts:
+        return None
+    folder = schema.attempt_folder(attempts - 1)
+    for rank in run.list(folder):
+        try:
+            status = json.loads(run.get(f"{folder}/{rank}{schema.STATUS}", MOST_STATUS))
+            pid, ours = status["pid"], status["machine"] == machine()
+            if status["status"] == "running" and ours and pid != os.getpid() and is_alive(status):
+                return int(pid)
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            continue  # who cannot be told from the dead cannot be waited for
+    return None
+
+
+def beside(runs: Location, run_id: str) -> str:
+    """A free name beside that of a run which somebody else writes."""
+    taken = {name.rstrip("/") for name in place(runs).list()}
+    return next(name for n in itertools.count(1) if (name := f"{run_id[:190]}+{n}") not in taken)
 
 
 def begin_attempt(run: Objects, number: int, info: Info, *, start_step: int, world: int) -> int:

@@ -22,12 +22,13 @@ import contextlib
 import errno
 import itertools
 import os
+import stat
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from fitscope.store import direct
-from fitscope.store._base import Data, Objects
+from fitscope.store._base import Data, Objects, within
 
 STAGE = ".tmp"
 STALE_SECONDS = 24 * 3600.0  # far beyond any single write: nobody's temporary file is swept while in use
@@ -72,15 +73,21 @@ class Files(Objects):
             _remove(staged)
         return True
 
-    def get(self, key: str) -> bytes:
+    def get(self, key: str, most: int | None = None) -> bytes:
+        path = self._readable(key)
         try:
-            with open(self._readable(key), "rb", buffering=0) as file:
-                return file.read()
+            # Not blocking: opening a pipe would wait for whoever writes to it.
+            fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+            with open(fd, "rb", buffering=0) as file:
+                size = _regular(os.fstat(fd), path)
+                within(size, most, path)
+                return file.read() if most is None else file.read(size)  # no more, also if it grows meanwhile
         except (NotADirectoryError, IsADirectoryError) as problem:  # to an object store all the same
             raise FileNotFoundError(*problem.args, problem.filename) from problem
 
     def size(self, key: str) -> int:
-        return os.stat(self._readable(key)).st_size
+        path = self._readable(key)
+        return _regular(os.stat(path), path)
 
     def list(self, folder: str = "") -> builtins.list[str]:
         try:
@@ -102,11 +109,17 @@ class Files(Objects):
     def describe(self, key: str = "") -> str:
         return str(self.root / key)
 
+    def staged(self, name: str) -> str:
+        """The path of a file of one's own among the temporary ones, which nobody lists."""
+        return f"{self._stage_folder}{os.sep}{os.getpid()}-{next(_serial)}-{name}"
+
     def _path(self, key: str) -> str:
         return f"{self.root}{os.sep}{key}"
 
     def _readable(self, key: str = "") -> str:
-        """The path of an object to read."""
+        """The path of an object to read. A key that leads out of the directory does not exist."""
+        if ".." in key.split("/") or "\0" in key:
+            raise FileNotFoundError(errno.ENOENT, "this is no key", key)
         path = self._path(key) if key else str(self.root)
         if not self.links:
             way = str(self._top)
@@ -164,6 +177,15 @@ class Files(Objects):
                 os.mkdir(name)
             if self.durable:
                 _fsync_folder(os.path.dirname(name))
+
+
+def _regular(found: os.stat_result, path: str) -> int:
+    """The bytes of a regular file. A pipe, a socket or a device is none: reading one may never end."""
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "it is not a regular file", path)
+    return found.st_size
 
 
 def _link(staged: str, target: str) -> None:

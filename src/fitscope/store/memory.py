@@ -8,7 +8,7 @@ from __future__ import annotations
 import builtins
 import threading
 
-from fitscope.store._base import Data, Objects
+from fitscope.store._base import Data, Objects, within
 
 
 class Memory(Objects):
@@ -38,11 +38,13 @@ class Memory(Objects):
             self.put(key, data)
             return True
 
-    def get(self, key: str) -> bytes:
+    def get(self, key: str, most: int | None = None) -> bytes:
         try:
-            return self._objects[self._prefix + key]
+            data = self._objects[self._prefix + key]
         except KeyError:
             raise FileNotFoundError(f"nothing at {self.describe(key)}") from None
+        within(len(data), most, self.describe(key))
+        return data
 
     def size(self, key: str) -> int:
         return len(self.get(key))

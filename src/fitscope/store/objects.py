@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from fitscope.errors import StoreError
-from fitscope.store._base import Data, Objects
+from fitscope.store._base import Data, Objects, within
 
 T = TypeVar("T")
 
@@ -63,10 +63,12 @@ class Remote(Objects):
             return False
         return True
 
-    def get(self, key: str) -> bytes:
+    def get(self, key: str, most: int | None = None) -> bytes:
         import obstore
 
-        return self._call(lambda: bytes(obstore.get(self.store, self._prefix + key).bytes()))
+        found = self._call(lambda: obstore.get(self.store, self._prefix + key))
+        within(int(found.meta["size"]), most, self.describe(key))  # known before the body is read
+        return self._call(lambda: bytes(found.bytes()))
 
     def size(self, key: str) -> int:
         import obstore

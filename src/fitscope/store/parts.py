@@ -32,6 +32,9 @@ MOST_MEMORY = 50_000_000  #: bytes of rows that may wait, of one table
 MOST_WAITING = (
     32_000_000  #: bytes of compressed rows, some 250,000, that are a part even if that is a smaller share
 )
+MOST_DECODED = (
+    112_000_000  #: bytes of rows likewise, as a reader decodes them: it refuses a part of `decoded.MOST`
+)
 SHARE = 32  #: a part holds at least one such part of all rows before it
 LONG_STRETCH = 64  #: rows of a site in a part, on average, from which on it pays to say where they are
 PART_BYTES = 4_000  #: the bytes of a part in addition to its rows
@@ -103,6 +106,7 @@ class Parts:
         self.rows = 0  #: in them
         self.tail_key = tail_key(rows.name)
         self.tail_bytes = 0  #: of the tail in the store
+        self._put_sites: Counter[str] = Counter()  # rows in parts
 
     @property
     def stored(self) -> int:
@@ -127,14 +131,16 @@ class Parts:
     @property
     def disk_bytes(self) -> int:
         """The approximate size of all waiting rows in parts."""
-        waiting = self._new.disk_bytes + self._waiting_disk
+        # Compressed in the tail they take more than in a part, but less than the guess for the newest.
+        waiting = self._new.disk_bytes + min(self._waiting_disk, self._waiting.bytes)
         return (waiting + PART_BYTES if waiting else 0) + len(self._part or b"")
 
     def next_part(self, *, due: bool = False) -> bytes | None:
         """The bytes of the next part: the one that failed before, else all rows if a part is due, else None."""
         rows = len(self._new) + len(self._waiting)
         share = self.parts < SHARE or rows * SHARE >= self.rows
-        if self._part is None and rows and (due or share or self._waiting.bytes >= MOST_WAITING):
+        much = self._waiting.bytes >= MOST_WAITING or self._waiting.memory >= MOST_DECODED
+        if self._part is None and rows and (due or share or much):
             self._encode()
         return self._part
 
@@ -144,6 +150,7 @@ class Parts:
         self._objects.put(f"{self.name}/{part_name(self._number)}", self._part)
         self.parts += 1
         self.rows += self._part_sites.total()
+        self._put_sites += self._part_sites
         self._begin_next()
 
     def gather(self) -> None:
@@ -166,6 +173,13 @@ class Parts:
         """Notes that the tail from `next_tail`, of this many bytes, is in the store."""
         self._in_tail, self._outdated = self._waiting.sites.copy(), False
         self.tail_bytes = size
+
+    def begin_again(self) -> Counter[str]:
+        """All that was put is gone. Returns how many rows of each site that were; those that wait are put once more."""
+        gone, self._put_sites = self._put_sites, Counter()
+        self.rows, self._in_tail, self.tail_bytes = 0, Counter(), 0
+        self._outdated = False
+        return gone
 
     def discard(self) -> Counter[str]:
         """Discards all waiting rows. Returns the number of rows of each site that are in neither a part nor the tail."""

@@ -16,7 +16,8 @@
 
 Every object is put whole (see `_base`). `a` is the attempt and `r` the rank; one process writes in one such
 folder, so no two ever write the same object. A training that is started again is a further attempt at the
-same run and continues its steps: **a step belongs to the last attempt that started at or before it.** A pass
+same run and continues its steps: **a step belongs to the last attempt that started at or before it**, but not to one
+that ended before it recorded anything. A pass
 that does not train (`validation/…`, `evaluate/…`, `predict/…`) describes the weights at its step, which the
 attempt that ended there and the one that started there share: it counts up to and including that step.
 
@@ -243,8 +244,12 @@ def tail_key(table: str) -> str:
     return f"{TAIL}/{table}.arrow"
 
 
+def attempt_folder(attempt: int) -> str:
+    return f"a{attempt:04d}"
+
+
 def rank_folder(attempt: int, rank: int) -> str:
-    return f"a{attempt:04d}/r{rank:05d}"
+    return f"{attempt_folder(attempt)}/r{rank:05d}"
 
 
 def attempt_key(attempt: int) -> str:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 from fitscope.store import schema
@@ -25,6 +27,7 @@ class Status:
         self._facts: dict[str, Any] = {}
         self._errors: list[str] = []
         self._errors_total = 0
+        self._refused: Counter[str] = Counter()
 
     def note(self, error: str | None, facts: dict[str, Any]) -> None:
         """Adds an error to the list; other facts replace earlier ones of the same name."""
@@ -34,6 +37,17 @@ class Status:
                 if len(self._errors) < MOST_ERRORS:
                     self._errors.append(error)
             self._facts.update(facts)
+
+    def refuse(self, sites: Iterable[str]) -> None:
+        """Counts records that were not handed over."""
+        with self._lock:
+            self._refused.update(sites)
+
+    @property
+    def refused(self) -> Counter[str]:
+        """By site: how many of those there were."""
+        with self._lock:
+            return self._refused.copy()
 
     def document(self, **numbers: Any) -> bytes:
         """The current document."""

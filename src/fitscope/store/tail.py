@@ -20,6 +20,8 @@ from itertools import accumulate, pairwise
 import numpy as np
 import pyarrow as pa
 
+from fitscope.store import decoded
+
 GROUP_ROWS = 16_384  #: of a row group, about: what must be decoded to get one site of a part
 MOST_GROUPS = 16  #: in a part: more make its footer long
 SITES = b"fitscope.sites"  #: in a part's footer: [[site, rows], …] in the order of its rows
@@ -41,6 +43,7 @@ class Waiting:
         self._checksum = 0
         self.sites: Counter[str] = Counter()  #: how many rows of each wait
         self.bytes = 0  #: that they take up, here and in a tail
+        self.memory = 0  #: that they take up when decoded
 
     def __len__(self) -> int:
         return self.sites.total()
@@ -62,6 +65,7 @@ class Waiting:
             self._batches.append((place, message))
             self._checksum = zlib.crc32(message, self._checksum)
             self.bytes += len(message)
+            self.memory += rows.nbytes
         self.sites += sites
 
     def groups(self) -> Iterator[pa.Table]:
@@ -83,7 +87,7 @@ class Waiting:
     def clear(self) -> None:
         """Forgets them."""
         self._batches, self._checksum = [], 0
-        self.sites, self.bytes = Counter(), 0
+        self.sites, self.bytes, self.memory = Counter(), 0, 0
 
     def _ranges(self, table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
         """The rows of a sorted table in each range."""
@@ -113,7 +117,7 @@ class Tail:
         self._checksum = 0  # of these
 
     def take(self, data: bytes) -> list[pa.RecordBatch]:
-        """The rows added since the last call. Raises one of `DAMAGED` if it cannot be read."""
+        """The rows added since the last call. Raises, in one of many ways, if it cannot be read."""
         stream = pa.BufferReader(data)
         form = pa.ipc.read_schema(pa.ipc.read_message(stream))
         begin = stream.tell() + self._taken
@@ -123,18 +127,18 @@ class Tail:
         if f"{checksum:08x}".encode() != form.metadata[CHECKSUM]:
             raise ValueError("its rows and their checksum differ")
         batches = []
+        memory = 0
         while stream.tell() < end:
-            batches.append(pa.ipc.read_record_batch(pa.ipc.read_message(stream), form))
+            message = pa.ipc.read_message(stream)
+            memory = decoded.within(memory + decoded.message_size(message), "it")
+            batches.append(pa.ipc.read_record_batch(message, form))
+            batches[-1].validate(full=True)  # Arrow believes the offsets in a message
         self._taken, self._checksum = self._taken + end - begin, checksum
         return batches
 
 
-#: What reading a tail raises if it is not whole.
-DAMAGED = (pa.ArrowException, OSError, EOFError, ValueError, KeyError, TypeError)
-
-
 def part_of(data: bytes) -> str:
-    """The name of the part that will contain the rows of a tail. Raises one of `DAMAGED` if it cannot be read."""
+    """The name of the part that will contain the rows of a tail."""
     name: bytes = pa.ipc.read_schema(pa.ipc.read_message(pa.BufferReader(data))).metadata[PART]
     return name.decode()
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,7 @@ class TensorStore:
         self._groups_put: set[str] = set()
         self.captures = 0
         self.lost: dict[str, int] = {}
+        self._kept: Counter[str] = Counter()  # captures committed, by site
 
     def cost(self, record: Record, tensor: Array) -> int:
         """The approximate number of bytes that this record would add."""
@@ -67,6 +69,7 @@ class TensorStore:
             if array.stored == array.captures and self._put_groups(array, errors):
                 _attempt(array.commit, errors)
                 self.captures += array.committed - before
+                self._kept[array.kind.site] += array.committed - before
         listed = {entry["path"] for entry in self._listed}
         for array in touched:
             if array.committed and array.path not in listed:
@@ -75,6 +78,16 @@ class TensorStore:
             _attempt(self._put_root, errors)
         self._full = [array for array in self._full if self._missing(array)]
         return errors
+
+    def begin_again(self) -> None:
+        """All that was put is gone: it is lost, and what comes goes into new arrays."""
+        for site, captures in self._kept.items():
+            self._lose(site, captures)
+        for array in (*self._full, *self._open.values()):
+            self._lose(array.kind.site, array.captures - array.committed)
+        lost = self.lost
+        self.__init__(self._meter)  # type: ignore[misc]
+        self.lost = lost
 
     def discard(self) -> None:
         """Discards everything that could not be committed."""

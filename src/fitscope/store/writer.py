@@ -29,10 +29,21 @@ from fitscope.reduce.average import Average
 from fitscope.store import schema
 from fitscope.store._base import Objects
 from fitscope.store.array import Array
-from fitscope.store.averages import Averages
-from fitscope.store.begin import Info, Location, begin_attempt, begin_run, existing_run, usable
+from fitscope.store.averages import MOST_BYTES as MOST_AVERAGE
+from fitscope.store.averages import Averages, archive_bytes
+from fitscope.store.begin import (
+    Info,
+    Location,
+    begin_attempt,
+    begin_run,
+    beside,
+    existing_run,
+    usable,
+    writer_of,
+)
 from fitscope.store.meter import Meter
 from fitscope.store.parts import MOST_MEMORY, PART_BYTES, Parts
+from fitscope.store.reserve import FULL, Reserve
 from fitscope.store.samples import ROW_BYTES as SAMPLE_BYTES
 from fitscope.store.samples import SamplesRows, numbers
 from fitscope.store.status import Status
@@ -72,6 +83,9 @@ class RunWriter:
         self._step: int | None = None
         self._status = Status()
         self._status_bytes = 0
+        self._reserve = Reserve(self._objects)
+        self._documents: dict[str, bytes] = {}  # of the run and the attempt, by key
+        self.trouble: str | None = None  #: why the run is not the one that was asked for
 
     @classmethod
     def create(
@@ -102,8 +116,21 @@ class RunWriter:
         rank: int = 0,
         limit: int | None = None,
     ) -> RunWriter:
-        """Starts another attempt at an existing run, which owns the steps from `start_step` on."""
+        """Starts another attempt at an existing run, which owns the steps from `start_step` on.
+
+        Two processes that write one run at once would hide each other's steps. So if another live process writes it,
+        this starts a new run beside it, and `trouble` says so.
+        """
         run, attempts = existing_run(runs, run_id)
+        pid = writer_of(run, attempts)
+        if pid is not None:
+            name = beside(runs, run_id)
+            writer = cls.create(runs, name, info, start_step=start_step, world=world, rank=rank, limit=limit)
+            writer.trouble = (
+                f"Expected a run that nobody writes. Received: {run_id!r}, which process {pid} still writes. "
+                f"This training is recorded beside it, as {name!r}"
+            )
+            return writer
         number = begin_attempt(run, attempts, info or {}, start_step=start_step, world=world)
         return cls(run, run_id, number, rank, limit)._begun()
 
@@ -119,6 +146,9 @@ class RunWriter:
 
     def _begun(self) -> RunWriter:
         with usable(self._objects):
+            for key in (schema.RUN, schema.attempt_key(self.number)):
+                self._documents[key] = self.run.get(key)
+            self._reserve.hold()
             self.flush()
         return self
 
@@ -126,6 +156,11 @@ class RunWriter:
     def bytes(self) -> int:
         """The bytes of this rank in the store."""
         return self._meter.bytes
+
+    @property
+    def limited(self) -> bool:
+        """There is a limit."""
+        return self._meter.limit is not None
 
     @property
     def full(self) -> bool:
@@ -136,9 +171,14 @@ class RunWriter:
     def lost(self) -> dict[str, int]:
         """The rows and captures that were handed over and will not be in the run, counted by site."""
         lost = dict(self._refused)
-        for site, count in self._tensors.lost.items():
-            lost[site] = lost.get(site, 0) + count
+        for counted in (self._tensors.lost, self._status.refused):
+            for site, count in counted.items():
+                lost[site] = lost.get(site, 0) + count
         return lost
+
+    def refuse(self, sites: Iterable[str]) -> None:
+        """Counts records that are not even handed over, because the run is full. Anybody may call it."""
+        self._status.refuse(sites)
 
     def write(
         self, records: Iterable[Record], samples: Iterable[Samples] = (), blocks: Iterable[Block] = ()
@@ -152,7 +192,7 @@ class RunWriter:
         stats = [*blocks, *Block.of(records)]
         tensors = list(self._storable(records, errors))
         rows = list(samples)
-        if self.full or not self._room_for(stats, tensors, rows):
+        if self.full or not self._makes_room_for(stats, tensors, rows, errors):
             for record, _ in tensors:
                 self._fill_up(record.at.step)
                 self._refuse(record.site)
@@ -205,7 +245,16 @@ class RunWriter:
 
         The writer keeps the object and never changes it. The object may grow between calls, and passing it again costs nothing.
         """
-        if average.shape is not None and not self._averages.stage(site, average):
+        if average.shape is None:
+            return
+        if archive_bytes(average) > MOST_AVERAGE:
+            if site not in self._refused:
+                shape = f"{site!r}, of which one observation has the shape {average.shape}"
+                self.note(
+                    error=f"No average is kept of {shape}: it would take more than {MOST_AVERAGE:,} bytes."
+                )
+            self._refused.setdefault(site, 1)
+        elif not self._averages.stage(site, average):
             self._fill_up(average.last_step or 0)
             self._refused.setdefault(site, 1)
 
@@ -214,10 +263,41 @@ class RunWriter:
 
         The order is the guarantee: chunks, their indexes, the parts and tails of the tables, and finally the status.
         """
-        errors = self._commit()
+        errors = self._still_there()
+        errors += self._commit()
         self._put_status(errors)
         if errors:
             raise errors[0]
+
+    def _still_there(self) -> list[OSError]:
+        """Whether the run's folder is where it was. If somebody moved or removed it, the run begins again in a new one."""
+        try:
+            self.run.size(schema.RUN)
+            return []
+        except FileNotFoundError:
+            pass
+        except OSError as problem:
+            return [problem]
+        for parts in (self._stats_parts, self._samples_parts):
+            for site, rows in parts.begin_again().items():
+                self._refuse(site, rows)
+        self._tensors.begin_again()
+        self._meter.bytes = self._meter.promised = self._status_bytes = 0
+        self._averages.begin_again()
+        self._reserve.release()
+        try:
+            for key, document in self._documents.items():
+                self.run.put(key, document)
+        except OSError as problem:
+            return [problem]
+        self._reserve.hold()
+        return [
+            StoreError(
+                "the folder of a run to stay where it is while it is written",
+                f"none at {self.path!r}: somebody moved or removed it",
+                "The run goes on there without what it had; that is counted in run.lost, and is wherever the folder went",
+            )
+        ]
 
     def note(self, *, error: str | None = None, **facts: Any) -> None:
         """Adds facts to the next status: `error=` extends the list, other facts replace earlier ones of the same name."""
@@ -237,6 +317,7 @@ class RunWriter:
         for site in self._averages.unput():
             self._refuse(site)
         self._put_status(errors)
+        self._reserve.release()
         if errors:
             raise errors[0]
 
@@ -277,6 +358,24 @@ class RunWriter:
         rows += sum(len(some) * SAMPLE_BYTES + numbers(some) * 8 for some in samples)
         captures = sum(self._tensors.cost(record, tensor) for record, tensor in tensors)
         return self._meter.room(captures + waiting + rows + PART_BYTES)
+
+    def _makes_room_for(
+        self,
+        stats: list[Block],
+        tensors: list[tuple[Record, Array]],
+        samples: list[Samples],
+        errors: list[OSError],
+    ) -> bool:
+        """Whether there is room. What rows take is a guess until they are a part: before it says no, they are made one."""
+        if self._room_for(stats, tensors, samples):
+            return True
+        for parts in (self._stats_parts, self._samples_parts):
+            self._encoded(parts, parts.gather, errors)
+        if self._room_for(stats, tensors, samples):
+            return True
+        for parts in (self._stats_parts, self._samples_parts):
+            self._put_parts(parts, errors, due=True)
+        return not self.full and self._room_for(stats, tensors, samples)
 
     def _commit_rows(self, parts: Parts, errors: list[OSError], *, last: bool) -> None:
         """Writes the waiting rows: as a part if one is due, otherwise as the tail."""
@@ -336,9 +435,16 @@ class RunWriter:
         )
         try:
             self._meter.put(schema.STATUS, document, self._status_bytes)
-            self._status_bytes = len(document)
         except OSError as problem:
             errors.append(problem)
+            if problem.errno not in FULL or not self._reserve.release():
+                return
+            try:
+                self._meter.put(schema.STATUS, document, self._status_bytes)
+            except OSError:
+                return
+        self._status_bytes = len(document)
+        self._reserve.hold()
 
     def _fill_up(self, step: int) -> None:
         if self.full_at is None:

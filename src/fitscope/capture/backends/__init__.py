@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 from functools import cache
 
+from fitscope._compat import unseen, versions
 from fitscope.capture.backends._base import Adapter, Ask, Call, Harvest, Own, Program, TapFailed
 from fitscope.errors import ModelError, one_of
+from fitscope.pipeline.troubles import warn
 
 #: Keras backend → the module whose `ADAPTER` serves it.
 ADAPTERS = {
@@ -25,8 +27,24 @@ def adapter(backend: str) -> Adapter:
             f"{backend!r}",
             f"{one_of(ADAPTERS, backend)}; choose one with KERAS_BACKEND",
         )
-    found: Adapter = importlib.import_module(ADAPTERS[backend]).ADAPTER
+    try:
+        found: Adapter = importlib.import_module(ADAPTERS[backend]).ADAPTER
+    except Exception as error:  # a name that this version of a framework no longer has, for one
+        raise AdapterError(
+            f"fitscope cannot be used with {versions('keras', backend) or backend}: its adapter does not load "
+            f"({type(error).__name__}: {error}). Nothing is recorded. Upgrade fitscope, or use older versions of these"
+        ) from error
+    new = unseen("keras", backend)
+    if new:
+        warn(
+            f"fitscope was never tested with {new}. It records, and compares its first captured steps with your own "
+            "program as always: run.identity says whether they agreed, run.unseen what could not be seen"
+        )
     return found
 
 
-__all__ = ["Adapter", "Ask", "Call", "Harvest", "Own", "Program", "TapFailed", "adapter"]
+class AdapterError(RuntimeError):
+    """The adapter of a backend cannot be loaded. Told, never raised into a training."""
+
+
+__all__ = ["Adapter", "AdapterError", "Ask", "Call", "Harvest", "Own", "Program", "TapFailed", "adapter"]

@@ -21,7 +21,7 @@ from jax._src import api  # its `vjp`, see `_compat`
 from jax.experimental.sparse import JAXSparse
 from jax.interpreters import ad, batching, mlir
 
-from fitscope._compat import jax_bind, jax_differentiators
+from fitscope._compat import copy_keras_mask, jax_bind, jax_differentiators
 from fitscope.capture.backends._base import (
     NOT_FLOATING,
     Ask,
@@ -113,11 +113,7 @@ class Collector:
         self.harvest.sites[site] = site
         out = _gradient_tap(str(site))(tensor)
         # Keras attaches a mask to its tensor, and this tensor is a new one.
-        from keras.src import backend
-
-        mask = backend.get_keras_mask(tensor)
-        if mask is not None:
-            backend.set_keras_mask(out, mask)
+        copy_keras_mask(tensor, out)
         return out
 
 

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fitscope._compat import jit_options
+from fitscope._compat import jit_options, nnx_enabled
 from fitscope.capture.backends._base import (
     NO_GRADIENT,
     PHASES,
@@ -144,11 +144,9 @@ class JaxAdapter(Adapter):
     name = "jax"
 
     def why_not(self, model: Any) -> str | None:  # noqa: ARG002
-        from keras.src.backend.config import is_nnx_enabled
-
         return (
             "Keras runs its JAX backend through Flax NNX, whose step is not a plain program"
-            if is_nnx_enabled()
+            if nnx_enabled()
             else None
         )
 

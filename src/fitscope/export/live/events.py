@@ -62,7 +62,8 @@ class LiveEvents:
     def _go_on(self, run: Run, attempt: int) -> None:
         """Tells TensorBoard to forget repeated steps, except the passes at the first of them."""
         start = start_of(run, attempt)
-        if run.last_step is None or run.last_step <= start:
+        passed = [status["step"] for status in run._statuses() if status.get("step") is not None]
+        if max(passed, default=start) <= start:
             return
         self._events.restart(start, time.time())
         passes = [site for site in sites(run) if pass_of(site) is not None]

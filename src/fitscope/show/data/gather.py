@@ -50,10 +50,13 @@ Progress = Callable[[int, int], None]
 class Gathered:
     """The numbers of one run."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, *, quiet: bool = False) -> None:
+        """With `quiet`, damage is not warned about: the picture shows it."""
         self.run = run
         self.generation = 0
         self._follow = Follow(run)
+        if quiet:
+            self._follow.hush()
         self._begin()
 
     def _begin(self) -> None:
@@ -137,11 +140,9 @@ class Gathered:
                 value = np.where(piece["infs"][at] > 0, np.inf, piece["value"][at])
                 self.scalars.setdefault(piece.names[code], GrowingSeries()).add(step[at], value)
         epochs = piece["epoch"]
-        for epoch in range(int(epochs.min()), int(epochs.max()) + 1):
-            within = step[epochs == epoch]
-            if len(within):
-                first = int(within.min())
-                self.epochs[epoch] = min(self.epochs.get(epoch, first), first)
+        for epoch in np.unique(epochs).tolist():
+            first = int(step[epochs == epoch].min())
+            self.epochs[epoch] = min(self.epochs.get(epoch, first), first)
         newest = int(np.argmax(piece["time"]))
         self._clock = [*self._clock[-9:], (float(piece["time"][newest]), int(step[newest]))]
 

@@ -96,6 +96,11 @@ class Cells:
         if factor == 1:
             return self
         rows, wide = self.low.shape
+        if factor >= wide > 0:  # one column of all, whatever its factor says
+            low, high = self.low.min(axis=1, keepdims=True), self.high.max(axis=1, keepdims=True)
+            return Cells(low, high, np.bitwise_or.reduce(self.flags, axis=1, keepdims=True))
+        if not wide:
+            return self
         full = wide // factor * factor
         if full < wide:
             padded = Cells.empty(rows, full + factor)

@@ -78,6 +78,7 @@ def now(g: Gathered) -> dict[str, Any]:
         "generation": g.generation,
         "layers": len(g.rows),
         "empty": last is None,
+        "damaged": len(run.damaged),
         "status": run.status,
         "step": last if last is not None else run.last_step,
         "epoch": g.epoch_of(last) if last is not None else None,

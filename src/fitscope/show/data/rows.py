@@ -113,11 +113,13 @@ def _made(
 
 def _seen(source: str, described: Mapping[str, dict[str, Any]], names: list[str], met: set[str]) -> str:
     """A source that is a row: itself, or the one before it if it was not recorded."""
-    if source in names or source in met:
-        return source
-    met.add(source)
-    before = described.get(source, {}).get("from") or ()
-    return _seen(str(before[0]), described, names, met) if before else source
+    while source not in names and source not in met:
+        met.add(source)
+        before = described.get(source, {}).get("from") or ()
+        if not before:
+            break
+        source = str(before[0])
+    return source
 
 
 def _block(name: str, paths: list[str]) -> str:

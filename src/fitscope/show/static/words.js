@@ -14,6 +14,8 @@ const NOTHING = /** @type {[string, string, string]} */ (["good", "✓ No findin
 const WAITING = /** @type {[string, string, string]} */ (["", "● Waiting for the first steps", "they appear here as soon as they are recorded"]);
 const EMPTY = /** @type {[string, string, string]} */ (["warning", "▲ Nothing was recorded", "the run ended before its first step was captured"]);
 
+const DAMAGED = /** @type {[string, string, string]} */ (["error", "✖ Nothing can be read", "the files that hold the steps of this run are damaged"]);
+
 /** A card that is not a button. @param {string} cls @param {string} title @param {string} text */
 const card = (cls, title, text) => element("div", `finding plain ${cls}`, element("b", "", title), element("span", "", text));
 
@@ -38,7 +40,7 @@ export function tellRun(page) {
   if (page.trouble) problems.unshift(page.trouble.text);
   by("problems").hidden = !problems.length;
   by("problems").textContent = problems.map((/** @type {string} */ p) => `▲ ${clean(p)}`).join("   ");
-  const told = JSON.stringify([head.findings, head.checked, head.empty && head.status]);
+  const told = JSON.stringify([head.findings, head.checked, head.empty && [head.status, head.damaged]]);
   if (told === page.told) return;
   page.told = told;
   const cards = head.findings.map((/** @type {any} */ f) => {
@@ -51,7 +53,10 @@ export function tellRun(page) {
     card.addEventListener("click", () => page.findings.show(f));
     return card;
   });
-  if (!cards.length && head.id) cards.push(...(head.empty ? [card(...(head.status === "running" ? WAITING : EMPTY))] : [card(NOTHING[0], NOTHING[1], clean(head.checked ?? NOTHING[2]))]));
+  if (!cards.length && head.id) {
+    const [cls, title, text] = !head.empty ? NOTHING : head.damaged ? DAMAGED : head.status === "running" ? WAITING : EMPTY;
+    cards.push(card(cls, title, head.empty ? text : clean(head.checked ?? text)));
+  }
   by("verdict").replaceChildren(...cards);
 }
 

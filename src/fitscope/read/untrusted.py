@@ -1,0 +1,212 @@
+"""Reading the documents of a run, which anybody may have written.
+
+A run can be copied, sent or damaged, so nothing in it is believed. A document is a regular file of at most
+`MOST_BYTES`, holds at most `MOST_NESTED` lists and objects, and is nested at most `DEEPEST` deep. After that its fields
+are checked against a form. A field of the wrong type is taken out and named, so that readers only ever meet the types
+that `store/schema.py` promises, and one odd field costs that field. Whatever is wrong is one of `UNREADABLE`.
+
+Nothing here, and nothing on any path that reads a run, unpickles.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zipfile
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from fitscope.store._base import Objects
+
+MOST_BYTES = 16 << 20  #: of a JSON document; that of a model with 10,000 layers has some 5 MB
+MOST_NESTED = 1_000_000  #: lists and objects in one: each takes some 80 bytes of memory for two of the file
+DEEPEST = 64
+LARGEST = 2**62  #: of an integer, either sign: sums and differences stay within 64 bits
+MOST_ATTEMPTS = 1_000_000
+MOST_RANKS = 65_536
+
+#: What reading a damaged or forged object of a run may raise.
+UNREADABLE = (
+    OSError, ValueError, TypeError, KeyError, IndexError, AttributeError, ArithmeticError, AssertionError,
+    NotImplementedError, RecursionError, MemoryError, EOFError, struct.error, zipfile.BadZipFile, pa.ArrowException,
+)  # fmt: skip
+
+Check = Callable[[Any], bool]
+Form = Mapping[str, "Check | Form"]  #: by field: what it may be, or the form of the object that it is
+
+
+def read(objects: Objects, key: str) -> dict[str, Any]:
+    """The JSON object under a key. One of `UNREADABLE` if it is none, or too large."""
+    return parse(objects.get(key, MOST_BYTES))
+
+
+def parse(data: bytes) -> dict[str, Any]:
+    """A JSON object. One of `UNREADABLE` if it is none, too large or nested too deep."""
+    nested = data.count(b"[") + data.count(b"{")
+    if len(data) > MOST_BYTES or nested > MOST_NESTED:
+        raise ValueError(f"it is too large for a document: {len(data):,} bytes, {nested:,} brackets")
+    document = json.loads(data)
+    if not isinstance(document, dict):
+        raise ValueError(f"it holds a {type(document).__name__}, not an object")
+    if nested > DEEPEST and _deeper(document, DEEPEST):
+        raise ValueError(f"it is nested deeper than {DEEPEST}")
+    return document
+
+
+def cleaned(document: dict[str, Any], form: Form) -> list[str]:
+    """Takes the fields out that do not fit the form. Returns what was wrong with each, in words."""
+    wrong = []
+    for name, fits in form.items():
+        if name not in document:
+            continue
+        if isinstance(fits, Mapping):
+            if isinstance(document[name], dict):
+                wrong += cleaned(document[name], fits)
+            if document[name] is None or isinstance(document[name], (dict, str)):
+                continue
+        elif fits(document[name]):
+            continue
+        wrong.append(f"its field {name!r} is {_kind(document.pop(name))}")
+    return wrong
+
+
+def _deeper(document: Any, most: int) -> bool:
+    level = [document]
+    for _ in range(most):
+        inner = (item.values() if isinstance(item, dict) else item for item in level)
+        level = [one for items in inner for one in items if isinstance(one, (dict, list))]
+        if not level:
+            return False
+    return True
+
+
+def _kind(value: Any) -> str:
+    text = repr(value) if isinstance(value, (str, int, float, bool)) else f"a {type(value).__name__}"
+    return text if len(text) <= 40 else f"{text[:40]}…"
+
+
+# ---- what a field may be ----------------------------------------------------------------------------
+
+
+def text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and -LARGEST <= value <= LARGEST
+
+
+def count(value: Any) -> bool:
+    return integer(value) and value >= 0
+
+
+def number(value: Any) -> bool:
+    return integer(value) or (isinstance(value, float) and abs(value) < 1e300)
+
+
+def anything(value: Any) -> bool:  # noqa: ARG001
+    return True
+
+
+def key(value: Any) -> bool:
+    """A path below a folder: it does not lead out of it."""
+    if not isinstance(value, str) or not 0 < len(value) <= 1024 or "\0" in value or "\\" in value:
+        return False
+    return all(part not in ("", ".", "..") for part in value.split("/"))
+
+
+def up_to(most: int) -> Check:
+    return lambda value: count(value) and value <= most
+
+
+def maybe(fits: Check) -> Check:
+    return lambda value: value is None or fits(value)
+
+
+def listing(fits: Check) -> Check:
+    return lambda value: isinstance(value, list) and all(map(fits, value))
+
+
+def mapping(fits: Check) -> Check:
+    """Any names, all values alike. (JSON has no other names than text.)"""
+    return lambda value: isinstance(value, dict) and all(map(fits, value.values()))
+
+
+def fields(form: Mapping[str, Check], *needed: str) -> Check:
+    """An object whose fields fit a form, and which has those that are needed."""
+    return lambda value: (
+        isinstance(value, dict)
+        and all(name in value for name in needed)
+        and all(fits(value[name]) for name, fits in form.items() if name in value)
+    )
+
+
+# ---- the documents of a run -------------------------------------------------------------------------
+
+_LAYER = fields(
+    {
+        "path": text,
+        "type": maybe(text),
+        "weights": lambda value: value is None or isinstance(value, dict) or listing(text)(value),
+        "from": maybe(listing(text)),
+        "output_shape": anything,
+    }
+)
+_MODEL: Form = {"name": maybe(text), "parameters": maybe(count), "layers": maybe(listing(_LAYER))}
+_SAID: Form = {
+    "created_ns": up_to(2**62),
+    "software": mapping(text),
+    "model": _MODEL,
+    "backend": maybe(text),
+    "host": text,
+    "machine": text,
+    "pid": integer,
+    "started": maybe(text),
+}
+
+RUN: Form = {**_SAID, "format": count, "id": text}
+
+ATTEMPT: Form = {
+    **_SAID,
+    "attempt": up_to(MOST_ATTEMPTS),
+    "start_step": integer,
+    "world": lambda value: up_to(MOST_RANKS)(value) and value > 0,
+}
+
+STATUS: Form = {
+    "status": text,
+    "heartbeat": number,
+    "host": text,
+    "machine": text,
+    "pid": integer,
+    "started": maybe(text),
+    "step": maybe(integer),
+    **dict.fromkeys(("rows", "parts", "samples", "captures", "bytes", "errors_total"), count),
+    "averages": mapping(key),
+    "limit": maybe(count),
+    "full_at": maybe(integer),
+    "lost": mapping(count),
+    "dropped": mapping(count),
+    "unseen": mapping(text),
+    "errors": listing(text),
+    "ended_by": maybe(text),
+    "identity": mapping(fields({"status": text, "steps": maybe(listing(integer)), "why": maybe(text)})),
+    "checkpoints": listing(
+        fields(
+            {"step": integer, "epoch": maybe(integer), "path": text, "time": maybe(number)}, "step", "path"
+        )
+    ),
+    "overhead": {
+        "steps": number,
+        "wall_seconds": number,
+        "cpu_share": maybe(number),
+        "budget": {
+            "every": maybe(count),
+            "share": maybe(number),
+            "trouble": maybe(text),
+            "decisions": listing(fields({"step": integer, "every": integer})),
+        },
+    },
+}

@@ -1,0 +1,66 @@
+"""HTTP as the page's server speaks it: uvicorn's, with two things more.
+
+A connection whose request does not arrive whole within `PATIENCE` seconds is closed, so that half a request holds
+nothing for ever. And uvicorn's own refusal of what is no HTTP carries the same headers as every other answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from fitscope.show.guard import HEADERS
+
+PATIENCE = 5.0  #: seconds from the first byte, or from the beginning, until a request must be whole
+
+
+class Patient(H11Protocol):
+    """One connection."""
+
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._expect()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        waiting = self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
+        if not waiting:
+            self._settle()
+        elif self._deadline is None:
+            self._expect()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._settle()
+        super().connection_lost(exc)
+
+    def send_400_response(self, msg: str) -> None:
+        """What is no HTTP is refused with the headers of every other answer."""
+        body = msg.encode()
+        headers = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+        headers += [(b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close")]
+        headers += [(b"content-length", str(len(body)).encode())]
+        answer = h11.Response(status_code=400, headers=headers, reason=b"Bad Request")
+        # What was begun before, for an earlier request of the same connection, cannot be taken back.
+        with contextlib.suppress(h11.LocalProtocolError):
+            for event in (answer, h11.Data(data=body), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+    def _expect(self) -> None:
+        self._deadline = self.loop.call_later(PATIENCE, self._give_up)
+
+    def _settle(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _give_up(self) -> None:
+        self._deadline = None
+        if not self.transport.is_closing():
+            self.transport.close()

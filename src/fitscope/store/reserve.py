@@ -1,0 +1,49 @@
+"""Room kept on the disk for the last word: on a disk that is full to the last byte a run can still say what it lost.
+
+Only in a local directory. The room is a file among the temporary ones; it is given up when a status cannot be put, and
+taken again as soon as there is room.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from pathlib import Path
+
+from fitscope.store._base import Objects
+from fitscope.store.files import Files
+
+BYTES = 64 << 10  #: several times what a status takes
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Reserve:
+    """The room of one rank."""
+
+    def __init__(self, objects: Objects) -> None:
+        self._path = Path(objects.staged("reserve")) if isinstance(objects, Files) else None
+        self._held = False
+
+    def hold(self) -> None:
+        """Takes the room, if there is any."""
+        if self._path is None or self._held:
+            return
+        try:
+            self._path.write_bytes(os.urandom(BYTES))  # what compresses would take none
+            self._held = True
+        except OSError:
+            self._remove()
+
+    def release(self) -> bool:
+        """Gives the room up. False if there was none."""
+        held, self._held = self._held, False
+        if held:
+            self._remove()
+        return held
+
+    def _remove(self) -> None:
+        if self._path is not None:
+            with contextlib.suppress(OSError):
+                self._path.unlink()

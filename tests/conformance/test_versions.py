@@ -1,0 +1,114 @@
+"""A version of a framework in which something of ours is gone: one clear warning that names it, and the training goes on."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import fitscope as fs
+from fitscope import _compat
+from fitscope.capture import backends
+from fitscope.errors import FitscopeWarning
+
+
+def trained(*callbacks: Any) -> keras.Model:
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(3), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    x = np.ones((16, 4), "float32")
+    model.fit(x, x[:, :1], batch_size=4, epochs=1, verbose=0, callbacks=list(callbacks))
+    return model
+
+
+@pytest.mark.parametrize(
+    "error", [ImportError("cannot import name 'Literal'"), AttributeError("no attribute 'Primitive'")]
+)
+def test_an_adapter_that_does_not_load_is_told_and_not_raised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    real = importlib.import_module
+
+    def broken(name: str, *args: Any) -> Any:
+        if name in backends.ADAPTERS.values():
+            raise error
+        return real(name, *args)
+
+    plain = trained()
+    backends.adapter.cache_clear()
+    monkeypatch.setattr(backends.importlib, "import_module", broken)
+    try:
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always", FitscopeWarning)
+            watched = trained(fs.Scope(tmp_path))
+    finally:
+        monkeypatch.undo()
+        backends.adapter.cache_clear()
+    said = [str(w.message) for w in told if issubclass(w.category, FitscopeWarning)]
+    assert len(said) == 1, said
+    assert str(error) in said[0]
+    assert f"keras {keras.__version__}" in said[0]
+    for a, b in zip(plain.get_weights(), watched.get_weights(), strict=True):
+        assert np.array_equal(a, b)
+
+
+def test_versions_that_no_test_has_seen_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _compat.unseen("keras") == "", "this one is tested"
+    monkeypatch.setattr(keras, "__version__", "99.1.dev0")
+    assert _compat.unseen("keras") == "keras 99.1.dev0"
+    assert "keras 99.1.dev0" in _compat.versions("keras", "nothing")
+
+
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="this adapter copies masks")
+def test_a_mask_that_keras_keeps_elsewhere_is_still_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    from keras.src import backend
+
+    class Tensor:
+        pass
+
+    source, target = Tensor(), Tensor()
+    source._keras_mask = "mask"  # type: ignore[attr-defined]
+    for name in ("get_keras_mask", "set_keras_mask"):
+        monkeypatch.delattr(backend, name)
+    _compat.copy_keras_mask(source, target)
+    assert target._keras_mask == "mask"  # type: ignore[attr-defined]
+
+
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="breaks a part of this adapter")
+def test_the_true_reason_of_a_missing_gradient_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fitscope.capture.backends import _jax_taps
+
+    def gone(*_: Any) -> None:
+        raise AttributeError("module 'keras.src.backend' has no attribute 'get_keras_mask'")
+
+    monkeypatch.setattr(_jax_taps, "copy_keras_mask", gone)
+    with pytest.warns(FitscopeWarning, match="get_keras_mask"):
+        trained(fs.Scope(tmp_path, every=1))
+    why = {site: text for site, text in fs.open(tmp_path).unseen.items() if site.startswith("gradients/")}
+    assert len(why) == 2
+    assert all("get_keras_mask" in text for text in why.values()), why
+
+
+def test_a_version_that_no_test_has_seen_is_warned_about_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(_compat.UNSEEN, "keras", (3, 0))
+    backends.adapter.cache_clear()
+    try:
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always", FitscopeWarning)
+            for name in ("a", "b"):
+                trained(fs.Scope(tmp_path / name, every=1))
+    finally:
+        backends.adapter.cache_clear()
+    said = [str(w.message) for w in told if issubclass(w.category, FitscopeWarning)]
+    assert len(said) == 1, said
+    assert f"keras {keras.__version__}" in said[0]
+    assert fs.open(tmp_path / "b").identity == "proven"

@@ -1,0 +1,190 @@
+"""Which versions work: builds an environment for each and runs smoke, exact, identical and roundtrip in it.
+
+    python tests/matrix.py                          every environment below, with every Python that pyenv has
+    python tests/matrix.py --only newest-jax --python 3.13
+    python tests/matrix.py --keras /path/to/keras   Keras from a checkout, beside the others
+
+Environments are made below `--where` (a temporary directory by default) with `uv` if there is one, else with venv and pip, and
+used again if they are there. Results go to `matrix.jsonl`, one line each; the table is printed at the end, and with
+`--write` put into docs/versions.md. What does not pass is not promised: see the bounds in pyproject.toml.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+TESTS = (
+    "tests/conformance/test_exact.py",
+    "tests/conformance/test_identical.py",
+    "tests/store/test_roundtrip.py",
+)
+SMOKE = (
+    "import numpy as np, keras, fitscope as fs, tempfile; m = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(3), "
+    "keras.layers.Dense(1)]); m.compile('sgd', 'mse'); x = np.ones((32, 4), 'float32'); to = tempfile.mkdtemp(); "
+    "m.fit(x, x[:, :1], epochs=2, verbose=0, callbacks=[fs.Scope(to, every=1)]); r = fs.open(to); "
+    "assert not r.unseen and not r.errors, (r.unseen, r.errors); print(len(r.sites), r.identity)"
+)
+PYTEST = ("pytest", "hypothesis", "httpx", "psutil")
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Versions to install, beside the newest of all else."""
+
+    name: str
+    backend: str
+    pins: tuple[str, ...] = ()
+
+
+def lowest() -> tuple[str, ...]:
+    """Every lower bound that pyproject.toml names, as a pin."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return tuple(dependency.replace(">=", "==") for dependency in project["dependencies"])
+
+
+#: What is promised, from the bottom to the top.
+ENVIRONMENTS = (
+    Environment("lowest-jax", "jax", (*lowest(), "jax==0.6.0")),
+    Environment("lowest-tensorflow", "tensorflow", ("keras==3.12.0", "tensorflow==2.18.0")),
+    Environment("lowest-torch", "torch", ("keras==3.12.0", "torch==2.5.0")),
+    Environment("keras-3.13-jax", "jax", ("keras==3.13.*",)),
+    Environment("keras-3.14-jax", "jax", ("keras==3.14.*",)),
+    Environment("jax-0.8", "jax", ("jax==0.8.*",)),
+    Environment("tensorflow-2.20", "tensorflow", ("tensorflow==2.20.*",)),
+    Environment("newest-jax", "jax", ("jax",)),
+    Environment("newest-tensorflow", "tensorflow", ("tensorflow",)),
+    Environment("newest-torch", "torch", ("torch",)),
+)
+
+
+def pythons() -> dict[str, str]:
+    """By version such as 3.12: the interpreters that this machine has."""
+    found = {f"{sys.version_info.major}.{sys.version_info.minor}": sys.executable}
+    root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    for path in sorted(root.glob("versions/3.1[1-9]*/bin/python")):
+        found.setdefault(re.match(r"3\.\d+", path.parents[1].name)[0], str(path))  # type: ignore[index]
+    return dict(sorted(found.items()))
+
+
+def run(command: list[str], seconds: float, **environment: str) -> tuple[bool, str]:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=seconds, cwd=ROOT, env={**os.environ, **environment},
+            check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return False, f"not done after {seconds:.0f} s"
+    text = (done.stdout + done.stderr).strip()
+    return done.returncode == 0, text.splitlines()[-1] if text else ""
+
+
+def made(where: Path, python: str, environment: Environment, keras: str | None) -> tuple[bool, str]:
+    """The environment, installed."""
+    if (where / ".ready").exists():
+        return True, ""
+    shutil.rmtree(where, ignore_errors=True)
+    uv = shutil.which("uv")
+    wanted = [f"{ROOT}[{environment.backend}]", *environment.pins, *PYTEST]
+    wanted += [f"keras @ file://{Path(keras).resolve()}"] if keras else []
+    inside = str(where / "bin" / "python")
+    if uv:
+        steps = [
+            [uv, "venv", "--python", python, str(where)],
+            [uv, "pip", "install", "--python", inside, *wanted],
+        ]
+    else:
+        steps = [[python, "-m", "venv", str(where)], [inside, "-m", "pip", "install", "--quiet", *wanted]]
+    for step in steps:
+        right, said = run(step, 3600)
+        if not right:
+            return False, said
+    (where / ".ready").touch()
+    return True, ""
+
+
+def tried(where: Path, python: str, environment: Environment, keras: str | None) -> dict[str, str]:
+    """By test: `passed`, or the last line of what it said."""
+    right, said = made(where, python, environment, keras)
+    if not right:
+        return {"install": said}
+    inside = str(where / "bin" / "python")
+    asked = {"KERAS_BACKEND": environment.backend, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": ""}
+    names = ("keras", environment.backend, "numpy", "pyarrow", "zarr")
+    code = f"import importlib.metadata as m; print(', '.join(f'{{n}} {{m.version(n)}}' for n in {names!r}))"
+    results = {"versions": run([inside, "-c", code], 60)[1]}
+    for name, command in (
+        ("smoke", [inside, "-c", SMOKE]),
+        *(
+            (Path(test).stem, [inside, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", test])
+            for test in TESTS
+        ),
+    ):
+        right, said = run(command, 1800, **asked)
+        results[name] = "passed" if right else said
+    return results
+
+
+def table(lines: list[dict[str, str]]) -> str:
+    columns = ("smoke", *(Path(test).stem for test in TESTS))
+    rows = [
+        "| environment | Python | versions | " + " | ".join(columns) + " |",
+        "|---" * (3 + len(columns)) + "|",
+    ]
+    for line in lines:
+        cells = [line.get(column, line.get("install", "–")) for column in columns]
+        rows.append(
+            f"| {line['name']} | {line['python']} | {line.get('versions', '')} | " + " | ".join(cells) + " |"
+        )
+    return "\n".join(rows)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--only", action="append", help="the name of an environment; can be given several times"
+    )
+    parser.add_argument(
+        "--python", action="append", help="a version such as 3.12; can be given several times"
+    )
+    parser.add_argument("--keras", help="a checkout of Keras, tried with the newest of all else")
+    parser.add_argument("--where", type=Path, default=Path(tempfile.gettempdir()) / "fitscope-matrix")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/versions.md")
+    options = parser.parse_args()
+    lines: list[dict[str, str]] = []
+    for version, python in pythons().items():
+        for environment in ENVIRONMENTS:
+            if (options.only and environment.name not in options.only) or (
+                options.python and version not in options.python
+            ):
+                continue
+            where = options.where / f"{environment.name}-{version}{'-checkout' if options.keras else ''}"
+            found = tried(where, python, environment, options.keras)
+            lines.append({"name": environment.name, "python": version, **found})
+            with open("matrix.jsonl", "a", encoding="utf-8") as file:
+                file.write(json.dumps(lines[-1]) + "\n")
+            print(lines[-1], flush=True)
+    text = table(lines)
+    print(text)
+    if options.write:
+        (ROOT / "docs" / "versions.md").write_text(
+            f"# Versions\n\nWritten by `make matrix`.\n\n{text}\n", encoding="utf-8"
+        )
+    return 0 if all(value == "passed" for line in lines for name, value in line.items()
+                    if name not in ("name", "python", "versions")) else 1  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,234 @@
+"""Requests that ask for too much, take too long or never end: each is refused or closed, and keeps nobody else waiting."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from starlette.testclient import TestClient
+
+from fitscope.show import protocol
+from fitscope.show.app import app
+from fitscope.show.data import payload
+from fitscope.show.data.matrix import VALUE, Matrix, Scale
+from fitscope.show.guard import HEADERS, Guard
+from fitscope.show.serve import Server
+
+from .conftest import Written, steady
+
+NUMBERS = ("step", "by", "column", "columns", "level", "first", "loss_level", "loss_first")
+PATHS = ("head", "matrix", "step", "series", "moment", "samples", "distribution", "live")
+
+
+@pytest.fixture
+def client(written: Callable[..., Written], tmp_path: Path) -> Iterator[TestClient]:
+    written(name="first").add(range(100), steady("abc"))
+    written(name="second").add(range(30), steady("abc"))
+    with TestClient(
+        app(tmp_path / "runs", token="a-token-of-a-test"), base_url="http://127.0.0.1:8760"
+    ) as client:
+        assert isinstance(client.app, Guard)
+        client.cookies.set(client.app.cookie, client.app.session)
+        yield client
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_number_out_of_bounds_is_refused_in_words(client: TestClient, path: str) -> None:
+    for name in NUMBERS:
+        for value in ("x", "99999999999999999999", "-99999999999999999999", "1.5", "nan", "1e3", "٣x"):
+            answer = client.get(f"/api/{path}", params={"measure": "activations.rms", name: value})
+            assert answer.status_code == 400, (name, value)
+            assert answer.text.startswith(f"Bad request: {name} must be an integer from ")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("level", "99999999999"), ("level", "-3"), ("level", "41"), ("first", "-1")]
+)
+def test_a_level_that_no_picture_has(client: TestClient, name: str, value: str) -> None:
+    answer = client.get("/api/live", params={"measure": "activations.rms", name: value})
+    assert answer.status_code == 400
+
+
+@pytest.mark.parametrize(("start", "end"), [("x", "1"), ("nan", "1"), ("1e400", "2"), ("0", "inf")])
+def test_a_span_that_is_none(client: TestClient, start: str, end: str) -> None:
+    answer = client.get("/api/matrix", params={"measure": "activations.rms", "from": start, "to": end})
+    assert answer.status_code == 400
+
+
+@pytest.mark.parametrize("name", ["run", "other", "measure", "mode", "row", "mark"])
+def test_a_name_that_is_too_long(client: TestClient, name: str) -> None:
+    assert client.get("/api/matrix", params={name: "x" * 5000}).status_code == 400
+
+
+@pytest.mark.parametrize("level", [0, 1, 7, 20, 39, 40])
+def test_the_coarsest_columns_are_quick_to_make(client: TestClient, level: int) -> None:
+    """Before, this was a loop of 2**level steps with the lock of all runs held."""
+    query = {"measure": "activations.rms", "level": level, "column": 0, "row": "a", "mark": "high"}
+    assert client.get("/api/step", params=query).status_code == 200
+
+
+def test_columns_wider_than_the_run_are_one_of_all() -> None:
+    rng = np.random.default_rng(0)
+    matrix = Matrix(3, Scale("linear", 0.0, 1.0))
+    row, step = np.divmod(np.arange(300), 100)
+    matrix.add(row, step, rng.uniform(size=300), np.full(300, VALUE, np.uint8))
+    fine = matrix.window(0, 0, 100)
+    for level in (7, 8, 20, 40, 61):
+        wide = matrix.window(level, 0, matrix.columns(level))
+        assert wide.low.tolist() == fine.low.min(axis=1, keepdims=True).tolist()
+        assert wide.high.tolist() == fine.high.max(axis=1, keepdims=True).tolist()
+        assert wide.flags.tolist() == [[VALUE]] * 3
+
+
+def test_who_computes_keeps_nobody_waiting_who_looks_at_another_run(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside, go_on = threading.Event(), threading.Event()
+    head = payload.head
+
+    def slow(g: Any) -> Any:
+        if g.run.id == "first":
+            inside.set()
+            assert go_on.wait(60)
+        return head(g)
+
+    monkeypatch.setattr(payload, "head", slow)
+    answers: list[int] = []
+    ask = threading.Thread(target=lambda: answers.append(client.get("/api/head?run=first").status_code))
+    ask.start()
+    assert inside.wait(60)
+    for path in ("/", "/static/main.js", "/api/runs", "/api/head?run=second"):
+        assert client.get(path).status_code == 200
+    assert answers == []
+    go_on.set()
+    ask.join(60)
+    assert answers == [200]
+
+
+def test_two_runs_compared_both_ways_at_once_do_not_wait_for_each_other(client: TestClient) -> None:
+    def compare(one: str, other: str) -> None:
+        for _ in range(15):
+            query = {"run": one, "other": other, "mode": "run", "measure": "activations.rms"}
+            answers.append(client.get("/api/matrix", params=query).status_code)
+
+    answers: list[int] = []
+    asking = [
+        threading.Thread(target=compare, args=names) for names in (("first", "second"), ("second", "first"))
+    ]
+    for thread in asking:
+        thread.start()
+    for thread in asking:
+        thread.join(120)
+    assert answers == [200] * 30
+
+
+def test_the_cookie_says_nothing_of_the_token(client: TestClient) -> None:
+    assert isinstance(client.app, Guard)
+    answer = client.get("/?token=a-token-of-a-test", follow_redirects=False)
+    value = answer.cookies[client.app.cookie]
+    assert value == client.app.session
+    assert len(value) >= 32
+    assert client.app.token not in value
+    assert client.get(f"/?token={value}").status_code == 403, "the cookie is no token"
+    client.cookies.clear()
+    client.cookies.set(client.app.cookie, client.app.token)
+    assert client.get("/api/runs").status_code == 403, "the token is no cookie"
+    assert Guard(client.app, "a-token-of-a-test").session != value, (
+        "another server with the same token has another"
+    )
+
+
+def test_a_page_on_another_port_is_refused(client: TestClient) -> None:
+    assert client.get("/api/runs", headers={"sec-fetch-site": "same-site"}).status_code == 403
+    assert client.get("/api/runs", headers={"sec-fetch-site": "same-origin"}).status_code == 200
+
+
+def test_a_failure_of_ours_is_an_answer_with_its_headers(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_: Any) -> Any:
+        raise ZeroDivisionError("oops")
+
+    monkeypatch.setattr(payload, "head", fail)
+    with caplog.at_level(logging.ERROR):
+        answer = client.get("/api/head")
+    assert answer.status_code == 500
+    assert "oops" not in answer.text
+    assert "/api/head could not be answered: ZeroDivisionError: oops" in caplog.text
+    for name, value in HEADERS.items():
+        assert answer.headers[name] == value
+
+
+# ---- below HTTP --------------------------------------------------------------------------------------
+
+
+def heard(port: int, *pieces: bytes, pause: float = 0.0) -> bytes:
+    """All that the server says until it closes the connection."""
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+        for piece in pieces:
+            connection.sendall(piece)
+            time.sleep(pause)
+        said = b""
+        while more := connection.recv(65536):
+            said += more
+        return said
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        (b"",),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\n",),
+        (b"GET / HT",),
+        (b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nabc",),
+        (b"GET /", b" ", b"H", b"T", b"T"),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", b"GET / HTTP/1.1\r\n"),
+    ],
+)
+def test_half_a_request_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pieces: tuple[bytes, ...]
+) -> None:
+    monkeypatch.setattr(protocol, "PATIENCE", 0.3)
+    with Server(tmp_path, 0).start() as server:
+        said = heard(server.port, *pieces, pause=0.05)
+        assert b"200 OK" not in said
+
+
+def test_who_listens_is_not_closed(
+    written: Callable[..., Written], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "PATIENCE", 0.1)
+    written(name="first").add(range(30), steady("abc"))
+    with Server(tmp_path / "runs", 0, tick=0.1).start() as server:
+        guard = server._guard
+        with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+            request = (
+                f"GET /api/live HTTP/1.1\r\nHost: localhost\r\nCookie: {guard.cookie}={guard.session}\r\n\r\n"
+            )
+            connection.sendall(request.encode())
+            said = connection.recv(65536)
+            assert b"200 OK" in said
+            time.sleep(0.5)
+            connection.settimeout(0.3)
+            with pytest.raises(TimeoutError):
+                while connection.recv(65536):
+                    pass
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"nonsense\r\n\r\n", b"GET / HTTP/x\r\n\r\n", b"GET / HTTP/1.1\r\nA B\r\n\r\n", b"\x16\x03\x01\x02"],
+)
+def test_what_is_no_http_is_refused_with_all_headers(tmp_path: Path, text: bytes) -> None:
+    with Server(tmp_path, 0).start() as server:
+        said = heard(server.port, text + b"\r\n\r\n").decode().lower()
+    assert said.startswith("http/1.1 400")
+    for name, value in HEADERS.items():
+        assert f"\r\n{name}: {value.lower()}\r\n" in said
