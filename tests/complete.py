@@ -25,8 +25,14 @@ def assert_complete(run: Any, passes: Iterable[str] = ("train",)) -> None:
 
 def asked(run: Any) -> list[str]:
     """The sites that a watch asked for: without those that every run has, the logs of Keras and the loss of each batch."""
-    kinds = {watch.get("of") or watch["kind"] for watch in run.plan}
-    return [site for site in run.sites if Site.parse(site).base not in {"logs", "loss"} - kinds]
+    kinds = {(watch.get("of") or watch["kind"], in_pass) for watch in run.plan for in_pass in watch["on"]}
+
+    def given(site: Site) -> bool:
+        return site.base == "logs" or (
+            site.base == "loss" and site.in_pass == "train" and (site.base, "train") not in kinds
+        )
+
+    return [name for name in run.sites if not given(Site.parse(name))]
 
 
 def captured(run: Any) -> list[int]:

@@ -39,7 +39,7 @@ def test_every_batch_of_a_named_layer(watch_fit, tools, page_says):
     late = late[6:]  # of the watched one of the two trainings
     off = [np.abs(late[i] - by[i]["activations/hidden"]).max() for i in range(6)]
     sizes = [np.abs(by[i]["activations/hidden"]).mean() for i in range(6)]
-    page_says(f"off by up to {max(off):.2f}, where an average value is {np.mean(sizes):.2f}")
+    page_says(f"off by up to {max(off):.2f}; an average value is {np.mean(sizes):.2f}")
     by_their_weights = by_hand.forward(by.after(1), x[:8])["hidden"]
     tools.close(late[0], by_their_weights)  # it is the next step's weights that it shows
 
@@ -108,4 +108,4 @@ def test_dropout_is_that_of_the_step(watch_fit, page_says):
     zeros = np.mean([(seen.run.array("activations/drop", step) == 0).mean() for step in range(25)])
     assert 0.4 < zeros < 0.6
     assert not any((value == 0).any() for value in late)
-    page_says("Half of the outputs of a `Dropout(0.5)` are zero in the step; in the second pass none is")
+    page_says("In the step, half of the outputs of a `Dropout(0.5)` are zero; in the second pass none is")

@@ -9,6 +9,7 @@ import pytest
 
 import by_hand
 import fitscope as fs
+from complete import asked
 
 
 @pytest.mark.parametrize("every", [1, 3])
@@ -34,7 +35,8 @@ def test_mean_and_std_of_every_sample_that_was_captured(watch_fit, tools, every)
 def test_none_of_the_tensors_is_stored(watch_fit, tools):
     x, y = by_hand.data()
     seen = watch_fit(tools.make, x, y, watch=fs.activations("hidden", keep="average"))
-    assert len(seen.run.stats) == 0
+    assert asked(seen.run) == ["activations/hidden"]
+    assert "activations/hidden" not in set(seen.run.stats["site"])
     with pytest.raises(fs.FitscopeError):
         seen.run.tensor("activations/hidden")
     assert seen.run.average("activations/hidden").count == 22
@@ -66,7 +68,7 @@ def test_a_mean_of_means_is_not_the_mean(page_says):
     true = np.concatenate(batches).mean(0)
     usual = np.mean([batch.mean(0) for batch in batches], axis=0)
     worst = np.abs(usual - true).argmax()
-    page_says(f"says {usual[worst]:.2f} where the mean is {true[worst]:.2f}")
+    page_says(f"returns {usual[worst]:.2f}; the mean is {true[worst]:.2f}")
 
 
 def test_a_small_variance_beside_a_large_mean(tools, tmp_path, page_says):
@@ -82,4 +84,4 @@ def test_a_small_variance_beside_a_large_mean(tools, tmp_path, page_says):
         squares += (x[i : i + 8] ** 2).sum(0)
         sums += x[i : i + 8].sum(0)
     usual = squares / np.float32(64) - (sums / np.float32(64)) ** 2
-    page_says(f"gives a variance of {usual[0]:.1f} where it is {variance[0]:.1f}")
+    page_says(f"returns {usual[0]:.1f} instead of {variance[0]:.1f}")

@@ -46,7 +46,7 @@ def test_train_on_batch(tools, tmp_path, page_says):
 
     off = max(np.abs(late[i] - by[i]["activations/hidden"]).max() for i in range(6))
     size = np.mean([np.abs(step["activations/hidden"]).mean() for step in by])
-    page_says(f"off by up to {off:.2f}, where an average value is {size:.2f}")
+    page_says(f"off by up to {off:.2f}; an average value is {size:.2f}")
 
 
 def step_of(model: keras.Model) -> tuple[Callable[..., Any], Callable[[], list[np.ndarray]]]:

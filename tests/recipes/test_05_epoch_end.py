@@ -65,4 +65,4 @@ def test_the_output_of_a_layer_is_not_its_value(watch_fit, tools, page_says):
     tools.close(late[-1], by_hand.forward(by.final, x[16:])["head"])
     off = max(np.abs(late[-2 + i] - seen.run.array("activations/head", 3 * i + 2)).max() for i in (0, 1))
     size = np.abs(by[5]["activations/head"]).mean()
-    page_says(f"off by up to {off:.2f}, where an average value is {size:.2f}")
+    page_says(f"off by up to {off:.2f}; an average value is {size:.2f}")

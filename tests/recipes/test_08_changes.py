@@ -70,7 +70,7 @@ def test_the_usual_way_compares_with_the_last_one_it_kept(watch_fit, tools, page
     kept = [step["weights/head/kernel"] for step in by.steps[::5]]
     usual = np.mean([np.abs(b - a).mean() for a, b in pairwise(kept)])
     true = seen.run.series("changes/weights/head/kernel", "mean").mean()
-    page_says(f"a mean change of {usual:.3f} per batch where it is {true:.3f}")
+    page_says(f"a mean change of {usual:.3f} per batch; the real one is {true:.3f}")
 
     with pytest.raises(ValueError, match="shapes"):  # the last batch of an epoch is smaller
         _ = by[2]["activations/head"] - by[1]["activations/head"]

@@ -72,4 +72,4 @@ def test_the_usual_callback_has_weights_only_and_epochs_only(tools, tmp_path, pa
     assert histograms
     assert all("kernel" in tag or "bias" in tag for tag in histograms)
     assert set(histograms.values()) == {2}  # in two epochs of three batches
-    page_says(f"{len(histograms)} histograms, of the weights, at 2 of 6 steps")
+    page_says(f"{len(histograms)} histograms of weights at 2 of 6 steps")

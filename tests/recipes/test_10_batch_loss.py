@@ -34,7 +34,7 @@ def test_the_loss_of_each_batch_where_logs_have_a_running_mean(watch_fit, tools,
         running = np.cumsum(true[epoch] * sizes) / np.cumsum(sizes)
         tools.close(logs[epoch], running)
     worst = int(np.argmax(np.abs(logs - true)))
-    page_says(f"batch of a loss of {true[worst]:.2f} `logs` says {logs[worst]:.2f}")
+    page_says(f"`logs` reports {logs[worst]:.2f} for a batch with a loss of {true[worst]:.2f}")
 
 
 def test_regularizers_are_part_of_the_loss_of_the_batch(watch_fit):

@@ -51,7 +51,7 @@ def test_several_metrics_of_each_batch(watch_fit, tools, page_says):
     running = [np.sqrt((np.concatenate(apart[first : i + 1]) ** 2).mean()) for first, i in
                [(0, 0), (0, 1), (0, 2), (3, 3), (3, 4), (3, 5)]]  # fmt: skip
     tools.close(of_logs, running)
-    page_says(f"batch of an error of {rmse[2]:.2f} `logs` says {of_logs[2]:.2f}")
+    page_says(f"`logs` reports {of_logs[2]:.2f} for a batch with an error of {rmse[2]:.2f}")
 
 
 def test_the_models_own_metrics_go_on_over_the_epoch(watch_fit, tools):

@@ -135,7 +135,7 @@ def test_rows_taken_by_the_number_of_the_batch_are_not_those_of_the_batch(watch_
         (seen.run.array("inputs", step) == x[8 * step : 8 * step + 8]).all(1).sum() for step in range(50)
     ]
     assert sum(right) < 8
-    page_says("fewer than 2 of 100 rows")
+    page_says("fewer than 2 in 100 were in that batch")
 
 
 def test_a_loss_without_the_weights_is_another_loss(watch_fit, tools, page_says):
@@ -147,4 +147,4 @@ def test_a_loss_without_the_weights_is_another_loss(watch_fit, tools, page_says)
     first = seen.run.samples.query("step == 0")["loss"].mean()
     usual = by_hand.crossentropy(seen.run.array("predictions", 0).astype(float), y[:8])[0].mean()
     tools.close(first, by_hand.train(by_hand.weights(), x, y, weight=weight)[0]["loss"])
-    page_says(f"a loss of {usual:.2f} where the step minimised {first:.2f}")
+    page_says(f"With class weights it is {usual:.2f}; the step minimised {first:.2f}")

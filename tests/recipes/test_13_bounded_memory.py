@@ -68,7 +68,7 @@ def test_memory_stays_where_it_is(tmp_path, page_says):
     kept = 16 * WIDTH * 4 * (BATCHES - WARM_UP)  # by a list of all that was seen
     assert kept > 90 * MB
     assert resident.most - resident.first < 50 * MB
-    page_says(f"{kept / 1e6:.0f} MB in {BATCHES - WARM_UP:,} batches")
+    page_says(f"{kept / 1e6:.0f} MB after {BATCHES - WARM_UP:,} batches")
 
 
 def test_what_is_on_disk_is_what_happened(watch_fit, tools, tmp_path):

@@ -41,7 +41,7 @@ def test_a_file_per_epoch(watch_fit, tools, tmp_path, page_says):
 
     off = max(np.abs(values - again).max() for values, again in zip(saved, late[3:], strict=True))
     page_says(f"off by up to {off:.2f}")
-    page_says(f"where an average value is {np.abs(saved).mean():.2f}")
+    page_says(f"; an average value is {np.abs(saved).mean():.2f}")
 
 
 def test_of_a_validation_it_is_the_whole_pass(watch_fit, tools, tmp_path):

@@ -192,5 +192,5 @@ def test_a_second_pass_sees_other_rows(watch_fit, tools, page_says):
     page_says(f"accuracy is {right:.2f}")
     assert right > 0.8
     assert said[-1] < 0.5
-    page_says("say less than 0.5")
+    page_says("give less than 0.5")
     assert walks[-1] >= walks[-2] + 2  # one more for the predictions, and one for the labels

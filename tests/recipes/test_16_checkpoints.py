@@ -76,4 +76,4 @@ def test_checkpoints_of_fit(watch_fit, tools, tmp_path, page_says):
     model.load_weights(seen.run.checkpoint(4))
     loss = {n: by_hand.crossentropy(by_hand.forward(by.after(n), x)["head"], y)[0].mean() for n in (3, 6)}
     tools.close(model.evaluate(x, y, verbose=0), loss[3])
-    page_says(f"a loss of {loss[3]:.2f} where epoch 1 ended with {loss[6]:.2f}")
+    page_says(f"a loss of {loss[3]:.2f}, but epoch 1 ended with {loss[6]:.2f}")
