@@ -79,7 +79,7 @@ def copied(tree: Any) -> Any:
 def _copy(array: jax.Array) -> jax.Array:
     """A separate copy in memory. `Array.copy` compiles a program for each shape; `device_put` does not.
 
-    No device is named: that would commit the array to it, and a program is compiled again for arguments that are committed.
+    No device is named: that would commit the array to it, and JAX compiles a program again for committed arguments.
     """
     if len(array.sharding.device_set) > 1:
         return array.copy()

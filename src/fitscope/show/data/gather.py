@@ -127,7 +127,9 @@ class Gathered:
             self.facts.take(site, step[at], piece["nans"][at], piece["infs"][at], piece["count"][at])
         for code in np.flatnonzero((largest >= 0) & (largest <= 1)):
             if not _nested(piece.names[code]):
-                at = np.flatnonzero(piece.codes == code)
+                at = np.flatnonzero(
+                    (piece.codes == code) & (piece["count"] > 0)
+                )  # 0: a loss that is not known
                 value = np.where(piece["infs"][at] > 0, np.inf, piece["value"][at])
                 self.scalars.setdefault(piece.names[code], GrowingSeries()).add(step[at], value)
         epochs = piece["epoch"]
