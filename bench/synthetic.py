@@ -60,6 +60,14 @@ def model(layers: int) -> dict[str, Any]:
     return {"name": "resnet", "parameters": 1_000_000, "layers": described}
 
 
+def configuration(layers: int) -> dict[str, Any]:
+    """How it is set up: as much as tells that units can die in the layer in which they do."""
+    listed = names(layers)
+    dying = listed[int(layers * 0.51)][0]
+    activations = {name: "relu" if "relu" in name or name == dying else None for name, _ in listed}
+    return {"layers": [{"path": name, "activation": activation} for name, activation in activations.items()]}
+
+
 def write(
     to: str | Path,
     layers: int,
@@ -72,7 +80,8 @@ def write(
 ) -> RunWriter:
     """Writes steps `first` to `steps`, of a new run or one that goes on. The writer is left open."""
     listed = [site for site, _ in names(layers)]
-    writer = writer or RunWriter.create(to, name, {"model": model(layers), "backend": "jax"})
+    info = {"model": model(layers), "configuration": configuration(layers), "backend": "jax"}
+    writer = writer or RunWriter.create(to, name, info)
     folder = Path(writer.path) / schema.rank_folder(0, 0) / schema.STATS
     folder.mkdir(parents=True, exist_ok=True)
     part = len(list(folder.glob("*.parquet")))

@@ -6,9 +6,11 @@ import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 from playwright.sync_api import Page, expect
 
+import fitscope as fs
+from fitscope.diagnose import Findings
+from fitscope.pipeline.diagnosis import stored
 from fitscope.show.serve import Server
 
 from . import made
@@ -26,13 +28,15 @@ def at(page: Page, row: int, step: float, steps: int = STEPS) -> tuple[float, fl
 
 def test_a_click_on_a_finding_selects_its_layer_step_and_statistic(server: Server, look: Look) -> None:
     page = look(server.url)
-    card = page.locator(".finding", has_text="Stays zero")
+    card = page.locator(".finding", has_text="Dead ReLU units")
     card.click()
     expect(page.locator("#inspector h2")).to_have_text("s3b1_bn1")
     expect(page.locator("#measure")).to_have_value("activations.zeros")
     expect(card).to_have_attribute("aria-current", "true")
     assert state(page)["layer"] == "s3b1_bn1"
-    assert state(page)["step"] == "2201"
+    assert state(page)["step"] == "2208", (
+        "it began at step 2,201; of 5,000 recorded steps every 32nd is judged"
+    )
 
 
 def test_a_click_on_a_cell_selects_it_and_hovering_tells_its_value(server: Server, look: Look) -> None:
@@ -146,12 +150,13 @@ def test_keys_move_the_selection(server: Server, look: Look) -> None:
 def test_every_finding_is_reached_by_key_and_by_click(tmp_path: Path, look: Look) -> None:
     """Two in one cell, and one that is about no layer while a layer is selected."""
     run = made.Growing(tmp_path)
-    wild = np.array([[np.nan, np.inf], [1, 1]])
-    run.add(
-        range(90),
-        lambda step, name: wild if (step, name) == (80, "b") else 1.0,
-        lambda step: 500.0 if step == 60 else 1.0 + 0.01 * (step % 2),
-    )
+    run.add(range(90))
+    found = [
+        fs.Finding("nonfinite", "error", "activations/b", "b", 80, 80, "First."),
+        fs.Finding("dead_relu", "warning", "activations/b", "b", 80, 89, "Second."),
+        fs.Finding("loss_spike", "note", "loss", None, 60, 60, "Third."),
+    ]
+    run.writer.note(findings=stored(Findings(found), 89))
     run.close()
     with Server(tmp_path, 0).start() as server:
         page = look(server.url)

@@ -126,9 +126,10 @@ def test_a_page_opened_before_the_first_rows_shows_them_when_they_come(tmp_path:
         page = look(server.url)
         expect(page.locator("#status")).to_contain_text("live")
         expect(page.locator("#verdict")).to_contain_text("Waiting for the first steps")
-        run.add(range(20))
+        run.add(range(20), loss=lambda step: 2.0 - step / 40)
         page.wait_for_selector('body[data-shown="activations.rms absolute 0"]')
         expect(page.locator("#verdict")).to_contain_text("No findings")
+        expect(page.locator("#verdict")).to_contain_text("26 rules checked")
         assert pixel(page, 0, 10, rows=2) != (0, 0, 0), "drawn"
         run.add(range(20, 40))
         page.wait_for_selector('#facts[data-step="39"]')

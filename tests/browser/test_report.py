@@ -33,7 +33,7 @@ def test_a_report_can_be_explored(report_file: Path, look: Look) -> None:
     page = look(report_file.as_uri(), "#measure=gradients.rms&layer=gap&step=1")
     row = [name for name, _ in synthetic.names(LAYERS)].index(CULPRIT)
     assert pixel(page, row, BORN + 12) == (255, 0, 179)
-    page.locator(".finding", has_text="Stays zero").click()
+    page.locator(".finding", has_text="Dead ReLU units").click()
     expect(page.locator("#inspector h2")).to_have_text("s3b1_bn1")
     page.locator("#mode").select_option("past")
     expect(page.locator("#legend")).to_contain_text("σ")

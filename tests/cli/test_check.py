@@ -25,7 +25,7 @@ def test_a_finding_is_printed_with_its_cure_and_fails_the_check(call: Call, writ
     broken(write)
     result = call("check", "runs")
     assert result.exit_code == 1
-    assert "✖ Nonfinite · conv1  step 20" in result.stdout
+    assert "✖ NaN born here · conv1  step 20" in result.stdout
     assert "born in the forward pass of conv1 at step 20" in result.stdout
     assert "Cure: " in result.stdout
     assert "26 rules checked, 1 error" in result.stdout

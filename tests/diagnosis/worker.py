@@ -52,7 +52,8 @@ def examine(name: str, variant: str, setting: str, place: Path, judge: bool) -> 
         losses = [float(value) for value in history.get("loss", [])]
         told["losses"] = [repr(losses[0]), repr(losses[-1])] if losses else []
     run = fs.open(place)
-    told["findings"] = [told_of(each) for each in run.findings()]
+    # Judged again, the rules are applied as they are now; otherwise what they found while it trained is read.
+    told["findings"] = [told_of(each) for each in run.findings(rules=fs.RULES if judge else None)]
     told["steps"] = len(run.series("loss")) if "loss" in run.sites else 0
     return told
 

@@ -32,7 +32,7 @@ def test_the_first_nan_is_named_with_its_layer_and_exact_step(written: Callable[
     assert np.flatnonzero(flags[1] & NAN)[0] == 33
     assert np.flatnonzero(g.matrix("gradients.rms").cells().flags[2] & INF)[0] == 33
     assert payload.births(g) == {"b": {"activations": 33}, "c": {"activations": 33, "gradients": 33}}
-    lane = next(lane for lane in g.facts.lanes() if lane["name"] == "NaN / Inf")
+    lane = next(lane for lane in payload.now(g)["lanes"] if lane["name"] == "NaN / Inf")
     assert lane["spans"] == [(33, 59)]
 
 
@@ -45,45 +45,69 @@ def test_a_gradient_that_breaks_first_is_the_origin_not_a_layer_above(
             found["gradients/a"] = found["gradients/b"] = np.full((2, 3), np.nan)
         return found
 
-    assert gathered(written().add(range(9), broken)).findings[0].row == "b", "gradients come from behind"
+    assert gathered(written().add(range(9), broken)).findings[0].row == "c", (
+        "the layer that consumes b made its gradient"
+    )
 
 
-def test_dead_layers_jumps_and_loss_spikes_are_found(written: Callable[..., Written]) -> None:
+def test_findings_get_a_row_a_step_a_measure_a_curve_and_a_lane(written: Callable[..., Written]) -> None:
     def at(step: int) -> dict[str, Any]:
-        found = steady(NAMES, lambda s, n, v: 0.0 if n == "c" and s >= 20 else v * (64 if s == 30 else 1))(
-            step
-        )
-        found["loss"] = 5.0 if step == 50 else 1.0 + 0.01 * (step % 3)
+        found = steady(NAMES, lambda s, n, v: 0.0 if n == "c" and s >= 20 else v)(step)
+        found["loss"] = 5.0 if step == 50 else 2.0 - step / 70 + 0.01 * (step % 3)
         return found
 
     g = gathered(written().add(range(70), at))
-    by_lane = {finding.lane: finding for finding in g.findings}
-    assert (by_lane["stays zero"].row, by_lane["stays zero"].step) == ("c", 20)
-    assert (by_lane["jumps"].row, by_lane["jumps"].step) == ("a", 30)
-    assert by_lane["loss spikes"].step == 50
-    assert "error" not in [finding.severity for finding in g.findings]
+    by_rule = {finding.rule: finding for finding in g.findings}
+    dead = by_rule["dead_relu"]
+    assert (dead.row, dead.step, dead.measure) == ("c", 20, "activations.zeros")
+    assert "100 % of the output of c is zero for every sample since step 20" in dead.text
+    assert dead.cure
+    assert 1 < len(dead.curve) <= 32
+    assert by_rule["loss_spike"].step == 50
+    assert (50, 5.0) in by_rule["loss_spike"].curve, "what stands out is in the small picture"
+    lanes = {lane["name"]: lane["spans"] for lane in payload.now(g)["lanes"]}
+    assert lanes["dead relu"] == [(20, 69)]
+    assert lanes["loss spike"] == [(50, 50)]
 
 
-def test_each_time_a_layer_stays_zero_is_told_as_it_was(written: Callable[..., Written]) -> None:
-    """That it is so again makes the first time neither go on nor be worse or better than it was."""
-
+def test_findings_follow_a_run_that_grows(written: Callable[..., Written]) -> None:
     def at(step: int) -> dict[str, Any]:
-        found = np.ones((10, 10))
-        if step <= 30:
-            found[:] = 0
-        elif step >= 50:
-            found[:, 1:] = found[1:, 0] = 0  # 99 of 100
-        return {"activations/a": found}
+        found = steady(NAMES)(step)
+        if step >= 30:
+            found["activations/b"][0, 0] = np.nan
+        return found
 
-    run = written(("a",))
-    for first in range(0, 80, 20):  # in parts: a streak goes on from one to the next
-        run.add(range(first, first + 20), at)
-    told = [finding.text for finding in gathered(run).findings if finding.lane == "stays zero"]
-    assert told == [
-        "all of its output is zero, steps 0 to 30",
-        "99 % or more of its output is zero, since step 50",
+    run = written().add(range(20), at)
+    g = gathered(run)
+    assert g.findings == []
+    run.add(range(20, 40), at)
+    g.update()
+    assert [(finding.rule, finding.row, finding.step) for finding in g.findings] == [("nonfinite", "b", 30)]
+
+
+def test_findings_that_the_recording_process_noted_are_shown_as_they_are(
+    written: Callable[..., Written],
+) -> None:
+    from fitscope.diagnose import Finding, Findings
+    from fitscope.pipeline.diagnosis import stored
+
+    run = written().add(range(20), steady(NAMES))
+    noted = Findings(
+        [Finding("dead_relu", "warning", "activations/b", "b", 3, 9, "It is dead.")], ("dead_relu",)
+    )
+    run.writer.note(findings=stored(noted, 19))
+    run.writer.flush()
+    g = gathered(run)
+    assert [(finding.rule, finding.row, finding.step, finding.end) for finding in g.findings] == [
+        ("dead_relu", "b", 3, 9)
     ]
+    assert payload.now(g)["checked"] == "1 rules checked, 1 warning"
 
 
 def test_a_run_in_which_nothing_happens_has_no_findings(written: Callable[..., Written]) -> None:
-    assert gathered(written().add(range(80), steady(NAMES))).findings == []
+    def at(step: int) -> dict[str, Any]:
+        return {**steady(NAMES)(step), "loss": 2.0 - step / 80}
+
+    g = gathered(written().add(range(80), at))
+    assert g.findings == []
+    assert "26 rules checked, nothing found" in payload.now(g)["checked"]

@@ -90,8 +90,7 @@ def test_every_view_has_every_form(run: fs.Run, name: str, tmp_path: Path) -> No
 
 def test_views_say_what_there_is(run: fs.Run) -> None:
     assert re.search(r"b\s+\+\d+\.\d σ", run.plot.jumps("activations", "rms", step=30).to_text())
-    assert "Jumps since 30" in run.plot.health().to_text()
-    assert "Stays zero since 20" in run.plot.health().to_text()
+    assert "Dead ReLU units since 20" in run.plot.health().to_text()
     worst = run.plot.worst_samples(step=0).to_text().splitlines()
     assert worst[2].split() == ["#three", "2", "1", "0.9", "9"]
     assert "steps 0 to 55" in run.plot.sample("three").to_text()

@@ -12,7 +12,8 @@ from fitscope.diagnose.evidence import Evidence
 from fitscope.diagnose.finding import SEVERITIES, Finding
 
 _COURSE = ("loss_not_decreasing", "class_collapse")
-_BLOW_UP = ("loss_diverging", "loss_spike", "exploding_weights", "exploding_gradient", "nonfinite")
+_GROWTH = ("loss_diverging", "loss_spike", "exploding_weights", "exploding_gradient")
+_BLOW_UP = (*_GROWTH, "nonfinite")
 
 #: What each rule's finding can lead to. Those that come first are taken first, where two could be the cause.
 LEADS_TO: dict[str, tuple[str, ...]] = {
@@ -40,17 +41,18 @@ LEADS_TO: dict[str, tuple[str, ...]] = {
         *_COURSE, *_BLOW_UP, "dead_relu", "saturated", "layer_not_learning", "overfitting",
         "vanishing_gradient",
     ),
-    "exploding_gradient": (*_BLOW_UP, "updates_too_large", "dead_relu", "saturated", *_COURSE),
+    "exploding_gradient": (*_GROWTH, "updates_too_large", "dead_relu", "saturated", *_COURSE),
     "dead_relu": (*_COURSE, "layer_not_learning", "vanishing_gradient", "dead_relu", "updates_too_small"),
     "saturated": (*_COURSE, "layer_not_learning", "vanishing_gradient", "updates_too_small", "bad_initial_loss"),
     "layer_not_learning": (*_COURSE, "layer_not_learning", "dead_relu", "vanishing_gradient", "updates_too_small"),
     "vanishing_gradient": (*_COURSE, "layer_not_learning", "updates_too_small"),
     "updates_too_small": _COURSE,
-    "exploding_weights": ("loss_diverging", "loss_spike", "nonfinite", "saturated"),
+    "exploding_weights": ("loss_diverging", "loss_spike", "saturated"),
     "unshuffled": (*_COURSE, "loss_spike", "overfitting"),
     "dropout_too_high": _COURSE,
     "batchnorm": ("overfitting",),
     "loss_diverging": ("loss_spike", "nonfinite", *_COURSE),
+    "loss_spike": ("exploding_gradient", "exploding_weights", "updates_too_large", "loss_diverging"),
     "loss_not_decreasing": ("class_collapse",),
     "bad_initial_loss": (),
 }  # fmt: skip
@@ -80,13 +82,19 @@ def folded(findings: Iterable[Finding], evidence: Evidence) -> list[Finding]:
     for i, cause in enumerate(waiting):
         if i in owned:
             continue
-        below = [c for k in [i] for c in _all(waiting, k, taken)]
-        found.append(cause.but(consequences=tuple(below)) if below else cause)
+        below = _all(waiting, i, taken)
+        worst = min((cause, *below), key=lambda each: SEVERITIES.index(each.severity)).severity
+        found.append(cause.but(consequences=tuple(below), severity=worst) if below else cause)
     return sorted(found, key=lambda f: (SEVERITIES.index(f.severity), f.first_step, -f.confidence))
 
 
 def _priority(finding: Finding) -> tuple[int, int]:
     names = list(LEADS_TO)
+    if "initializer" in finding.evidence or finding.evidence.get("odd"):
+        return (
+            -1,
+            finding.first_step,
+        )  # what was configured, or what the data has, comes before what it does
     return (names.index(finding.rule) if finding.rule in names else len(names), finding.first_step)
 
 
@@ -109,6 +117,10 @@ def _leads(cause: Finding, other: Finding, evidence: Evidence) -> bool:
     if cause.severity == "note" and other.severity != "note":
         return False  # a maybe does not explain a fact
     if cause.first_step > other.first_step:
+        return False
+    if cause.rule == "loss_spike" and not cause.evidence.get("odd"):
+        return False
+    if cause.rule == "loss_diverging" and other.rule == "nonfinite" and not cause.evidence.get("overflows"):
         return False
     if (
         cause.rule in _LOCAL

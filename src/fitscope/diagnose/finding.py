@@ -13,6 +13,20 @@ from fitscope.diagnose.history import History
 Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")  #: from worst to mildest
 
+#: What a rule's findings are called where its name alone would read oddly.
+TITLES = {
+    "dead_relu": "Dead ReLU units",
+    "saturated": "Saturated units",
+    "layer_not_learning": "Not learning",
+    "input_not_normalised": "Input not normalised",
+    "constant_or_duplicate_features": "Constant or duplicate features",
+    "output_loss_mismatch": "Output does not fit the loss",
+    "batchnorm": "Batch normalisation",
+    "unshuffled": "Data not shuffled",
+    "wrong_axis": "Wrong axis",
+    "optimizer_misconfigured": "Optimizer misconfigured",
+}
+
 MOST_POINTS = 64  #: of a series kept as evidence
 
 
@@ -63,8 +77,10 @@ class Finding:
 
     @property
     def title(self) -> str:
-        """The rule in words, with the layer."""
-        words = self.rule.replace("_", " ").capitalize()
+        """The rule in words, and the layer."""
+        words = TITLES.get(self.rule, self.rule.replace("_", " ").capitalize())
+        if self.rule == "nonfinite":
+            words = f"{'NaN' if self.evidence.get('nans') else 'Inf'} born here"
         return f"{words} · {self.layer}" if self.layer else words
 
     @property

@@ -206,7 +206,9 @@ class Histories:
         """Steps of a scalar that is recorded at every step, in any order."""
         if len(steps):
             self._about.setdefault(site, (site, dtype, ()))
-            self._lines.setdefault(site, _Line(SCALAR_POINTS)).add(steps, columns.astype(np.float32))
+            data = columns.astype(np.float32)
+            data[[COLUMNS.index("min"), COLUMNS.index("max")]] = data[COLUMNS.index("value")]
+            self._lines.setdefault(site, _Line(SCALAR_POINTS)).add(steps, data)
 
     def extend(self, site: Site, dtype: str, shape: tuple[int, ...], steps: Array, columns: Array) -> None:
         """Further steps that were recorded of a site, sorted."""

@@ -28,7 +28,7 @@ THRESHOLDS: dict[str, dict[str, float]] = {
         "layers": 3,  # layers with weights that the model must have
     },
     "dead_relu": {
-        "units": 0.5,  # share of units that are never active
+        "units": 0.6,  # share of units that are never active
         "zeros": 0.99,  # share of zeros, where units were not recorded
         "captures": 3,  # recorded steps it must last
     },
@@ -46,6 +46,8 @@ THRESHOLDS: dict[str, dict[str, float]] = {
     "updates_too_small": {"ratio": 1e-5, "captures": 3, "progress": 0.02},
     "loss_not_decreasing": {
         "progress": 0.03,  # fall of the loss by its level at the start
+        "chance": 0.98,  # best level by the loss of guessing, from which on nothing was learned
+        "chance_steps": 100,  # length of training needed for that
         "losses": 40,  # recorded losses needed
         "steps": 40,  # length of training needed
     },
@@ -60,6 +62,7 @@ THRESHOLDS: dict[str, dict[str, float]] = {
         "from_best": 4.0,  # level at the end by the best level
         "error": 10.0,  # level at the end by the level at the start, from which on it is an error
         "losses": 10,
+        "at_once": 100.0,  # last losses before a NaN by the first
     },
     "overfitting": {
         "rise": 1.2,  # validation loss at the end by its minimum
@@ -70,6 +73,8 @@ THRESHOLDS: dict[str, dict[str, float]] = {
     "class_collapse": {
         "predicted": 0.98,  # share of the class predicted most often
         "wanted": 0.8,  # share of the most common class in the targets, at most
+        "rare": 8.0,  # samples of other classes that must have been seen, where they are rarer than that
+        "imbalance": 0.985,  # share of the most common class from which on nothing is judged
         "captures": 5,
         "steps": 20,
     },
@@ -99,7 +104,7 @@ THRESHOLDS: dict[str, dict[str, float]] = {
     "unshuffled": {"share": 0.5, "batches": 6},
     "dropout_too_high": {"rate": 0.8, "note": 0.7},
     "wrong_axis": {"sum": 0.05},
-    "exploding_weights": {"growth": 20.0, "least": 1e-3, "still": 1.1, "captures": 5},
+    "exploding_weights": {"growth": 20.0, "least": 1e-3, "size": 1.0, "still": 1.1, "captures": 5},
     "clipped_gradient": {"times": 100.0, "least": 1e-4},
     "optimizer_misconfigured": {
         "adaptive_rate": 0.1,  # learning rate of Adam and its like: a note from here on

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 _STATS = tuple(name for name in COLUMNS if name not in ("peak", "small"))
-_ABOUT = ("site", "kind", "layer", "weight", "pass", "dtype", "shape", "step", "rank")
+_ABOUT = ("site", "kind", "layer", "weight", "dtype", "shape", "step", "rank")
 
 
 class StoredEvidence:
@@ -56,7 +56,7 @@ def feed(evidence: Evidence, stats: Table, parts: Iterable[Part]) -> None:
     for part in parts:
         table = stats.take(part, (*_ABOUT, *_STATS))
         if table is not None:
-            _feed(evidence, stats, table.filter(pc.equal(table["pass"].cast(pa.string()), TRAIN)))
+            _feed(evidence, stats, table)
 
 
 def _feed(evidence: Evidence, stats: Table, table: pa.Table) -> None:
@@ -72,6 +72,8 @@ def _feed(evidence: Evidence, stats: Table, table: pa.Table) -> None:
         first = int(rows[0])
         site, dtype = _site(table, first, names[codes[first]]), str(table["dtype"][first])
         shape = tuple(int(n) for n in table["shape"][first].as_py() or ())
+        if site.in_pass != TRAIN:
+            continue
         mine = rows[ranks[rows] == 0] if ranks[rows].any() else rows
         some = columns[:, mine]
         if dtype == "float16":

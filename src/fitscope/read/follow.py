@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from fitscope.read.evidence import StoredEvidence
 from fitscope.read.parts import Part, TailRows
 from fitscope.read.run import Run
 
@@ -36,6 +37,10 @@ class Follow:
         """The readable parts so far, in the order they were written."""
         self._run._now.look()
         return self._run._now.stats.parts
+
+    def evidence(self) -> StoredEvidence:
+        """What the rules of a diagnosis know of the run; nothing is read before its `update`."""
+        return StoredEvidence(self._run, self._run._now.stats)
 
     def exchanged(self, taken: Iterable[Part]) -> list[Exchange] | None:
         """The replacements of parts that were taken and are no longer listed. None if the reader must start again."""

@@ -275,7 +275,8 @@ class Watcher:
             changed = {key: value for key, value in now.items() if value != self._told.get(key)}
             if "lanes" in changed:
                 before = {lane["name"]: lane for lane in self._told.get("lanes", ())}
-                changed["lanes"] = [lane for lane in now["lanes"] if lane != before.get(lane["name"])]
+                if [*before] == [lane["name"] for lane in now["lanes"]]:  # else the page gets all of them
+                    changed["lanes"] = [lane for lane in now["lanes"] if lane != before[lane["name"]]]
             self._told = now
             arrays: dict[str, Any] = {}
             if asked.measure in [m.key for m in g.measures]:

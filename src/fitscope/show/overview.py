@@ -34,6 +34,7 @@ class Overview:
         self.loss = gathered.loss
         self.epoch = max(gathered.epochs, default=None)
         self.findings = gathered.findings
+        self.checked = gathered.diagnosis.summary
         self._first = gathered.facts.first
         self._place = {row.name: i for i, row in enumerate(gathered.rows)}
         self.layers = [row for row in gathered.rows if _is_layer(row)]

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from fitscope.read import Run
 from fitscope.show.data.cost import cadence, percent
-from fitscope.show.data.facts import Standout
+from fitscope.show.data.facts import Finding
 from fitscope.show.data.gather import Gathered
 from fitscope.show.data.rows import Row
 from fitscope.show.overview import Overview
@@ -58,7 +58,10 @@ def summary(
     run, overview = gathered.run, Overview(gathered)
     chosen = overview.chosen(layers)
     inside = width - 4
-    parts: list[RenderableType] = [headline(run, overview, pen), *verdict(overview.findings, pen)]
+    parts: list[RenderableType] = [
+        headline(run, overview, pen),
+        *verdict(overview.findings, overview.checked, pen),
+    ]
     if overview.loss.count:
         parts += [Text(), *_loss(overview.loss.values, inside, pen)]
     if chosen and overview.kinds():
@@ -107,8 +110,8 @@ def headline(run: Run, overview: Overview, pen: Pen) -> Text:
     return line
 
 
-def verdict(findings: Sequence[Standout], pen: Pen, most: int = 5) -> list[RenderableType]:
-    """What stands out, a line each, the worst first; cut where the window ends."""
+def verdict(findings: Sequence[Finding], checked: str, pen: Pen, most: int = 5) -> list[RenderableType]:
+    """What is wrong, with the cure of each, the worst first, cut where the window ends; and what was checked."""
     signs = {"error": ("✖", "bold red"), "warning": ("▲", "bold yellow"), "note": ("●", "bold blue")}
     lines: list[RenderableType] = []
     for finding in findings[:most]:
@@ -117,11 +120,15 @@ def verdict(findings: Sequence[Standout], pen: Pen, most: int = 5) -> list[Rende
             (f"{sign if pen.unicode else '*'} {clean(finding.title)} · step {finding.step:,}", style),
             (f"  {clean(finding.text)}", "dim"),
         )
-        told.no_wrap, told.overflow = True, "ellipsis"
-        lines.append(told)
+        cure = Text(f"  {'→' if pen.unicode else '->'} {clean(finding.cure)}", "dim")
+        for line in (told, *([cure] if finding.cure else ())):
+            line.no_wrap, line.overflow = True, "ellipsis"
+            lines.append(line)
     if len(findings) > most:
-        lines.append(Text(f"… and {len(findings) - most} more", "dim"))
-    return lines
+        lines.append(Text(f"… and {len(findings) - most} more: fitscope check", "dim"))
+    said = Text(clean(checked), "dim")
+    said.no_wrap, said.overflow = True, "ellipsis"
+    return [*lines, said]
 
 
 def problems(run: Run) -> list[Text]:

@@ -12,7 +12,6 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from fitscope.diagnose.curves import median
 from fitscope.diagnose.evidence import Evidence
 from fitscope.diagnose.finding import Finding, NotJudged, Series
 from fitscope.diagnose.rule import rule
@@ -30,8 +29,12 @@ def class_collapse(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Findi
         yield NotJudged(f"{len(predicted)} recorded steps: too few to judge")
         return
     late = predicted.max[len(predicted) // 2 :]
-    share, usual = float(np.median(late)), median(wanted.max)
-    if share >= limit.predicted and float(late[-1]) >= limit.predicted and usual <= limit.wanted:
+    share, usual = float(np.median(late)), float(np.nanmean(wanted.max))
+    # With few samples of the other classes it must never name one of them, and must have seen some.
+    targets = next(evidence.of("targets"), None)
+    samples = float(targets.shape[0]) * wanted.seen if targets is not None and targets.shape else 0.0
+    rare = (1 - usual) * samples >= limit.rare and float(late.min()) >= 0.999 and usual <= limit.imbalance
+    if share >= limit.predicted and float(late[-1]) >= limit.predicted and (usual <= limit.wanted or rare):
         outputs = evidence.network.outputs
         yield Finding(
             "class_collapse",

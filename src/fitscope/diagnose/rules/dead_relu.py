@@ -41,7 +41,7 @@ def dead_relu(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding | 
             yield found
     for history in evidence.of("activations"):
         layer = history.site.layer
-        relu = evidence.network.activation(layer) in RELU_LIKE
+        relu = evidence.network.activation(layer) in RELU_LIKE or _looks_like_one(evidence, history)
         if layer in seen or not relu:
             continue
         judged = True
@@ -50,6 +50,11 @@ def dead_relu(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding | 
             yield found
     if not judged and not evidence.configuration:
         yield NotJudged("the activations of the layers are not known")
+
+
+def _looks_like_one(evidence: Evidence, history: History) -> bool:
+    """Without a configuration: an output that is never negative."""
+    return not evidence.configuration and bool(np.nanmin(history.min) >= 0)
 
 
 def layer_of(history: History) -> str:

@@ -32,7 +32,12 @@ def exploding_weights(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Fi
         if start < limit.least or not np.isfinite(end) or start <= 0:
             continue
         grown = end / start
-        if grown >= limit.growth and end >= limit.still * middle and (worst is None or grown > worst[0]):
+        if (
+            grown >= limit.growth
+            and end >= limit.size
+            and end >= limit.still * middle
+            and (worst is None or grown > worst[0])
+        ):
             worst = (grown, start, end, history)
     if not judged:
         yield NotJudged("too few recorded steps with weights")

@@ -20,7 +20,7 @@ from fitscope.diagnose.evidence import Evidence
 from fitscope.diagnose.finding import Finding, NotJudged, Series
 from fitscope.diagnose.history import History
 from fitscope.diagnose.rule import rule
-from fitscope.diagnose.setup import BINARY, CATEGORICAL, OutputHead, only_head
+from fitscope.diagnose.setup import BINARY, CATEGORICAL, REGRESSION, OutputHead, only_head
 
 
 @rule("label_problem", sees="targets that are constant, outside of what the loss takes, or far from balanced")
@@ -34,7 +34,12 @@ def label_problem(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Findin
         )
         return
     head = only_head(evidence)
-    found = _outside(targets, head) or _constant(targets, evidence) or _mislabelled(evidence, head, limit)
+    # A custom loss may take no notice of the targets: then they can be anything.
+    ours = head is not None and head.loss in CATEGORICAL | BINARY | REGRESSION
+    found = _outside(targets, head) or (
+        _constant(targets, evidence) if ours or not evidence.configuration else None
+    )
+    found = found or _mislabelled(evidence, head, limit)
     if found is not None:
         yield found
         return

@@ -15,6 +15,7 @@ import numpy as np
 from fitscope.diagnose.curves import course
 from fitscope.diagnose.evidence import Evidence
 from fitscope.diagnose.finding import Finding, NotJudged, Series
+from fitscope.diagnose.history import History
 from fitscope.diagnose.rule import rule
 from fitscope.diagnose.rules.loss_not_decreasing import several_losses
 
@@ -22,6 +23,11 @@ from fitscope.diagnose.rules.loss_not_decreasing import several_losses
 @rule("loss_diverging", sees="a loss that rises and does not come back")
 def loss_diverging(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding | NotJudged]:
     loss, why = evidence.loss, several_losses(evidence)
+    if loss is not None and not why and evidence.end is not None:
+        found = _at_once(loss.before(evidence.end), limit)
+        if found is not None:
+            yield found
+            return
     went = course(loss.before(evidence.end) if loss is not None else None, int(limit.losses))
     if why or went is None or loss is None:
         yield NotJudged(why or ("too few recorded losses" if loss is not None else "no loss was recorded"))
@@ -56,5 +62,28 @@ def loss_diverging(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Findi
         evidence={"start": start, "best": went.best, "end": went.end, "noise": went.noise},
         cure="Lower the learning rate (try a tenth), warm it up, clip gradients; check the sign of the loss.",
         confidence=0.9 if serious else 0.8,
+        series=Series.from_history(loss, "value"),
+    )
+
+
+def _at_once(loss: History, limit: SimpleNamespace) -> Finding | None:
+    """A loss that grew many-fold in the few steps before it was no number any more."""
+    values = loss.value[np.isfinite(loss.value)].astype(np.float64)
+    if (
+        len(values) < 2
+        or not values.max() > limit.at_once * max(abs(float(values[0])), 1e-12)
+        or values.max() != values[-3:].max()
+    ):
+        return None
+    return Finding(
+        "loss_diverging",
+        "error",
+        site="loss",
+        first_step=int(loss.steps[0]),
+        last_step=int(loss.steps[-1]),
+        message=f"The loss grew from {values[0]:.4g} to {values.max():.4g} in {len(values)} recorded steps, and is not finite after that.",
+        evidence={"start": float(values[0]), "end": float(values.max()), "overflows": True},
+        cure="Lower the learning rate (try a hundredth), check that the loss is a mean and not a sum, clip gradients.",
+        confidence=0.9,
         series=Series.from_history(loss, "value"),
     )

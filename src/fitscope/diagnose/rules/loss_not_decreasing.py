@@ -8,13 +8,18 @@ False alarms: a model that was trained before; a plateau at the start of a long 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from types import SimpleNamespace
 
+import numpy as np
+
 from fitscope.diagnose.curves import course
 from fitscope.diagnose.evidence import Evidence
-from fitscope.diagnose.finding import Finding, NotJudged, Series
+from fitscope.diagnose.finding import Finding, NotJudged, Series, Severity
+from fitscope.diagnose.history import History
 from fitscope.diagnose.rule import rule
+from fitscope.diagnose.setup import BINARY, CATEGORICAL, only_head
 
 
 @rule("loss_not_decreasing", sees="a loss that ends where it began")
@@ -32,25 +37,42 @@ def loss_not_decreasing(evidence: Evidence, limit: SimpleNamespace) -> Iterator[
     if went is None or len(went.values) < limit.losses or length < limit.steps:
         yield NotJudged(f"{len(loss)} recorded losses over {length:,} steps: too few to judge")
         return
+    guess = guessing(evidence)
+    if guess is not None and length >= limit.chance_steps and guess * 1.2 > went.best >= limit.chance * guess:
+        yield _found(
+            loss,
+            "warning",
+            f"The loss is {went.end:.4g} after {length:,} steps and was never below {went.best:.4g}: guessing gives {guess:.4g}.",
+            {"end": went.end, "best": went.best, "guessing": guess, "losses": len(went.values)},
+        )
+        return
     fall = went.start - went.best
     scale = max(abs(went.start), 1e-12)
     if fall > limit.progress * scale and fall > 0.5 * went.noise / max(len(went.values) / 10, 1) ** 0.5:
         return
-    tiny = abs(went.start) < 1e-4
-    yield Finding(
-        "loss_not_decreasing",
-        "note" if tiny else "warning",
-        site="loss",
-        first_step=int(went.steps[0]),
-        last_step=int(went.steps[-1]),
-        message=f"The loss is {went.end:.4g} after {length:,} steps; it began at {went.start:.4g} and was never below {went.best:.4g}.",
-        evidence={
+    yield _found(
+        loss,
+        "note" if abs(went.start) < 1e-4 else "warning",
+        f"The loss is {went.end:.4g} after {length:,} steps; it began at {went.start:.4g} and was never below {went.best:.4g}.",
+        {
             "start": went.start,
             "end": went.end,
             "best": went.best,
             "noise": went.noise,
             "losses": len(went.values),
         },
+    )
+
+
+def _found(loss: History, severity: Severity, message: str, numbers: dict[str, float]) -> Finding:
+    return Finding(
+        "loss_not_decreasing",
+        severity,
+        site="loss",
+        first_step=int(loss.steps[0]),
+        last_step=int(loss.steps[-1]),
+        message=message,
+        evidence=numbers,
         cure=(
             "Check that labels belong to their inputs, that the output fits the loss, and that gradients reach the layers; "
             "then try ten times the learning rate, and a tenth of it. A model must be able to overfit a single batch."
@@ -58,6 +80,19 @@ def loss_not_decreasing(evidence: Evidence, limit: SimpleNamespace) -> Iterator[
         confidence=0.7,
         series=Series.from_history(loss, "value"),
     )
+
+
+def guessing(evidence: Evidence) -> float | None:
+    """The loss of a classifier that guesses among classes of equal size; None if that is not what is trained."""
+    head, classes = only_head(evidence), evidence.history("classes/targets")
+    if head is None or classes is None or not len(classes):
+        return None
+    number = (
+        2 if head.loss in BINARY and head.units == 1 else head.units if head.loss in CATEGORICAL else None
+    )
+    if number is None or number < 2 or float(np.nanmean(classes.max)) > 1.6 / number:
+        return None
+    return math.log(number)
 
 
 def several_losses(evidence: Evidence) -> str:

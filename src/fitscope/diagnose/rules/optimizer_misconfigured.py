@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from fitscope.diagnose.curves import median
 from fitscope.diagnose.evidence import Evidence
 from fitscope.diagnose.finding import Finding, NotJudged, Series, Severity
 from fitscope.diagnose.rule import rule
@@ -42,6 +43,7 @@ def optimizer_misconfigured(evidence: Evidence, limit: SimpleNamespace) -> Itera
             "optimizer_misconfigured",
             severity,
             site="learning_rate" if "learning_rate" in numbers else None,
+            first_step=int(numbers.get("step", 0)),
             last_step=evidence.last_step or 0,
             message=text + ".",
             evidence=numbers,
@@ -54,8 +56,10 @@ def optimizer_misconfigured(evidence: Evidence, limit: SimpleNamespace) -> Itera
 
 
 def _rate(evidence: Evidence, kind: str, limit: SimpleNamespace) -> Iterator[Found]:
-    given = number(evidence.setting("optimizer", "learning_rate"))
-    rate = evidence.learning_rate if given is None else given
+    rate = number(evidence.setting("optimizer", "learning_rate"))
+    used = evidence.history("learning_rate")
+    if rate is None and used is not None and len(used):
+        rate = median(used.value)  # of a schedule, what is usual: a peak shows in the updates
     if rate is None:
         return
     numbers = {"learning_rate": rate}
@@ -127,12 +131,12 @@ def _schedule(evidence: Evidence) -> Iterator[Found]:
     if top <= 0 or not np.isfinite(top):
         return
     low = values < 1e-4 * top
-    after = np.flatnonzero(rates.steps > rates.steps[int(np.nanargmax(values))])
-    if len(after) and low[after].all() is np.True_ and rates.steps[after[0]] < 0.5 * steps:
-        step = int(rates.steps[after[0]])
+    last = len(low) - int(np.argmin(low[::-1])) if not low.all() else 0  # since then it is low
+    if last < len(low) - 1 and rates.steps[last] < 0.5 * steps:
+        step = int(rates.steps[last])
         yield (
             "warning",
-            f"The learning rate falls from {top:g} to {values[after[0]]:.2g} by step {step:,}, long before the end",
+            f"The learning rate falls from {top:g} to {values[last]:.2g} by step {step:,}, long before the end",
             "Let the schedule last as long as the training.",
             {"learning_rate": top, "step": step},
         )

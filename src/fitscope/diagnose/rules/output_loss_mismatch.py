@@ -36,6 +36,12 @@ class Mismatch(NamedTuple):
     cure: str
 
 
+#: Nonlinearities that are known to give no probabilities: a function of one's own may.
+_OTHERS = frozenset((
+    "relu", "relu6", "leaky_relu", "prelu", "elu", "selu", "gelu", "silu", "tanh", "softplus", "softsign", "exponential", "mish",
+))  # fmt: skip
+
+
 def _softmax(head: OutputHead) -> bool:
     return head.activation in SOFTMAX_LIKE
 
@@ -80,7 +86,8 @@ MISMATCHES = (
     ),
     Mismatch(
         lambda h: (
-            h.loss in CATEGORICAL and bool(h.activation) and h.activation not in (*SOFTMAX_LIKE, "sparsemax")
+            h.loss in CATEGORICAL
+            and (h.activation in _OTHERS or (h.activation == "sigmoid" and h.from_logits))
         ),
         "error",
         "{loss} takes probabilities or logits, but {output} ends in {activation}",
@@ -93,7 +100,7 @@ MISMATCHES = (
         "Use CategoricalCrossentropy for classes that exclude one another, sigmoid for labels that do not.",
     ),
     Mismatch(
-        lambda h: h.loss in BINARY and h.activation not in ("", "sigmoid", "hard_sigmoid", *SOFTMAX_LIKE),
+        lambda h: h.loss in BINARY and h.activation in _OTHERS,
         "error",
         "{loss} takes probabilities or logits, but {output} ends in {activation}",
         "Use sigmoid, or no activation and from_logits=True.",

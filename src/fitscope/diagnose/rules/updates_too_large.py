@@ -24,13 +24,16 @@ from fitscope.diagnose.rule import rule
 @rule("updates_too_large", sees="updates that replace a large part of the weights in one step")
 def updates_too_large(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding | NotJudged]:
     ratios = list(update_ratios(evidence))
-    if not ratios or max(len(r) for _, _, r in ratios) < limit.captures:
+    broke = evidence.end is not None
+    if not ratios or (max(len(r) for _, _, r in ratios) < limit.captures and not broke):
         yield NotJudged("too few recorded steps with updates and weights")
         return
     suffers = _suffers(evidence)
     found = []
     for site, steps, times in ratios:
         usual = median(times[1:]) if len(times) > limit.captures else median(times)
+        if broke and len(times) <= 2 * limit.captures and np.isfinite(times).any():
+            usual = float(np.nanmax(times))  # a few steps, and the last of them did it
         if usual >= limit.alone or (usual >= limit.ratio and suffers):
             found.append((usual, site, steps, times))
     if not found:

@@ -19,6 +19,7 @@ from fitscope.diagnose.finding import Finding, NotJudged, Series
 from fitscope.diagnose.history import History
 from fitscope.diagnose.network import SOFTMAX_LIKE
 from fitscope.diagnose.rule import rule
+from fitscope.diagnose.setup import CATEGORICAL, only_head
 
 
 @rule("wrong_axis", sees="a softmax or normalisation over the wrong axis")
@@ -33,7 +34,7 @@ def wrong_axis(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding |
         if found is not None:
             named.add(layer)
             yield found
-    outputs = [n for n in network.outputs if network.activation(n) in SOFTMAX_LIKE and n not in named]
+    outputs = [n for n in network.outputs if _probabilities(evidence, n) and n not in named]
     for layer in outputs:
         history = evidence.history(f"activations/{layer}") or evidence.history("predictions")
         if history is None or len(history.shape) < 2 or history.shape[-1] < 2 or len(history) < 2:
@@ -50,6 +51,23 @@ def wrong_axis(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding |
             )
 
 
+def _probabilities(evidence: Evidence, layer: str) -> bool:
+    """Whether an output is to add up to one: by its nonlinearity, or by its loss where that is a function of one's own."""
+    name, head = evidence.network.activation(layer), only_head(evidence)
+    if name in SOFTMAX_LIKE:
+        return True
+    seen = evidence.history(f"activations/{layer}")
+    unknown = (
+        head is not None and head.loss in CATEGORICAL and not head.from_logits and name not in ("", "sigmoid")
+    )
+    return (
+        unknown
+        and seen is not None
+        and bool(np.nanmin(seen.min) >= 0)
+        and bool(np.nanmax(seen.max) <= 1.0001)
+    )
+
+
 def _by_axis(evidence: Evidence, layer: str) -> Finding | None:
     network, kind = evidence.network, evidence.network.kind(layer)
     axis = network.get(layer, "axis")
@@ -63,6 +81,9 @@ def _by_axis(evidence: Evidence, layer: str) -> Finding | None:
         return _finding(
             layer, "error", f"The softmax {layer} runs over axis {axis}, not over the classes", evidence, None
         )
+    if kind == "Softmax" and not any(last) and 0 not in axes and rank is not None and rank >= 3:
+        text = f"The softmax {layer} runs over axis {axis} of {rank}: in attention the last axis, the keys, is usual"
+        return _finding(layer, "note", text, evidence, None)
     if kind in ("LayerNormalization", "BatchNormalization", "RMSNormalization", "Softmax") and 0 in axes:
         return _finding(
             layer,

@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from fitscope.diagnose import Findings, diagnose
 from fitscope.errors import RunError, one_of
 from fitscope.read import Run
+from fitscope.read.evidence import noted
 from fitscope.read.follow import Exchange, Follow
 from fitscope.read.parts import Part
-from fitscope.show.data.facts import Facts, Standout
+from fitscope.show.data.facts import Facts, Finding, placed
 from fitscope.show.data.fill import Filled, PartColumns, columns_of
 from fitscope.show.data.matrix import Array, Matrix
 from fitscope.show.data.measures import MEASURES, Measure, offered
@@ -27,7 +29,7 @@ from fitscope.sites import OF_LAYERS, OF_WEIGHTS, Site
 from fitscope.store import schema
 
 KEEP_BYTES = 1 << 30  #: of matrices; beyond that the one longest unused goes
-_ALWAYS = ("activations.zeros", "activations.rms")  #: what the facts are taken from
+_ALWAYS = ("activations.zeros", "activations.rms")  #: read with the first look
 _SURVEYED = (
     "site",
     "step",
@@ -56,6 +58,8 @@ class Gathered:
 
     def _begin(self) -> None:
         self.facts = Facts()
+        self._evidence = self._follow.evidence()  # taken in when it is first needed
+        self._diagnosis: Findings | None = None
         self.scalars: dict[str, GrowingSeries] = {}
         self.rows: list[Row] = []
         self.sites: set[str] = set()
@@ -124,7 +128,7 @@ class Gathered:
             self._fit()
         broken = np.flatnonzero((piece["nans"] > 0) | (piece["infs"] > 0))
         for site, at in piece.stretches(broken) if len(broken) else ():
-            self.facts.take(site, step[at], piece["nans"][at], piece["infs"][at], piece["count"][at])
+            self.facts.take(site, step[at], piece["nans"][at], piece["infs"][at])
         for code in np.flatnonzero((largest >= 0) & (largest <= 1)):
             if not _nested(piece.names[code]):
                 at = np.flatnonzero(
@@ -155,7 +159,7 @@ class Gathered:
                 self._filled[key] = Filled(_KNOWN[key], rows)
 
     def _first_wanted(self) -> list[str]:
-        """The measures that the standouts need, and the one to show first."""
+        """What is shown first, and what the terminal shows."""
         offered_now = [measure.key for measure in self.measures]
         return [key for key in dict.fromkeys((*_ALWAYS, *offered_now[:1])) if key in offered_now]
 
@@ -164,13 +168,7 @@ class Gathered:
         if self._changed:
             self._changed = False
             self.generation += anew
-            self.facts.settle(self.rows)
-        if (loss := self.scalar("loss")) is not None:
-            self.facts.take_loss(loss)
         self._fill(list(self._filled))
-        for key, take in zip(_ALWAYS, (self.facts.take_zeros, self.facts.take_jumps), strict=True):
-            if key in self._filled:
-                take(self._filled[key].matrix)
 
     def _fill(self, keys: Sequence[str], progress: Progress | None = None) -> None:
         """Updates these measures, reading each part once for all of them."""
@@ -203,8 +201,20 @@ class Gathered:
         return self._follow.kept
 
     @property
-    def findings(self) -> list[Standout]:
-        return self.facts.findings()
+    def findings(self) -> list[Finding]:
+        """What is wrong, the worst first, with its place among the rows."""
+        return placed(self.diagnosis, self.rows)
+
+    @property
+    def diagnosis(self) -> Findings:
+        """What is wrong, as the recording process noted it; a run without such a note is diagnosed here, and again when it grows."""
+        found = noted(self.run, live=True)
+        if found is not None:
+            return found
+        new = self._evidence.update()
+        if new or self._diagnosis is None:
+            self._diagnosis = diagnose(self._evidence.evidence)
+        return self._diagnosis
 
     @property
     def loss(self) -> GrowingSeries:

@@ -13,6 +13,7 @@ import numpy as np
 
 from fitscope.errors import RunError
 from fitscope.show.data.cost import cadence
+from fitscope.show.data.facts import lanes, placed
 from fitscope.show.data.gather import Gathered
 from fitscope.show.data.matrix import INF, NAN, VALUE, Array, Matrix
 from fitscope.show.data.modes import MODES
@@ -71,6 +72,8 @@ def now(g: Gathered) -> dict[str, Any]:
     """What changes while a run goes on. Its size does not grow with the run."""
     run = g.run
     last = g.last_step
+    diagnosis = g.diagnosis
+    found = placed(diagnosis, g.rows)
     return {
         "generation": g.generation,
         "layers": len(g.rows),
@@ -85,9 +88,10 @@ def now(g: Gathered) -> dict[str, Any]:
         "cadence": cadence(run.overhead),
         "identity": run.identity.short,
         # Where one ends changes at every tick, and the lanes show it.
-        "findings": [{k: v for k, v in f.as_dict().items() if k != "end"} for f in g.findings[:16]],
+        "findings": [{k: v for k, v in f.as_dict().items() if k != "end"} for f in found[:16]],
+        "checked": diagnosis.summary,
         "lanes": [
-            *({**lane, "spans": _thinned(lane["spans"], 120)} for lane in g.facts.lanes()),
+            *({**lane, "spans": _thinned(lane["spans"], 120)} for lane in lanes(g.facts, found)),
             {"name": "learning rate", "severity": "note", "spans": [], "curve": rates(g)},
         ],
         "births": births(g),

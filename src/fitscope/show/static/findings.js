@@ -1,7 +1,7 @@
 // The findings: which one is selected, and how to reach the next.
 
-/** The identity of a finding, which stays the same while a run grows. @param {any} finding */
-const nameOf = ({ lane, title, step, row, site }) => [lane, title, step, row, site].join("\n");
+/** What stays the same of a finding while a run grows. @param {any} finding */
+const nameOf = ({ rule, title, step, row, site }) => [rule, title, step, row, site].join("\n");
 
 export class Findings {
   /** @param {import("./main.js").Page} page */

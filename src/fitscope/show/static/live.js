@@ -44,8 +44,10 @@ export class Live {
     if ((facts.layers ?? page.rows.length) !== page.rows.length || (matrix && page.matrix && !page.matrix.fits(matrix))) return void this.again();
     if (loss && page.curve && !page.curve.fits(loss)) return void this.again();
     if (lanes) {
+      const known = new Set(page.head.lanes.map((/** @type {any} */ lane) => lane.name));
       const new_ = new Map(lanes.map((/** @type {any} */ lane) => [lane.name, lane]));
-      facts.lanes = page.head.lanes.map((/** @type {any} */ lane) => new_.get(lane.name) ?? lane);
+      const same = lanes.every((/** @type {any} */ lane) => known.has(lane.name)) && lanes.length < known.size;
+      facts.lanes = same ? page.head.lanes.map((/** @type {any} */ lane) => new_.get(lane.name) ?? lane) : lanes;
     }
     if (matrix) page.matrix?.append(matrix, /** @type {any} */ (arraysOf(tick.arrays, "matrix")));
     if (loss) page.curve?.append(loss, arraysOf(tick.arrays, "loss"));

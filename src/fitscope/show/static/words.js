@@ -10,7 +10,7 @@ import { under } from "./heat.js";
 const SIGNS = { error: "✖", warning: "▲", note: "●" };
 const STATUS = { running: "● live", complete: "✓ complete", interrupted: "▲ interrupted", failed: "✖ failed" };
 
-const NOTHING = /** @type {[string, string, string]} */ (["good", "✓ No findings", "no NaN or Inf, no layer stays zero or jumps, no loss spike"]);
+const NOTHING = /** @type {[string, string, string]} */ (["good", "✓ No findings", "the run was not diagnosed"]);
 const WAITING = /** @type {[string, string, string]} */ (["", "● Waiting for the first steps", "they appear here as soon as they are recorded"]);
 const EMPTY = /** @type {[string, string, string]} */ (["warning", "▲ Nothing was recorded", "the run ended before its first step was captured"]);
 
@@ -38,21 +38,45 @@ export function tellRun(page) {
   if (page.trouble) problems.unshift(page.trouble.text);
   by("problems").hidden = !problems.length;
   by("problems").textContent = problems.map((/** @type {string} */ p) => `▲ ${clean(p)}`).join("   ");
-  const told = JSON.stringify([head.findings, head.empty && head.status]);
+  const told = JSON.stringify([head.findings, head.checked, head.empty && head.status]);
   if (told === page.told) return;
   page.told = told;
   const cards = head.findings.map((/** @type {any} */ f) => {
     const card = element("button", `finding ${f.severity}`);
-    card.append(element("b", "", `${SIGNS[/** @type {"error"} */ (f.severity)]} ${f.title} · step ${whole(f.step)}`), element("span", "", f.text));
-    card.title = clean(`${f.title}, step ${whole(f.step)}: ${f.text}`);
+    const title = `${SIGNS[/** @type {"error"} */ (f.severity)]} ${f.title} · step ${whole(f.step)}`;
+    card.append(element("b", "", title), element("span", "", f.text), element("span", "cure", f.cure ? `→ ${f.cure}` : ""));
+    if (f.curve?.length > 1) card.append(sparkline(f));
+    const follows = f.follows?.length ? ` Leads to: ${f.follows.join(", ")}.` : "";
+    card.title = clean(`${f.title}, step ${whole(f.step)}: ${f.text} ${f.cure}${follows}`);
     card.addEventListener("click", () => page.findings.show(f));
     return card;
   });
-  if (!cards.length && head.id) cards.push(card(...(!head.empty ? NOTHING : head.status === "running" ? WAITING : EMPTY)));
+  if (!cards.length && head.id) cards.push(...(head.empty ? [card(...(head.status === "running" ? WAITING : EMPTY))] : [card(NOTHING[0], NOTHING[1], clean(head.checked ?? NOTHING[2]))]));
   by("verdict").replaceChildren(...cards);
 }
 
-/** Writes the caption and the legend of the spectrogram. @param {Page} page */
+/** The evidence of a finding as a small curve, by its logarithm where it spans powers of ten. @param {any} f */
+function sparkline(f) {
+  const values = f.curve.map((/** @type {[number, number]} */ [, value]) => value);
+  const log = Math.min(...values) > 0 && Math.max(...values) > 100 * Math.min(...values);
+  const scaled = log ? values.map(Math.log) : values;
+  const [low, high] = [Math.min(...scaled), Math.max(...scaled)];
+  const [first, last] = [f.curve[0][0], f.curve.at(-1)[0]];
+  const x = (/** @type {number} */ step) => 1 + (118 * (step - first)) / (last - first || 1);
+  const y = (/** @type {number} */ value) => 17 - (16 * (value - low)) / (high - low || 1);
+  const make = (/** @type {string} */ tag, /** @type {Record<string, string>} */ attributes) => {
+    const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+    for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+    return made;
+  };
+  const picture = make("svg", { class: "evidence", viewBox: "0 0 120 18", "aria-label": clean(f.curve_of) });
+  const at = x(f.step).toFixed(1);
+  picture.append(make("line", { x1: at, x2: at, y1: "0", y2: "18" }));
+  picture.append(make("polyline", { points: f.curve.map((/** @type {[number, number]} */ [step], /** @type {number} */ i) => `${x(step).toFixed(1)},${y(scaled[i]).toFixed(1)}`).join(" ") }));
+  return picture;
+}
+
+/** What the spectrogram shows, and what its colours mean. @param {Page} page */
 export function drawCaption(page) {
   const m = page.shown();
   const { from, to } = page.span();
