@@ -119,6 +119,7 @@ FAULTS: list[tuple[str, dict[str, Any], Change, str | None]] = [
     ("clipped_gradient", {"optimizer": {"global_clipnorm": 1e-5}}, lambda m: m, None),
     ("optimizer_misconfigured", {"optimizer": {"epsilon": 10.0}}, lambda m: m, None),
     ("optimizer_misconfigured", {"optimizer": {"learning_rate": -1e-3}}, lambda m: m, None),
+    ("optimizer_misconfigured", {}, lambda m: m.scalar("learning_rate", STEPS, np.where(STEPS == 60, 1.0, 0.01)), None),
 ]  # fmt: skip
 
 
@@ -158,6 +159,11 @@ def test_a_rule_finds_its_fault_in_the_right_layer(
 def test_labels_are_doubted_only_where_a_few_samples_stand_out(losses: dict[str, float]) -> None:
     found = Made().put("sample_loss", shape=(32,), **losses).findings("label_problem")
     assert [one.rule for one in found] == (["label_problem"] if losses["max"] > 4 else [])
+
+
+def test_a_warm_up_is_no_jump() -> None:
+    rising = np.minimum(0.01, 1e-6 * 3.0 ** (STEPS / 5))
+    assert list(Made().scalar("learning_rate", STEPS, rising).findings("optimizer_misconfigured")) == []
 
 
 def test_every_rule_has_a_fault_here() -> None:

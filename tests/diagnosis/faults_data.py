@@ -241,10 +241,9 @@ def transformer_learns_by_heart(broken: bool) -> Training:
 def mislabelled_words(broken: bool) -> Training:
     """One sentence in fifteen has the wrong label; the rest are clear."""
     data = tokens(480, seed=65)
-    low, high = data.x[data.y == 0], data.x[data.y == 1]
-    low[low >= 10] -= 9
-    high[high < 10] += 9
-    data.x[data.y == 0], data.x[data.y == 1] = low, high
+    for x, y in ((data.x, data.y), data.validation):
+        x[(y[:, None] == 0) & (x >= 10)] -= 9
+        x[(y[:, None] == 1) & (x < 10)] += 9
     if broken:
         wrong = np.random.default_rng(4).choice(len(data.y), len(data.y) // 15, replace=False)
         data.y[wrong] = 1 - data.y[wrong]

@@ -55,9 +55,10 @@ class Network:
             name: [str(s) for s in self.layers[name].get("inbound") or () if s in self.layers]
             for name in names
         }
-        self.graph = sum(map(bool, inbound.values())) >= max(
-            1, len(names) // 2
-        )  #: whether it says who feeds whom
+        # Layers inside of a layer, such as those of an attention, are never connected.
+        placed = [name for name in names if name.rpartition("/")[0] not in self.layers or inbound[name]]
+        #: Whether it says who feeds whom.
+        self.graph = sum(bool(inbound[name]) for name in placed) >= max(1, len(placed) // 2)
         self.order = _sorted(names, inbound)
         self._inbound = inbound
         self._consumers: dict[str, list[str]] = {}

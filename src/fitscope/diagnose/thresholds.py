@@ -110,6 +110,7 @@ THRESHOLDS: dict[str, dict[str, float]] = {
         "adaptive_rate": 0.1,  # learning rate of Adam and its like: a note from here on
         "adaptive_rate_warning": 0.5,
         "rate": 5.0,  # learning rate of SGD
+        "jump": 20.0,  # learning rate by the highest before it
         "epsilon": 1e-2,
         "decay": 0.3,
         "momentum": 0.997,

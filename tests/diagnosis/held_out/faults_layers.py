@@ -105,7 +105,7 @@ def dropout_keeps_a_twentieth(broken: bool) -> Training:
     expect("vanishing_gradient", "conv1", "conv2"),
 )
 def mixed_float16_without_loss_scale(broken: bool) -> Training:
-    """Errors are divided by 100,000 pixels, and the optimizer does not scale the loss."""
+    """Errors are divided by ten million pixels, and the optimizer does not scale the loss."""
     data = images(240, seed=107, noise=0.3)
     policy = keras.DTypePolicy("mixed_float16")
     model = keras.Sequential(
@@ -118,7 +118,7 @@ def mixed_float16_without_loss_scale(broken: bool) -> Training:
     )
 
     def per_pixel(y, predicted):
-        return ops.mean(ops.square(y - predicted), (1, 2, 3)) / 100_000
+        return ops.mean(ops.square(y - predicted), (1, 2, 3)) / 10_000_000
 
     optimizer = optimizers.Adam(5e-3, epsilon=1e-12)
     model.compile(

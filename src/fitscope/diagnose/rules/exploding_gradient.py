@@ -60,7 +60,7 @@ def _in_depth(histories: list[History], limit: SimpleNamespace) -> Finding | Non
         "warning",
         site=str(history.site),
         layer=history.site.layer,
-        first_step=int(history.steps[0]),
+        first_step=int(history.steps[np.argmax(curve >= limit.depth)]),
         last_step=int(history.steps[-1]),
         message=(
             f"The gradient at {history.site.layer} is {grown:.3g} times as large as at {last.site.layer}, the layer nearest to "

@@ -57,7 +57,7 @@ def nonfinite(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding | 
         "nonfinite",
         "note" if harmless else "error",
         site=str(origin.site),
-        layer=origin.layer,
+        layer=_placed(evidence, origin.layer),
         first_step=step,
         last_step=evidence.last_step or step,
         message=(
@@ -75,6 +75,13 @@ def nonfinite(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding | 
         confidence=origin.sure,
         series=Series.from_history(loss, "value") if loss is not None else None,
     )
+
+
+def _placed(evidence: Evidence, layer: str | None) -> str | None:
+    """The layer to look at: the weights of a recurrent layer belong to its cell, which nobody placed and nothing records."""
+    recorded = {history.site.layer for history in evidence.of("activations")}
+    outer = layer.rpartition("/")[0] if layer else ""
+    return outer if outer in recorded and layer not in recorded else layer
 
 
 def _counting(evidence: Evidence) -> dict[Site, Broken]:

@@ -2,7 +2,7 @@
 
 Sees the configuration before the first step: a learning rate of zero or below, one far too large, an epsilon that swallows the
 gradient, momentum that never lets go, a weight decay that eats the weights. And the learning rate in use: a schedule that is at
-zero long before the end.
+zero long before the end, or that jumps far above all it had before.
 
 False alarms: a large learning rate may be right for a tiny model; without harm it is a note.
 """
@@ -38,6 +38,7 @@ def optimizer_misconfigured(evidence: Evidence, limit: SimpleNamespace) -> Itera
         *_rate(evidence, kind, limit),
         *_rest(given, kind, limit),
         *_schedule(evidence),
+        *_jump(evidence, limit),
     ):
         yield Finding(
             "optimizer_misconfigured",
@@ -139,4 +140,23 @@ def _schedule(evidence: Evidence) -> Iterator[Found]:
             f"The learning rate falls from {top:g} to {values[last]:.2g} by step {step:,}, long before the end",
             "Let the schedule last as long as the training.",
             {"learning_rate": top, "step": step},
+        )
+
+
+def _jump(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Found]:
+    """A schedule that was steady and leaps far above all it had before. A warm-up rises too, but it is not steady first."""
+    rates = evidence.history("learning_rate")
+    if rates is None or len(rates) < 6:
+        return
+    values = rates.value.astype(np.float64)
+    highest = np.maximum.accumulate(values)[4:-1]  # before each of the values from the sixth on
+    steady = np.array([values[i - 4 : i + 1].min() > 0.5 * highest[i - 4] for i in range(4, len(values) - 1)])
+    leaps = np.flatnonzero(steady & (values[5:] >= limit.jump * highest))
+    if len(leaps):
+        before, after, step = highest[leaps[0]], values[leaps[0] + 5], int(rates.steps[leaps[0] + 5])
+        yield (
+            "warning",
+            f"The learning rate jumps from {before:.3g} to {after:.3g} at step {step:,}",
+            "Repair the schedule; clipnorm=1.0 limits what a single step can destroy.",
+            {"learning_rate": float(after), "before": float(before), "step": step},
         )
