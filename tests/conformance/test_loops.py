@@ -330,7 +330,7 @@ def test_misuse(small, xy, tmp_path):
         scope.step(3)
     with pytest.raises(fs.WatchError, match="one scope"):
         scope.step(scope.step(lambda: None))
-    with pytest.raises(fs.WatchError, match="hand-written loop"):
+    with pytest.raises(fs.WatchError, match="a custom loop"):
         scope.epoch_end()
     with pytest.raises(fs.WatchError, match="recorded"):
         scope.checkpoint("nowhere")

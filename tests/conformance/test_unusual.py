@@ -255,10 +255,10 @@ def test_a_loss_with_a_call_of_its_own_says_why_there_are_no_samples(tmp_path):
             return ops.max(self.call(ops.cast(y_true, "float32"), y_pred))
 
     model = sequential(lambda: layers.Dense(2, name="last"), loss=Own(name="own"))
-    with pytest.warns(fs.FitscopeWarning, match="`__call__` of its own"):
+    with pytest.warns(fs.FitscopeWarning, match="overrides `__call__`"):
         model.fit(X, Y, callbacks=[fs.Scope(tmp_path, fs.loss(per_sample=True), every=1)], **FIT)
     run = fs.open(tmp_path)
-    assert "`__call__` of its own" in run.unseen["sample_loss"]
+    assert "overrides `__call__`" in run.unseen["sample_loss"]
     assert_complete(run)
     assert len(captured(run)) == 2
 

@@ -49,7 +49,7 @@ def same(one: list[np.ndarray], other: list[np.ndarray]) -> bool:
 def test_a_disk_that_fills_up(tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
-    mount = [str(shutil.which("mount")), "-t", "tmpfs", "-o", "size=600k", "tmpfs", str(disk)]
+    mount = [str(shutil.which("mount")), "-t", "tmpfs", "-o", "size=900k", "tmpfs", str(disk)]
     if (
         shutil.which("mount") is None
         or os.geteuid() != 0

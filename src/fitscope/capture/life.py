@@ -239,8 +239,10 @@ class Life:
     def _begin(
         self, adapter: Adapter, owner: Any, before: Recording | None, optimizers: tuple[Any, ...] = ()
     ) -> Recording | None:
-        """Creates the recording. A watch that does not fit the model is an error before the first step."""
+        """Creates the recording, unless nothing is watched. A watch that does not fit the model is an error before the first step."""
         recordings, settings = self._recordings, self._recordings.settings
+        if not settings.watches:
+            return None
         anatomy = Anatomy.of(self.model, optimizers)
         after = before if before is not None and before.model is anatomy.model else None
         plan, budget = recordings.plan(anatomy, settings.watches, after)
