@@ -226,7 +226,10 @@ def _look(row: Row, kind: Kind, folder: Path, least: int) -> None:
     for path in sorted(p for p in folder.iterdir() if p.is_dir()):
         run = fs.open(path)
         site = "loss" if "loss" in run.sites else run.sites[0]
-        steps = list(run.series(site, "mean").index)
+        frame = run.frame(site)
+        steps = list(
+            frame.index[frame["error"].isna()] if "error" in frame else frame.index
+        )  # captured, not derived
         due = range(0, len(steps) * kind.every, kind.every)
         held = steps == list(due) and not run.lost and not run.damaged
         if kind.lossless:

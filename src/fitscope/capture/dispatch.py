@@ -134,6 +134,15 @@ class StandIn:
             self.remove()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return self._step(*args, **kwargs)
+        except BaseException as error:  # also Ctrl-C while fitscope hands over: on torch nobody else sees it
+            with shield(self._failed):
+                for request in self.requests:
+                    request.raised(error)
+            raise
+
+    def _step(self, *args: Any, **kwargs: Any) -> Any:
         timings: list[Timing] = []
         with shield(self._failed):
             self.remove()
@@ -143,13 +152,7 @@ class StandIn:
             if timings and self._settled((args, kwargs)):
                 for timing in timings:
                     timing.start()
-        try:
-            result, harvests, failure = self._run(*args, **kwargs)
-        except BaseException as error:
-            with shield(self._failed):
-                for request in self.requests:
-                    request.raised(error)
-            raise
+        result, harvests, failure = self._run(*args, **kwargs)
         for request in self._asking:
             with shield(request.failed):
                 request.deliver(harvests, failure)
