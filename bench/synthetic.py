@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fitscope.store import RunWriter, schema
+from fitscope.store.tables import facts
 
 STEPS_A_PART = 100
 
@@ -93,7 +94,7 @@ def write(
             table,
             file.with_suffix(".tmp"),
             compression="zstd",
-            use_dictionary=["site", "dtype"],
+            use_dictionary=["site", "kind", "layer", "pass", "dtype"],
             write_page_checksum=True,
         )
         file.with_suffix(".tmp").rename(file)
@@ -172,7 +173,9 @@ def _rows(
         "step": np.tile(step, rows), "epoch": np.tile(step // 390, rows).astype(np.int32),
         "batch": np.tile(step % 390, rows).astype(np.int32),
         "time": np.tile(1_800_000_000.0 + step / 20, rows), "attempt": nothing.astype(np.int16), "rank": nothing.astype(np.int32),
-        "site": np.repeat(np.array(sites, object), wide), "dtype": np.full(n, "float32", object), "shape": shape,
+        "site": np.repeat(np.array(sites, object), wide),
+        **{name: column.dictionary_decode().take(np.repeat(np.arange(rows), wide)) for name, column in facts(sites).items()},
+        "dtype": np.full(n, "float32", object), "shape": shape,
         "batched": np.full(n, not scalar), "value": pa.array(np.where(scalar, finite, np.nan), from_pandas=not scalar),
         "count": nothing + count, "mean": finite * 0.01, "std": finite, "min": -3 * finite, "max": 3 * finite, "rms": finite,
         "zeros": np.where(broken, 0, np.rint(zeros * count)).astype(np.int64),

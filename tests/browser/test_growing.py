@@ -114,7 +114,10 @@ model.fit(x, x[:, :1], batch_size=8, epochs=400, verbose=0, callbacks=[fs.Scope(
             expect(page.locator("#status")).to_contain_text("live")
             page.wait_for_selector(f'#facts:not([data-step="{first}"])', timeout=30_000)
             assert int(page.locator("#facts").get_attribute("data-step") or 0) > first
-            expect(page.locator("#layers option")).to_have_count(2)
+            # A scope records the model's inputs, predictions and targets beside its layers.
+            expect(page.locator("#layers option")).to_have_text(
+                ["inputs", "hidden", "head", "predictions", "targets"]
+            )
     finally:
         training.kill()
         training.wait()
@@ -196,7 +199,9 @@ def test_a_deleted_run_is_said_to_be_gone_and_stays_on_show(
         inspected(page, "b 5 activations.rms")
         shutil.rmtree(tmp_path / "old")
         page.evaluate("() => document.dispatchEvent(new Event('visibilitychange'))")
-        expect(page.locator("#problems")).to_contain_text("The run old is gone")
+        expect(page.locator("#problems")).to_contain_text(
+            "The run old no longer exists or cannot be read. The page shows its last known state."
+        )
         expect(page.locator("#run")).to_have_value("old")
         expect(page.locator("#run option")).to_have_text(["old · gone", "net · new"])
         page.keyboard.press("k")

@@ -16,6 +16,7 @@ from .conftest import BORN, CULPRIT, LAYERS, Watched, pixel, settle, synthetic, 
 from .looking import Look, heat
 
 NAN = (255, 0, 179)
+LOWEST, HIGHEST = (68, 1, 84), (253, 231, 37)  # of the scale
 
 
 INDEX = [name for name, _ in synthetic.names(LAYERS)].index(CULPRIT)
@@ -32,15 +33,15 @@ def test_the_verdict_names_the_culprit_first_and_the_cell_is_selected(server: Se
 
 @pytest.mark.parametrize("mode", ["absolute", "past", "change", "start"])
 def test_the_exact_first_nan_cell_is_pink_at_every_zoom(server: Server, look: Look, mode: str) -> None:
-    spans = ("", "&from=4000&to=5000", "&from=4700&to=4720")
-    for span in spans if mode == "absolute" else spans[::2]:
+    # Each with the distance of a step before the NaN that shares no pixel with it.
+    spans = (("", 30), ("&from=4000&to=5000", 2), ("&from=4700&to=4720", 1))
+    for span, before in spans if mode == "absolute" else spans[::2]:
         other = "s1b1_conv1"  # selected, so that no cursor lies on what is looked at
         page = look(server.url, f"#measure=activations.rms&mode={mode}&layer={other}&step=1{span}")
         page.wait_for_selector(f'body[data-shown="activations.rms {mode} {0 if span else 2}"]')
-        wide = 1 if not span else 0
         row = INDEX
-        assert pixel(page, row, BORN + 6 * wide) == NAN
-        assert pixel(page, row, BORN - 30 * wide - (0 if wide else 1)) != NAN
+        assert pixel(page, row, BORN if span else BORN + 6) == NAN
+        assert pixel(page, row, BORN - before) != NAN
         if span.endswith("4720"):
             assert pixel(page, row, BORN) == NAN
             assert pixel(page, row, BORN - 1) != NAN
@@ -57,13 +58,12 @@ def test_one_batch_spike_and_dip_survive_every_zoom(tmp_path: Path, look: Look) 
         for span, near in (("", None), ("&from=1200&to=1300", 1234), ("&from=3200&to=3300", 3210)):
             page = look(server.url, f"#measure=activations.rms&layer=c&step=0{span}")
             page.wait_for_selector(f'body[data-shown="activations.rms absolute {0 if near else 1}"]')
-            plain = pixel(page, 0, 3250 if near == 3210 else 1250, rows=3)
             if near != 3210:
-                spike = pixel(page, 0, 1234, rows=3)
-                assert sum(spike) > sum(plain) + 60, f"the spike at {span!r}"
+                assert pixel(page, 0, 1234, rows=3) == HIGHEST, f"the spike at {span!r}"
+                assert pixel(page, 0, 1250, rows=3) not in (LOWEST, HIGHEST)
             if near != 1234:
-                dip = pixel(page, 1, 3210, rows=3)
-                assert dip != pixel(page, 1, 3250, rows=3), f"the dip at {span!r}"
+                assert pixel(page, 1, 3210, rows=3) == LOWEST, f"the dip at {span!r}"
+                assert pixel(page, 1, 3250, rows=3) not in (LOWEST, HIGHEST)
             page.close()
     assert steps == 4000
 

@@ -52,7 +52,11 @@ def test_serve_prints_an_address_that_answers_and_ends_quietly(write: Write, tmp
         served.wait()
 
 
-def test_serve_says_what_is_wrong(call: Callable[..., Any]) -> None:
+def test_serve_says_what_is_wrong(write: Write, call: Callable[..., Any]) -> None:
+    result = call("serve", "runs")
+    assert result.exit_code == 2
+    assert "Received: 'runs', which does not exist" in result.output
+    write()
     result = call("serve", "runs", "--port", "99999999")
     assert result.exit_code == 2
     assert "Expected a free port" in result.output

@@ -7,6 +7,7 @@ import numpy as np
 import fitscope as fs
 from fitscope.pipeline.batch_loss import HEAD
 from fitscope.record import Stretch
+from fitscope.show.data import payload
 from fitscope.show.data.gather import Gathered
 from fitscope.store import RunWriter
 
@@ -25,4 +26,6 @@ def test_the_loss_lane_has_every_known_step(tmp_path):
     assert g.loss.steps.tolist() == list(range(81)), "of what came after the NaN nothing is known"
     assert np.nanargmax(g.loss.values) == 50
     assert np.isnan(g.loss.values[80])
-    assert 50 in [step for step, *_ in g.facts.spikes]
+    lanes = {lane["name"]: lane["spans"] for lane in payload.now(g)["lanes"]}
+    assert lanes["loss spike"] == [(50, 50)]
+    assert lanes["NaN / Inf"] == [(80, 80)]

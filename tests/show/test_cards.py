@@ -36,7 +36,7 @@ def test_a_list_of_runs_is_a_table(place: str) -> None:
     assert list(cards.COLUMNS) == ["name", "model", "status", "last step", "loss", "findings", "cost"]
     assert all(title in lines["name"] for title in cards.COLUMNS)
     said = {name: re.sub(" +", " ", line) for name, line in lines.items()}
-    assert said["first"] == "first net ● running 29 1 ✖ Nonfinite · b –"
+    assert said["first"] == "first net ● running 29 1 ✖ NaN born here · b –"
     assert said["second"] == "second net ✓ complete 7 1 none 1.5 %"
     assert said["third"] == "third – ✖ unreadable – – – –"
 
@@ -44,7 +44,7 @@ def test_a_list_of_runs_is_a_table(place: str) -> None:
 def test_a_list_of_runs_is_a_table_in_a_notebook(place: str) -> None:
     table = fs.runs(place)._repr_html_()
     assert table.count("<tr>") == 4
-    assert "Nonfinite · b" in table
+    assert "NaN born here · b" in table
     assert "✖ unreadable" in table
 
 
@@ -71,7 +71,7 @@ def test_a_long_list_shows_the_newest(place: str, monkeypatch: pytest.MonkeyPatc
 def test_a_run_shows_all_its_findings_in_a_notebook(place: str) -> None:
     shown = fs.open(place, "first")._repr_html_()
     assert "Run first" in shown
-    assert "✖ Nonfinite · b, steps 21–29: " in shown
+    assert "✖ NaN born here · b, steps 21–29: " in shown
     assert "b" in fs.open(place, "first").findings()[0].message
     assert "activations 3, gradients 3, loss 1" in shown
 

@@ -99,6 +99,7 @@ def test_views_say_what_there_is(run: fs.Run) -> None:
     assert re.search(r"cadence\s+every 20 steps \(budget 2 %\)", cost)
     assert re.search(r"identity\s+bit-identical: your own program took every step", cost)
     assert re.search(r"from step 40\s+every 20", cost)
+    assert "recorded a twin (it differs)" in " ".join(cost.split()), "a sentence wraps and is not cut"
     assert "every 20 steps (budget 2 %)" in run.plot.summary().to_text(140)
     assert "step 40" in run.plot.depth(step=40).to_text()
 
@@ -133,7 +134,7 @@ def test_what_cannot_be_shown_is_said(run: fs.Run, written: Callable[..., Writte
         run.plot.depth(step=-5)
     with pytest.raises(fs.StoreError, match="ends in"):
         run.plot.spectrogram().save(tmp_path / "x.docx")
-    with pytest.raises(fs.RunError, match="nothing yet"):
+    with pytest.raises(fs.RunError, match=r"recorded steps.*'empty', which has none yet"):
         fs.open(written(name="empty").path).plot.spectrogram()
     bare = written(name="bare").add(range(3), steady("a"))
     with pytest.raises(fs.RunError, match="per_sample"):

@@ -179,7 +179,7 @@ def _brief(objects: Objects) -> Brief:
     try:
         run = _open(objects)
         model = run.model.get("name") if isinstance(run.model, dict) else None
-        return Brief(run.id, path, run.created, run.status, run.last_step, run.bytes, model)
+        return Brief(run.id, path, run.created, run.status, run.last_step, run.bytes, model, run=run)
     except (RunError, *untrusted.UNREADABLE) as problem:  # of this run, and no reason to hide the others
         name = path.replace("\\", "/").rstrip("/").rpartition("/")[2]
         return Brief(name, path, None, "unreadable", None, 0, None, _reason(problem))

@@ -67,10 +67,17 @@ def bars_text(
 
 
 def table_text(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> RenderableType:
-    """A table as text."""
+    """A table as text. If it is too wide, sentences wrap; the names in the first column stay whole up to 24 characters."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    longest = max((len(clean(row[0])) for row in rows), default=0)
     for i, column in enumerate(columns):
-        table.add_column(column, justify="left" if i == 0 else "right", no_wrap=True, overflow="ellipsis")
+        table.add_column(
+            column,
+            justify="left" if i == 0 else "right",
+            no_wrap=i == 0,
+            overflow="ellipsis",
+            min_width=min(longest, 24) if i == 0 else None,
+        )
     for row in rows:
         table.add_row(
             *(

@@ -1,7 +1,7 @@
 // The loss of every batch: thin from the lowest to the highest of a pixel's steps, the running median bold; below it the
 // lanes: when each thing that stands out was so. Both share the spectrogram's steps.
 
-import { sheet, ticks } from "./canvas.js";
+import { fitted, sheet, ticks } from "./canvas.js";
 import { MARKS, css } from "./colour.js";
 import { number, whole } from "./format.js";
 
@@ -184,7 +184,8 @@ export function drawLanes(canvas, page) {
   lanes.forEach((/** @type {any} */ lane, /** @type {number} */ i) => {
     g.textAlign = "right";
     g.fillStyle = t.faint;
-    g.fillText(lane.curve ? `${lane.name} ${number(rateAt(lane.curve, page.hover ?? page.selection.step))}` : lane.name, left - 6, i * 13 + 6.5);
+    const name = lane.curve ? `${lane.name} ${number(rateAt(lane.curve, page.hover ?? page.selection.step))}` : lane.name;
+    g.fillText(fitted(g, name, left - 8), left - 6, i * 13 + 6.5);
     g.strokeStyle = t.line;
     stroke(g, [[left, i * 13 + 12.5], [w, i * 13 + 12.5]]);
     g.fillStyle = t[/** @type {"error"} */ (lane.severity)];

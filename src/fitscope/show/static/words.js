@@ -66,7 +66,7 @@ function sparkline(f) {
   const log = Math.min(...values) > 0 && Math.max(...values) > 100 * Math.min(...values);
   const scaled = log ? values.map(Math.log) : values;
   const [low, high] = [Math.min(...scaled), Math.max(...scaled)];
-  const [first, last] = [f.curve[0][0], f.curve.at(-1)[0]];
+  const [first, last] = [Math.min(f.curve[0][0], f.step), Math.max(f.curve.at(-1)[0], f.step)]; // a NaN comes after its evidence
   const x = (/** @type {number} */ step) => 1 + (118 * (step - first)) / (last - first || 1);
   const y = (/** @type {number} */ value) => 17 - (16 * (value - low)) / (high - low || 1);
   const make = (/** @type {string} */ tag, /** @type {Record<string, string>} */ attributes) => {
@@ -74,7 +74,7 @@ function sparkline(f) {
     for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
     return made;
   };
-  const picture = make("svg", { class: "evidence", viewBox: "0 0 120 18", "aria-label": clean(f.curve_of) });
+  const picture = make("svg", { class: "evidence", viewBox: "0 0 120 18", preserveAspectRatio: "none", role: "img", "aria-label": clean(f.curve_of) });
   const at = x(f.step).toFixed(1);
   picture.append(make("line", { x1: at, x2: at, y1: "0", y2: "18" }));
   picture.append(make("polyline", { points: f.curve.map((/** @type {[number, number]} */ [step], /** @type {number} */ i) => `${x(step).toFixed(1)},${y(scaled[i]).toFixed(1)}`).join(" ") }));
