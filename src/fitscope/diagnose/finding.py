@@ -30,13 +30,21 @@ TITLES = {
 MOST_POINTS = 64  #: of a series kept as evidence
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Series:
-    """A series of numbers by step, as evidence."""
+    """A series of numbers by step, as evidence. Two are equal if all they show is equal, NaN included."""
 
     name: str
     steps: tuple[int, ...]
     values: tuple[float, ...]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Series):
+            return NotImplemented
+        return (self.name, self.steps, repr(self.values)) == (other.name, other.steps, repr(other.values))
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.steps))
 
     @classmethod
     def of(cls, name: str, steps: Sequence[int] | Any, values: Sequence[float] | Any) -> Series:

@@ -20,7 +20,7 @@ from rich.text import Text
 from fitscope.errors import RunError, one_of
 from fitscope.read import Run
 from fitscope.show.data.cost import cadence, percent
-from fitscope.show.data.facts import Finding
+from fitscope.show.data.facts import PlacedFinding
 from fitscope.show.data.gather import Gathered
 from fitscope.show.data.rows import Row
 from fitscope.show.overview import Overview
@@ -121,7 +121,7 @@ def headline(run: Run, overview: Overview, pen: Pen) -> Text:
     return line
 
 
-def verdict(findings: Sequence[Finding], checked: str, pen: Pen, most: int = 5) -> list[RenderableType]:
+def verdict(findings: Sequence[PlacedFinding], checked: str, pen: Pen, most: int = 5) -> list[RenderableType]:
     """What is wrong, with the cure of each, the worst first, cut where the window ends; and what was checked."""
     signs = {"error": ("✖", "bold red"), "warning": ("▲", "bold yellow"), "note": ("●", "bold blue")}
     lines: list[RenderableType] = []

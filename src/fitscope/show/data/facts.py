@@ -32,7 +32,7 @@ _MEASURES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class PlacedFinding:
     """A finding in the picture."""
 
     severity: str  #: error, warning or note
@@ -57,12 +57,12 @@ class Finding:
         return asdict(self)
 
 
-def placed(findings: Iterable[diagnose.Finding], rows: Sequence[Row]) -> list[Finding]:
+def placed(findings: Iterable[diagnose.Finding], rows: Sequence[Row]) -> list[PlacedFinding]:
     """The findings with their places among these rows."""
     return [_placed(finding, rows) for finding in findings]
 
 
-def _placed(finding: diagnose.Finding, rows: Sequence[Row]) -> Finding:
+def _placed(finding: diagnose.Finding, rows: Sequence[Row]) -> PlacedFinding:
     names = {row.name for row in rows}
     by_site = next((r.name for r in rows for sites in r.sites.values() if finding.site in sites), None)
     layer = finding.layer if finding.layer in names else _inside(finding.layer, rows)
@@ -73,7 +73,7 @@ def _placed(finding: diagnose.Finding, rows: Sequence[Row]) -> Finding:
     points = list(zip(series.steps, series.values, strict=True)) if series is not None else []
     size = -(-len(points) // CURVE)
     some = [_furthest(points[i : i + size]) for i in range(0, len(points), size)] if points else []
-    return Finding(
+    return PlacedFinding(
         finding.severity, finding.title, finding.message, finding.cure, finding.rule, finding.first_step, finding.last_step,
         row, finding.site, measure if row is not None else None,
         tuple(dict.fromkeys(each.title for each in finding.consequences)),
@@ -109,7 +109,7 @@ class Facts:
                 self.first[name][site] = min(first, self.first[name].get(site, first))
 
 
-def lanes(facts: Facts, findings: Sequence[Finding]) -> list[dict[str, Any]]:
+def lanes(facts: Facts, findings: Sequence[PlacedFinding]) -> list[dict[str, Any]]:
     """When each thing was so: stretches of steps."""
     spans: dict[str, list[tuple[int, int]]] = {}
     severities: dict[str, str] = {}
@@ -147,9 +147,9 @@ def _united(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     return united
 
 
-def by_name(findings: Sequence[Finding]) -> Mapping[str, list[Finding]]:
+def by_name(findings: Sequence[PlacedFinding]) -> Mapping[str, list[PlacedFinding]]:
     """The findings by the row they name."""
-    found: dict[str, list[Finding]] = {}
+    found: dict[str, list[PlacedFinding]] = {}
     for finding in findings:
         if finding.row is not None:
             found.setdefault(finding.row, []).append(finding)

@@ -18,7 +18,7 @@ from fitscope.read import Run
 from fitscope.read.evidence import noted
 from fitscope.read.follow import Exchange, Follow
 from fitscope.read.parts import Part
-from fitscope.show.data.facts import Facts, Finding, placed
+from fitscope.show.data.facts import Facts, PlacedFinding, placed
 from fitscope.show.data.fill import Filled, PartColumns, columns_of
 from fitscope.show.data.matrix import Array, Matrix
 from fitscope.show.data.measures import MEASURES, Measure, offered
@@ -202,7 +202,7 @@ class Gathered:
         return self._follow.kept
 
     @property
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[PlacedFinding]:
         """What is wrong, the worst first, with its place among the rows."""
         return placed(self.diagnosis, self.rows)
 
