@@ -36,7 +36,8 @@ def test_every_step_of_several_in_one_execution(watch_fit, tools, small, xy, eve
     seen = watch_fit(make, x, y, watch=WATCH, every=every, batch_size=4, epochs=2)
     steps = list(range(0, 12, every))
     assert captured(seen.run) == steps
-    assert list(seen.run.frame("loss").batch) == [step % 6 for step in steps]
+    assert list(seen.run.frame("loss").batch) == [step % 6 for step in range(12)]
+    assert list(seen.run.frame("inputs").batch) == [step % 6 for step in steps]
     for step in steps:
         rows = x[4 * (step % 6) : 4 * (step % 6) + 4]
         assert np.array_equal(seen.at("inputs", step), rows)

@@ -59,7 +59,7 @@ class TestFind:
 
         store = Memory()
         RunWriter.create(store, "r")
-        with pytest.raises(RunError, match=r"a place that can be read.*Permission denied"):
+        with pytest.raises(RunError, match=r"Expected a readable path or URL.*Permission denied"):
             read.open(spy(store, on_get=refuse))
 
     def test_a_newer_format(self, tmp_path: Path) -> None:

@@ -193,7 +193,7 @@ class TestCosine:
         assert run.series("changes/predictions", "cosine").to_dict() == {0: 0, 1: 0.25, 2: 0.5}
         assert run.frame("changes/predictions", by="epoch")["cosine"].tolist() == [0.125, 0.5]
         assert "cosine" not in run.frame("a")
-        with pytest.raises(RunError, match="a site of changes"):
+        with pytest.raises(RunError, match="a site of fs.changes"):
             run.series("a", "cosine")
 
     def test_a_part_from_before_there_was_one(self, tmp_path: Path, make: Make) -> None:
@@ -250,7 +250,7 @@ class TestAverages:
             later.average(site, average([[5.0]], first=1))
         later.close()
         run = read.open(store)
-        with pytest.warns(FitscopeWarning, match="'a'.*a later attempt did again"):
+        with pytest.warns(FitscopeWarning, match="'a'.*a later attempt repeated"):
             assert run.average("a").mean.tolist() == [3.0]
         assert run.average("b").mean.tolist() == [5.0]
         assert run.average("validation/a").mean.tolist() == [3.5]

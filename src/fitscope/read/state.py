@@ -73,8 +73,9 @@ class RunState:
             ranks = [name[:-1] for name in self.objects.list(folder) if name.endswith("/")]
             if any(set(self.objects.list(f"{folder}/{rank}")) - {schema.STATUS} for rank in ranks):
                 self._begun.add(attempt)
-        said = (rank.status().get("status") for (number, _), rank in self._ranks.items() if number == attempt)
-        return attempt in self._begun or "running" in said
+        said = [rank.status() for (number, _), rank in self._ranks.items() if number == attempt]
+        trained = any(each.get("status") == "running" or each.get("checkpoints") for each in said)
+        return attempt in self._begun or trained
 
     def look(self) -> None:
         """Finds new attempts, ranks and parts."""
