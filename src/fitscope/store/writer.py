@@ -207,7 +207,8 @@ class RunWriter:
         known = (
             [] if self._step is None else [self._step]
         )  # a validation, which comes first, is one step ahead
-        self._step = max((*known, *(at.step for at in taken)), default=None)
+        fits = (at.step for at in taken if at.step < 1 << 63)  # another one is lost when its rows are encoded
+        self._step = max((*known, *fits), default=None)
         for block in stats:
             if self._stats_parts.crowded:
                 self._refuse_block(block)
