@@ -26,9 +26,19 @@ def test_a_finding_is_printed_with_its_cure_and_fails_the_check(call: Call, writ
     result = call("check", "runs")
     assert result.exit_code == 1
     assert "✖ NaN born here · conv1  step 20" in result.stdout
-    assert "born in the forward pass of conv1 at step 20" in result.stdout
-    assert "Cure: " in result.stdout
-    assert "26 rules checked, 1 error" in result.stdout
+    printed = " ".join(result.stdout.split())
+    assert "born in the forward pass of conv1 at step 20" in printed
+    assert "Cure: " in printed
+    assert "26 rules checked, 1 error" in printed
+
+
+def test_no_sentence_is_cut_in_a_narrow_window(call: Call, write: Any, monkeypatch: Any) -> None:
+    broken(write)
+    (whole,) = json.loads(call("check", "runs", "--json").stdout)["findings"]
+    monkeypatch.setenv("COLUMNS", "40")
+    printed = " ".join(call("check", "runs").stdout.split())
+    assert whole["message"] in printed
+    assert whole["cure"] in printed
 
 
 def test_the_exit_code_follows_fail_on(call: Call, write: Any) -> None:

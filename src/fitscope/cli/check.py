@@ -37,7 +37,7 @@ def check(
 
     console = Console(highlight=False)
     if list_:
-        console.print(listed(), soft_wrap=True)
+        console.print(listed())
         return
     if fail_on not in FAIL_ON:
         raise RunError("a severity", f"--fail-on {fail_on}", one_of(FAIL_ON, fail_on))
@@ -49,7 +49,7 @@ def check(
     if json:
         typer.echo(json_format.dumps(found.as_dict(), indent=1, ensure_ascii=False))
     else:
-        console.print(told(found), soft_wrap=not console.is_terminal)
+        console.print(told(found))
     if (
         fail_on != "never"
         and found.worst is not None
