@@ -250,6 +250,8 @@ def test_a_multiprocessing_child_waits_too(script, how):
 # ---- signals that kill -----------------------------------------------------------------------------------
 
 TRAINS = """
+    import signal
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # tests run under nohup inherit that it is ignored
     writer = make(pause=0.02)
     signals.listen()
     atexit.register(say, "atexit")
