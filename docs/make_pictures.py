@@ -51,19 +51,24 @@ def terminal(run: str, title: str) -> str:
     return re.sub(r"[ \t]+\n", "\n", svg.replace("Fira Code", "ui-monospace, Menlo, Consolas"))
 
 
+def places(run: str) -> dict[str, str]:
+    """The part of the address that shows the unscaled batch, and the dead layer, by the name of the picture."""
+    unscaled = int(fs.open(run).series("activations/conv1", "rms").idxmax())
+    dead = next(finding for finding in gathered(run).findings if finding.rule == "dead_relu")
+    return {
+        "page": f"measure=activations.rms&layer=conv1&step={unscaled}",
+        "page-dark": f"measure={dead.measure}&layer={dead.row}&step={dead.step + 60}",
+    }
+
+
 def pages(run: str) -> None:
     """The page as a person sees it: the unscaled batch in light, the dead layer in dark."""
-    findings = gathered(run).findings
     chromium = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
-    jump = next(f for f in findings if f.lane == "jumps")
-    dead = next(f for f in findings if f.lane == "stays zero")
     with sync_playwright() as playwright, fs.serve(run) as server:
         browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
-        for name, finding, scheme in (("page", jump, "light"), ("page-dark", dead, "dark")):
+        for (name, place), scheme in zip(places(run).items(), ("light", "dark"), strict=True):
             page = browser.new_page(viewport=SIZE, color_scheme=scheme)  # type: ignore[arg-type]
-            page.goto(
-                f"{server.url}#measure={finding.measure}&layer={finding.row}&step={finding.step + 60 * (finding is dead)}"
-            )
+            page.goto(f"{server.url}#{place}")
             page.wait_for_selector("body[data-inspected]")
             page.wait_for_timeout(400)
             page.screenshot(path=IMAGES / f"{name}.png")
