@@ -193,7 +193,7 @@ class TestCosine:
         assert run.series("changes/predictions", "cosine").to_dict() == {0: 0, 1: 0.25, 2: 0.5}
         assert run.frame("changes/predictions", by="epoch")["cosine"].tolist() == [0.125, 0.5]
         assert "cosine" not in run.frame("a")
-        with pytest.raises(RunError, match="a site of fs.changes"):
+        with pytest.raises(RunError, match=r"a site of fs\.changes"):
             run.series("a", "cosine")
 
     def test_a_part_from_before_there_was_one(self, tmp_path: Path, make: Make) -> None:
