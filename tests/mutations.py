@@ -69,7 +69,7 @@ MUTATIONS = (
         "pipeline/digest.py",
         "            first += len(layout.heads)\n",
         "",
-        "tests/conformance/test_exact.py",
+        "tests/conformance/test_precision.py",
     ),
     Mutation(
         "dispatch: the stand-in stays in place of the user's function",
@@ -174,7 +174,7 @@ MUTATIONS = (
         "capture/shield.py",
         "            except Exception as error:\n                told(tell(self), error)\n",
         "            except Exception as error:\n                told(tell(self), error)\n                raise\n",
-        "tests/conformance/test_shield.py",
+        "tests/conformance/test_our_errors.py",
     ),
     Mutation(
         "page: a late answer about another run is shown",

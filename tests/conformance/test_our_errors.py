@@ -217,3 +217,16 @@ def test_a_limit_on_disk_ends_the_recording_not_the_training(small, xy, tmp_path
     run = fs.open(tmp_path)
     assert run.limit_reached_at is not None
     assert run.lost
+
+
+def test_saving_the_model_works_where_noting_it_fails(small, xy, tmp_path, monkeypatch):
+    monkeypatch.setattr(recorder.Recorder, "checkpoint", boom)
+
+    class Saves(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            self.model.save_weights(tmp_path / f"{epoch}.weights.h5")
+
+    with pytest.warns(fs.FitscopeWarning, match="broken on purpose"):
+        small().fit(*xy, callbacks=[fs.Scope(tmp_path / "runs", fs.loss(), every=1), Saves()], **FIT)
+    assert sorted(path.name for path in tmp_path.glob("*.h5")) == ["0.weights.h5", "1.weights.h5"]
+    assert any("broken on purpose" in error for error in fs.open(tmp_path / "runs").errors)

@@ -94,3 +94,26 @@ def test_the_loss_scale_comes_with_gradients_only(watch_fit, xy):
     )
     assert list(seen.run.series("loss_scale").index) == [0, 2]
     assert list(seen.run.series("activations/only", "mean").index) == [0, 1, 2]
+
+
+def test_the_stats_of_layers_in_two_types_are_those_of_their_tensors(watch_fit, xy):
+    """A compiled step hands out one joined vector for each type."""
+    x, y = xy
+
+    def make():
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential(
+            [layers.Input((5,)), layers.Dense(4, name="half", dtype="float16"), layers.Dense(2, name="full")]
+        )
+        model.compile("sgd", "mse")
+        return model
+
+    seen = watch_fit(make, x, y, watch=fs.activations(keep="both"))
+    types = set()
+    for name in ("half", "full"):
+        frame = seen.run.frame(f"activations/{name}")
+        types |= set(frame["dtype"])
+        for step, row in frame.iterrows():
+            tensor = seen.at(f"activations/{name}", step).astype("float64")
+            np.testing.assert_allclose((row["mean"], row["max"]), (tensor.mean(), tensor.max()), rtol=1e-5)
+    assert types == {"float16", "float32"}
