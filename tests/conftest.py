@@ -27,7 +27,7 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 # The same examples at every run, so that a change is judged by what it changes. FITSCOPE_SEARCH=1 looks for new ones.
-hypothesis.settings.register_profile("same", derandomize="FITSCOPE_SEARCH" not in os.environ)
+hypothesis.settings.register_profile("same", derandomize="FITSCOPE_SEARCH" not in os.environ, deadline=None)
 hypothesis.settings.load_profile("same")
 
 #: Folders and files whose tests no backend can change. Whatever is not listed runs on every backend, and so
