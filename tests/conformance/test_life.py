@@ -213,3 +213,22 @@ def test_a_step_that_a_signal_overtakes_is_none_of_the_run(small, xy, tmp_path, 
     run = fs.open(tmp_path)
     assert (run.status, run.ended_by, run.dropped) == ("interrupted", "SIGTERM", {})
     assert loss_steps(tmp_path) == [0]
+
+
+@pytest.mark.parametrize("identity", ["proven", "twin"])
+def test_a_new_compile_trains_with_the_new_loss(small, xy, tmp_path, identity):
+    """JAX runs an old trace as long as somebody holds the function that was compiled before."""
+
+    def train(*callbacks):
+        model = small()
+        histories = [model.fit(*xy, callbacks=list(callbacks), **FIT).history]
+        model.compile("sgd", "mae", metrics=[keras.metrics.MeanSquaredError()])
+        histories.append(model.fit(*xy, **FIT).history)  # without a scope: the one before is still there
+        histories.append(model.fit(*xy, callbacks=list(callbacks), **FIT).history)
+        return histories, model.get_weights()
+
+    scope = fs.Scope(tmp_path, every=1, identity=identity)
+    histories, weights = train(scope)
+    plain, expected = train()
+    assert [list(each.values()) for each in histories] == [list(each.values()) for each in plain]
+    assert all(np.array_equal(a, b) for a, b in zip(weights, expected, strict=True))

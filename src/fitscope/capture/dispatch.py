@@ -18,7 +18,7 @@ from typing import Any
 
 from fitscope.capture.backends import Adapter, Ask, Call, Harvest, Program, TapFailed
 from fitscope.capture.backends._base import PHASES
-from fitscope.capture.identity import STRICTEST, Checked, Ran
+from fitscope.capture.identity import STRICTEST, Checked, Ran, weakly
 from fitscope.capture.shield import shield
 from fitscope.pipeline.handover import Finish
 from fitscope.pipeline.standing import Standing
@@ -51,15 +51,17 @@ class TappedSteps:
     adapter: Adapter
     anatomy: Anatomy
     finish: Callable[[Wants], Finish]
-    built: dict[object, tuple[Any, Checked | None]] = field(default_factory=dict)
+    built: dict[object, tuple[Callable[[], Any], Checked | None]] = field(
+        default_factory=dict
+    )  #: with what each was made for
     first_calls: list[float] = field(default_factory=list)  #: seconds; tracing and compiling happen in them
     _traced: int = 0  # programs, so far
 
     def get(self, phase: str, plain: Any, requests: list[Request]) -> Checked | None:
         """The step that records the request; None if it is known that it cannot be built."""
         key = _key(phase, requests)
-        made_for, step = self.built.get(key, (None, None))
-        if made_for is not plain:  # not built yet, or the model was compiled again
+        made_for, step = self.built.get(key, (lambda: None, None))
+        if made_for() is not plain:  # not built yet, or the model was compiled again
             wants = Wants()
             for request in requests:
                 for place, want in request.wants.items():
@@ -69,7 +71,7 @@ class TappedSteps:
             strictest = min((request.identity for request in requests), key=STRICTEST.index)
             program = self._timed(self.adapter.tapped(ask))
             step = Checked(program, plain, strictest, lambda: sum(self.first_calls))
-            self.built[key] = (plain, step)
+            self.built[key] = (weakly(plain), step)
         return step
 
     @property
@@ -105,7 +107,7 @@ class TappedSteps:
 
     def give_up(self, phase: str, plain: Any, requests: list[Request]) -> None:
         """Marks this step as impossible to build."""
-        self.built[_key(phase, requests)] = (plain, None)
+        self.built[_key(phase, requests)] = (weakly(plain), None)
 
 
 def _key(phase: str, requests: list[Request]) -> object:
@@ -141,6 +143,8 @@ class StandIn:
                 for request in self.requests:
                     request.raised(error)
             raise
+        finally:
+            self.plain = None  # see `weakly`
 
     def _step(self, *args: Any, **kwargs: Any) -> Any:
         timings: list[Timing] = []

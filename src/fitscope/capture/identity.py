@@ -18,8 +18,10 @@ from __future__ import annotations
 
 import contextlib
 import time
+import weakref
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
+from types import MethodType
 from typing import Any, NamedTuple
 
 from fitscope.capture.backends._base import Call, Harvest, Held, Own, Program, TapFailed
@@ -42,6 +44,20 @@ class Ran(NamedTuple):
     failure: BaseException | None = None  #: the tapped program cannot be used again
 
 
+def weakly(function: Any) -> Callable[[], Any]:
+    """A reference that does not keep a compiled function alive.
+
+    JAX finds traces by the traced function, and bound methods are equal. While somebody holds the function that Keras compiled before,
+    the one after a new `compile` would run the old trace, with the old loss.
+    """
+    if isinstance(function, MethodType):  # made anew at each look-up, and compiled by nobody
+        return lambda: function
+    try:
+        return weakref.ref(function)
+    except TypeError:
+        return lambda: function
+
+
 class Checked:
     """A tapped program with the user's own program, and the knowledge about the two. Serves one thread at a time."""
 
@@ -55,10 +71,16 @@ class Checked:
         self._compiling = compiling  # seconds that tapped programs took to compile so far
         self._own_seconds = 0.0  # of the newest proof
         self._program = program
-        self._own = own
+        self._its_own = weakly(own)
         self._choice = choice
         self._run: Callable[[Call, int], Ran] = self._first
         self._kinds: dict[Hashable, PerSignature] = {}  # of arguments, by signature
+
+    @property
+    def _own(self) -> Own:
+        """The user's own program. Whoever runs a step holds it."""
+        own: Own = self._its_own()
+        return own
 
     def __call__(self, call: Call, step: int) -> Ran:
         """Runs the captured step of this number. Raises the errors of the user's own step, and `TapFailed` before anything ran."""

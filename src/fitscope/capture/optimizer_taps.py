@@ -94,8 +94,9 @@ class OptimizerTaps:
             given = getattr(getattr(optimizer, "inner_optimizer", optimizer), "_learning_rate", None)
             own = callable(given) and not hasattr(given, "get_config")
             if self.calls[site] == 1 and not own:
-                rate = optimizer.learning_rate
-                guarded(self.collector, site, getattr(rate, "value", rate))
+                rate = getattr(optimizer, "learning_rate", None)  # Keras's MultiOptimizer has none
+                if rate is not None:
+                    guarded(self.collector, site, getattr(rate, "value", rate))
 
     def _loss_scale(self, optimizer: Any) -> Callable[[Any], Any]:
         def make(scale_loss: Any) -> Any:
