@@ -4,7 +4,7 @@
     python bench/default.py --quick                  only see that it runs
 
 Each network is trained in a process of its own, plain and watched in turn. Seconds added are those of the whole `fit`, compiling
-included; compiling is told apart. Writes `bench/default.json` and `bench/default.md`.
+included; compile time has its own column. Writes `bench/default.json` and `bench/default.md`.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def ls(
 
 
 def _name(run: Brief) -> Text:
-    """Its folder, by which a copy is told from what it was copied from; and its id, where that is another."""
+    """The folder of a run, so that a copy differs from its original, and the id if it is another name."""
     from fitscope.show.text import clean
 
     folder = run.path.replace("\\", "/").rstrip("/").rpartition("/")[2]

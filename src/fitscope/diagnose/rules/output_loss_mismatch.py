@@ -36,7 +36,7 @@ class Mismatch(NamedTuple):
     cure: str
 
 
-#: Nonlinearities that are known to give no probabilities: a function of one's own may.
+#: Nonlinearities known not to return probabilities. A custom function may.
 _OTHERS = frozenset((
     "relu", "relu6", "leaky_relu", "prelu", "elu", "selu", "gelu", "silu", "tanh", "softplus", "softsign", "exponential", "mish",
 ))  # fmt: skip

@@ -52,7 +52,7 @@ def wrong_axis(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding |
 
 
 def _probabilities(evidence: Evidence, layer: str) -> bool:
-    """Whether an output is to add up to one: by its nonlinearity, or by its loss where that is a function of one's own."""
+    """Whether an output should add up to one: by its nonlinearity, or by its loss if the nonlinearity is a custom function."""
     name, head = evidence.network.activation(layer), only_head(evidence)
     if name in SOFTMAX_LIKE:
         return True
