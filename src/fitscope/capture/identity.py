@@ -50,7 +50,7 @@ def weakly(function: Any) -> Callable[[], Any]:
     JAX finds traces by the traced function, and bound methods are equal. While somebody holds the function that Keras compiled before,
     the one after a new `compile` would run the old trace, with the old loss.
     """
-    if isinstance(function, MethodType):  # Python creates it at each look-up, so a weak reference would die at once
+    if isinstance(function, MethodType):  # a new object at each look-up: a weak reference dies at once
         return lambda: function
     try:
         return weakref.ref(function)
