@@ -123,11 +123,14 @@ class StandIn:
         self.plain = plain
         self.requests: list[Request] = []
 
+    @property
+    def _stands(self) -> bool:
+        """Whether Keras calls this next. A custom step has no place on a model."""
+        return self.phase in PHASES and vars(self.steps.anatomy.model).get(PHASES[self.phase][0]) is self
+
     def remove(self) -> None:
-        if self.phase in PHASES:  # it stands on the model
-            own = vars(self.steps.anatomy.model)
-            if own.get(PHASES[self.phase][0]) is self:
-                own[PHASES[self.phase][0]] = self.plain
+        if self._stands:
+            vars(self.steps.anatomy.model)[PHASES[self.phase][0]] = self.plain
 
     def withdraw(self, who: object) -> None:
         """Drops a request that was not fulfilled, and with the last one the stand-in."""
@@ -144,7 +147,8 @@ class StandIn:
                     request.raised(error)
             raise
         finally:
-            self.plain = None  # see `weakly`
+            if not self._stands:
+                self.plain = None  # see `weakly`
 
     def _step(self, *args: Any, **kwargs: Any) -> Any:
         timings: list[Timing] = []
