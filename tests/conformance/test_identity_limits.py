@@ -219,6 +219,21 @@ def test_a_plain_python_step_runs_once(gradients, tmp_path):
     assert fs.open(tmp_path).identity == ("not provable" if BACKEND == "jax" and gradients else "proven")
 
 
+@only["jax"]
+def test_a_twin_of_an_eager_step_shows_all_but_gradients(tmp_path):
+    """Their taps may change the order of sums; no other tap can change a step that runs as Python."""
+    build = MODELS["layer norm"][0]
+    without = train(build, None, run_eagerly=True)
+    assert train(build, fs.Scope(tmp_path, every=1, identity="twin"), run_eagerly=True) == without
+    run = fs.open(tmp_path)
+    assert (run.identity, run.errors) == ("proven", [])
+    seen = [site for site in run.sites if site.startswith(("activations/", "gradients/"))]
+    missing = [site for site in run.unseen if site.startswith("gradients/")]
+    assert {site.replace("activations", "gradients", 1) for site in seen} == set(missing)
+    assert all("order of their sums" in run.unseen[site] for site in missing)
+    assert len(run.series("weight_gradients/dense/kernel", "rms")) == 16
+
+
 # ---- several devices -------------------------------------------------------------------------------------------
 
 SPREAD = """

@@ -134,9 +134,12 @@ class Checked:
         kind.trusted = True
         return Ran(*self._program.take(call))
 
-    def _beside_by_choice(self, call: Call, step: int) -> Ran:  # noqa: ARG002
+    def _beside_by_choice(self, call: Call, step: int) -> Ran:
         held = self._hold(call)
         obstacle = self._program.obstacle(held)
+        if obstacle is not None and obstacle.instead is not None:
+            self._program = obstacle.instead
+            return self._first(held.call(), step)
         if obstacle is not None and not obstacle.beside:
             why = f'with identity="twin" nothing of this step can be recorded: {obstacle.why}'
             return Ran(held.call().of(self._own), [], RuntimeError(why))

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -212,6 +212,10 @@ class Shown:
         """The wanted sites, without waiting for the step."""
         found = (self.wanted(name) for name in self.sites if name not in self.failed)
         return [where[0] for where in found if where is not None]
+
+    def without_tensors(self) -> Shown:
+        """The same, to be asked for its names after its tensors are freed."""
+        return replace(self, tensors={})
 
     def single(self) -> Iterator[tuple[Site, Want, Any]]:
         """The tensors that left the step separately."""

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fitscope.errors import FitscopeWarning
@@ -29,6 +29,7 @@ from fitscope.pipeline.sample_loss import SampleLosses
 from fitscope.pipeline.sinks import Make, Sinks
 from fitscope.pipeline.standing import Standings
 from fitscope.pipeline.troubles import Troubles
+from fitscope.plan.plan import Wants
 from fitscope.record import Moment
 from fitscope.reduce.average import Average
 from fitscope.sites import TRAIN
@@ -83,7 +84,9 @@ class Recorder:
         self._unseen: dict[str, str] = {}
         self._seen: set[str] = set()  # that are not unseen, whatever another kind of step says
         self._checkpoints: list[dict[str, Any]] = []
-        self._names: Sequence[str] = ()  # of the newest captured step, where a limit may stop the recording
+        self._newest = Shown(
+            {}, {}, Wants()
+        )  # captured step, where a limit may stop the recording; without its tensors
         self._raised: Ending | None = None
         self._frame: Frame | None = None  # in which the training runs
         self._flush_at = 0.0
@@ -123,7 +126,7 @@ class Recorder:
             signals.listen()
         if self.writer is not None and self.writer.full:
             self.stopped = True
-            self.writer.refuse(self._names)  # as many as at the step before it was full
+            self.writer.refuse(self._newest.names())  # as many as at the step before it was full
         return not self.stopped
 
     @property
@@ -151,7 +154,7 @@ class Recorder:
         """Hands over the tensors of a step."""
         assert self._transport is not None
         if self.writer is not None and self.writer.limited:
-            self._names = shown.names()
+            self._newest = shown.without_tensors()
         if self.finished:  # the process is about to end
             return
         capture = Capture(at, shown)

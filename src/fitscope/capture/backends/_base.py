@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -105,11 +105,12 @@ def numbers_inside(collector: Collector, site: Site, what: str) -> Site:
     return inside
 
 
-def finished(harvest: Harvest, finish: Finish) -> Harvest:
+def finished(harvest: Harvest, ask: Ask) -> Harvest:
     """The harvest of a step that ran or was traced to its end; an error in fitscope must not undo the step."""
     try:
         harvest.account()
-        harvest.tensors = finish(harvest.tensors, harvest.sites)
+        harvest.failed.update(ask.left_out)
+        harvest.tensors = ask.finish(harvest.tensors, harvest.sites)
     except Exception as error:
         harvest.tensors, harvest.broken = {}, error
     return harvest
@@ -127,6 +128,14 @@ class Ask:
     function: Callable[..., Any] | None = None
     #: To be called whenever a program is traced, which is then compiled.
     traced: Callable[[], None] = lambda: None
+    #: Sites that are not asked for because their taps may change the step, with the reason.
+    left_out: Mapping[Site, str] = field(default_factory=dict)
+
+    def without_gradients(self, why: str) -> Ask | None:
+        """The same request without gradients of layers; None if it has none."""
+        left_out = {Site.at(place): why for place in self.wants if place[0] == "gradients"}
+        rest = Wants({place: want for place, want in self.wants.items() if place[0] != "gradients"})
+        return replace(self, wants=rest, left_out=left_out) if left_out else None
 
 
 def wanted_weights(ask: Ask) -> Iterator[tuple[Any, Site]]:
@@ -148,6 +157,7 @@ class Obstacle(NamedTuple):
 
     why: str
     beside: bool  #: the tapped program may still run alongside the user's own
+    instead: Program | None = None  #: shows less than was asked for, and is identical by construction
 
 
 class Held(ABC):

@@ -6,7 +6,7 @@ watched; and what only has an effect, such as printing, is left out of it, as th
 
 An eager step is Python, which may count its calls or do anything else, so it runs once. A tap of a value leaves it as it is. A tap of a
 gradient is an identity in the data flow: where a value is used both through the tap and past it, gradients are added in another
-order than without it, so nothing can be said of such a step.
+order than without it, so nothing can be said of such a step. `identity="twin"` leaves them out.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from fitscope.capture.backends._base import Call, Harvest, Held, Obstacle, Outco
 from fitscope.capture.backends._jax_held import HeldArguments, HeldBatches, copied, signature, used_up
 
 _ZERO = np.uint32(0)
+IN_ANOTHER_ORDER = "an eager step is Python, which must not run twice, and taps of gradients can change the order of their sums"
 
 
 @dataclass(slots=True)
@@ -57,8 +58,9 @@ class Traced:
 class Eager(Program):
     """A step that runs as Python."""
 
-    def __init__(self, *, gradients: bool) -> None:
-        if not gradients:
+    def __init__(self, without_gradients: Program | None) -> None:
+        self._without_gradients = without_gradients
+        if without_gradients is None:
             self.identical = "an eager step runs the same operations in the same order, and a tap of a value does not change them"
 
     def signature(self, call: Call) -> Hashable:  # noqa: ARG002
@@ -68,15 +70,14 @@ class Eager(Program):
         return HeldArguments(call, lambda: call)
 
     def obstacle(self, held: Held) -> Obstacle:  # noqa: ARG002
-        why = "an eager step is Python, which must not run twice, and taps of gradients can change the order of their sums"
-        return Obstacle(why, beside=False)
+        return Obstacle(IN_ANOTHER_ORDER, beside=False, instead=self._without_gradients)
 
 
 class EagerStep(Eager):
     """A custom step that is a plain function."""
 
-    def __init__(self, step: Callable[..., Outcome], *, gradients: bool) -> None:
-        super().__init__(gradients=gradients)
+    def __init__(self, step: Callable[..., Outcome], without_gradients: Program | None) -> None:
+        super().__init__(without_gradients)
         self._step = step
 
     def take(self, call: Call) -> Outcome:
@@ -180,9 +181,11 @@ class _Keras(Program):
 class EagerFit(_Keras, Eager):
     """The same, run as Python."""
 
-    def __init__(self, model: Any, phase: str, one: Callable[..., Any], *, gradients: bool) -> None:
+    def __init__(
+        self, model: Any, phase: str, one: Callable[..., Any], without_gradients: Program | None
+    ) -> None:
         _Keras.__init__(self, model, phase)
-        Eager.__init__(self, gradients=gradients)
+        Eager.__init__(self, without_gradients)
         self._one = one  # type: ignore[method-assign]
 
 

@@ -95,7 +95,7 @@ class Collector:
                 if name in harvest.tensors and harvest.tensors[name]._version != version:
                     del harvest.tensors[name]
                     self.failed[name] = "a later operation of the step changed it in place"
-        return finished(harvest, ask.finish)
+        return finished(harvest, ask)
 
 
 @contextmanager

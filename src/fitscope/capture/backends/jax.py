@@ -25,7 +25,7 @@ from fitscope.capture.backends._base import (
     finished,
     steps_of,
 )
-from fitscope.capture.backends._jax_programs import EagerFit, EagerStep, Fit, Step, Traced
+from fitscope.capture.backends._jax_programs import IN_ANOTHER_ORDER, EagerFit, EagerStep, Fit, Step, Traced
 from fitscope.capture.backends._jax_taps import (
     Collector,
     collecting,
@@ -100,22 +100,38 @@ def _traced(ask: Ask, fresh: Any, args: tuple[Any, ...], zero: Any, traced: Trac
     return result, ask.finish(found, collector.harvest.sites)
 
 
-def _gradients(ask: Ask) -> bool:
-    return any(kind == "gradients" for kind, _ in ask.wants)
+def _eager_function(ask: Ask) -> Program:
+    """A custom step that is a plain function."""
+    function: Any = ask.function
+
+    def step(*args: Any, **kwargs: Any) -> tuple[Any, list[Harvest]]:
+        collector = Collector()
+        with collecting(collector), tagging(ask, collector):
+            result = function(*args, **kwargs)
+        return result, [finished(collector.harvest, ask)]
+
+    less = ask.without_gradients(IN_ANOTHER_ORDER)
+    return EagerStep(step, _eager_function(less) if less is not None else None)
+
+
+def _eager_fit(ask: Ask) -> Program:
+    """The model's own step, run as Python."""
+
+    def step(state: Any, data: Any) -> tuple[Any, Any, Harvest]:
+        collector = Collector()
+        with collecting(collector):
+            logs, state = _single_step(ask, collector, state, data)
+        return logs, state, finished(collector.harvest, ask)
+
+    less = ask.without_gradients(IN_ANOTHER_ORDER)
+    return EagerFit(ask.anatomy.model, ask.phase, step, _eager_fit(less) if less is not None else None)
 
 
 def _function(ask: Ask, function: Any) -> Program:
     """A custom step with taps: compiled as it was passed to `jax.jit`, or run as a plain function."""
     body = getattr(function, "__wrapped__", None)
     if body is None or not hasattr(function, "lower"):
-
-        def eager(*args: Any, **kwargs: Any) -> tuple[Any, list[Harvest]]:
-            collector = Collector()
-            with collecting(collector), tagging(ask, collector):
-                result = function(*args, **kwargs)
-            return result, [finished(collector.harvest, ask.finish)]
-
-        return EagerStep(eager, gradients=_gradients(ask))
+        return _eager_function(ask)
     options = jit_options(function)
     static = set(options.get("static_argnums", ())), set(options.get("static_argnames", ()))
 
@@ -154,13 +170,8 @@ class JaxAdapter(Adapter):
         if ask.function is not None:
             return _function(ask, ask.function)
         model = ask.anatomy.model
-        compiled = model.jit_compile and not model.run_eagerly
-
-        def eager(state: Any, data: Any) -> tuple[Any, Any, Harvest]:
-            collector = Collector()
-            with collecting(collector):
-                logs, state = _single_step(ask, collector, state, data)
-            return logs, state, finished(collector.harvest, ask.finish)
+        if not model.jit_compile or model.run_eagerly:
+            return _eager_fit(ask)
 
         def program(traced: Traced, state: Any, data: Any, zero: Any, *, silent: bool) -> Any:
             # A fresh function each time: JAX caches traces by the function's identity, and would give back an older
@@ -170,8 +181,6 @@ class JaxAdapter(Adapter):
 
             return _traced(ask, fresh, (state, data), zero, traced, silent=silent)
 
-        if not compiled:
-            return EagerFit(model, ask.phase, eager, gradients=_gradients(ask))
         return Fit(model, ask.phase, program)
 
     def thinned(self, tensor: Any, *, batched: bool) -> Any:

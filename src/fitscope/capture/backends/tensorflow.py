@@ -66,7 +66,7 @@ class _Trace:
         if self.compiled:
             detach(collector, self._zero)
         # An error in fitscope must not end the trace, which would leave the step half built.
-        tensors = finished(collector.harvest, self.ask.finish).tensors
+        tensors = finished(collector.harvest, self.ask).tensors
         seen.broken = collector.harvest.broken
         self.done = True
         return result, tensors
