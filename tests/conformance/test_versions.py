@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 import fitscope as fs
 from fitscope import _compat
-from fitscope.capture import backends
+from fitscope.capture import backends, self_test
 from fitscope.errors import FitscopeWarning
 
 
@@ -96,19 +97,54 @@ def test_the_true_reason_of_a_missing_gradient_is_kept(
     assert all("get_keras_mask" in text for text in why.values()), why
 
 
-def test_a_version_that_no_test_has_seen_is_warned_about_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def unseen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As if no test had run with this Keras."""
     monkeypatch.setitem(_compat.UNSEEN, "keras", (3, 0))
     backends.adapter.cache_clear()
-    try:
-        with warnings.catch_warnings(record=True) as told:
-            warnings.simplefilter("always", FitscopeWarning)
-            for name in ("a", "b"):
-                trained(fs.Scope(tmp_path / name, every=1))
-    finally:
-        backends.adapter.cache_clear()
-    said = [str(w.message) for w in told if issubclass(w.category, FitscopeWarning)]
+    yield
+    backends.adapter.cache_clear()
+
+
+def told_by(*scopes: fs.Scope) -> tuple[list[str], keras.Model]:
+    """What trainings with these scopes warn about, and the last model."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", FitscopeWarning)
+        models = [trained(scope) for scope in scopes]
+    return [str(w.message) for w in told if issubclass(w.category, FitscopeWarning)], models[-1]
+
+
+def test_a_version_that_no_test_has_seen_is_tested_and_warned_about_once(
+    unseen: None, tmp_path: Path
+) -> None:
+    said, _ = told_by(*(fs.Scope(tmp_path / name, every=1) for name in ("a", "b")))
     assert len(said) == 1, said
     assert f"keras {keras.__version__}" in said[0]
+    assert "self-test passes" in said[0]
     assert fs.open(tmp_path / "b").identity == "proven"
+
+
+def test_where_the_self_test_fails_nothing_is_recorded(
+    unseen: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backends, "failure", lambda backend: f"{backend} showed no loss")
+    plain = trained()
+    said, watched = told_by(fs.Scope(tmp_path, every=1))
+    assert len(said) == 1, said
+    assert f"keras {keras.__version__}" in said[0]
+    assert "showed no loss" in said[0]
+    assert list(tmp_path.iterdir()) == []
+    for a, b in zip(plain.get_weights(), watched.get_weights(), strict=True):
+        assert np.array_equal(a, b)
+
+
+def test_the_self_test_finds_values_that_are_wrong_or_missing() -> None:
+    rng = np.random.default_rng(1)
+    expected = self_test.by_hand(
+        rng.normal(size=(8, 4)), rng.normal(size=(8, 1)), [rng.normal(size=n) for n in ((4, 3), 3, (3, 1), 1)]
+    )
+    assert self_test.compare(expected, expected) is None
+    for site in expected:
+        assert site in str(self_test.compare({**expected, site: expected[site] * 1.01}, expected))
+        rest = {name: value for name, value in expected.items() if name != site}
+        assert site in str(self_test.compare(rest, expected))

@@ -7,6 +7,7 @@ from functools import cache
 
 from fitscope._compat import unseen, versions
 from fitscope.capture.backends._base import Adapter, Ask, Call, Harvest, Own, Program, TapFailed
+from fitscope.capture.self_test import failure
 from fitscope.errors import ModelError, one_of
 from fitscope.pipeline.troubles import warn
 
@@ -36,9 +37,15 @@ def adapter(backend: str) -> Adapter:
         ) from error
     new = unseen("keras", backend)
     if new:
+        wrong = failure(backend)
+        if wrong is not None:
+            raise AdapterError(
+                f"fitscope was never tested with {new}, and its self-test fails here: {wrong}. Nothing is recorded. "
+                "Upgrade fitscope, or use older versions of these"
+            )
         warn(
-            f"fitscope was never tested with {new}. It records, and compares its first captured steps with your own "
-            "program as always: run.identity says whether they agreed, run.unseen what could not be seen"
+            f"fitscope was never tested with {new}. Its self-test passes, so it records, and compares its first captured "
+            "steps with your own program as always: run.identity has the result, run.unseen what could not be seen"
         )
     return found
 
