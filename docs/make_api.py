@@ -18,7 +18,7 @@ import fitscope as fs
 from fitscope.export import FORMATS
 from fitscope.pipeline.newest import Batch
 from fitscope.read.damage import Damage
-from fitscope.read.find import Brief
+from fitscope.read.find import Brief, Runs
 from fitscope.read.identity import Identity
 from fitscope.reduce.average import Average
 from fitscope.show.plot import Plot
@@ -56,7 +56,7 @@ SECTIONS: tuple[tuple[str, str, tuple[str | tuple[str, type], ...]], ...] = (
         "`fs.layers` imports Keras when you first use it. Import it before you load a saved model that contains these layers.",
         ("layers", "with_taps"),
     ),
-    ("Reading", "See [reading a run](reading.md).", ("open", "runs", ("run", fs.Run))),
+    ("Reading", "See [reading a run](reading.md).", ("open", "runs", ("run", fs.Run), "map_steps")),
     (
         "Plots",
         "Each method of `run.plot` returns an `fs.View`: see [views](page.md#views).",
@@ -78,6 +78,7 @@ SECTIONS: tuple[tuple[str, str, tuple[str | tuple[str, type], ...]], ...] = (
 #: Objects that people get and never make, by the expression that returns one.
 RESULTS: dict[str, type] = {
     "scope.batch": Batch,
+    "fs.runs(path)": Runs,
     "fs.runs(path)[0]": Brief,
     "run.average(site)": Average,
     "run.identity": Identity,

@@ -4,8 +4,8 @@ Record with `fs.Scope(to, watch, every)` as a callback of `fit`. Choose what to 
 `fs.weights`, `fs.weight_gradients`, `fs.updates`, `fs.loss`, `fs.metrics`, `fs.inputs`, `fs.targets`, `fs.predictions`,
 `fs.activity`, `fs.data`, `fs.changes` and `fs.taps`, and when with `fs.steps` and `fs.epochs`. Show a value inside a layer with
 `fs.tap`, `fs.layers.Tap` or `fs.with_taps`. Read with `fs.open` and `fs.runs`, look with `run.plot`, `fs.serve` and `fs.compare`,
-export with `fs.export_run`. Check a model with `fs.lint` and a run with `run.findings()`; `fs.RULES` are the rules, `fs.rule` makes
-another, and `fs.expect` says what is meant to be so.
+export with `fs.export_run`, compute on a cluster with `run.to_dask` and `fs.map_steps`. Check a model with `fs.lint` and a run with
+`run.findings()`; `fs.RULES` are the rules, `fs.rule` makes another, and `fs.expect` says what is meant to be so.
 
 These names and the errors are the public API; `dir(fitscope)` lists them. Of the package contents below only `layers` is public. The
 others are the stages that a tensor passes through, and may change at any time: see ARCHITECTURE.md.
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from fitscope.layers.into_model import with_taps
     from fitscope.plan.lint import lint
     from fitscope.read import Run, open, runs  # noqa: A004
+    from fitscope.read.cluster import map_steps
     from fitscope.schedule import epochs, steps
     from fitscope.scope import Scope
     from fitscope.show.plot import compare
@@ -64,6 +65,7 @@ _NAMES = {
     "open": "fitscope.read",
     "runs": "fitscope.read",
     "Run": "fitscope.read",
+    "map_steps": "fitscope.read.cluster",
     "export_run": "fitscope.export",
     **dict.fromkeys(("RULES", "Finding", "expect", "rule"), "fitscope.diagnose"),
     "lint": "fitscope.plan.lint",
@@ -132,6 +134,7 @@ __all__ = [
     "layers",
     "lint",
     "loss",
+    "map_steps",
     "metrics",
     "open",
     "predictions",

@@ -51,7 +51,7 @@ def test_a_list_of_runs_is_a_table_in_a_notebook(place: str) -> None:
 def test_a_part_of_a_list_is_a_table_too(place: str) -> None:
     found = fs.runs(place)
     assert len(repr(found[-1:]).splitlines()) == 2
-    assert isinstance(found, list)
+    assert list(found[-1:]) == [found[-1]]
     assert [brief.id for brief in found] == [found[i].id for i in range(3)]
 
 

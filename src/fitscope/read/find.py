@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, SupportsIndex, overload
+from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 from fitscope.errors import RunError, StoreError, one_of
 from fitscope.read import untrusted
 from fitscope.read.completion import offer_names
 from fitscope.read.run import Run
+from fitscope.read.state import RunState
 from fitscope.store import schema
 from fitscope.store._base import Objects
 from fitscope.store.places import is_local, place
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from fitscope.read.many import ManyRuns
 
 AHEAD = 60 * 10**9  #: nanoseconds by which clocks of several machines may differ
 
@@ -38,15 +45,66 @@ class Brief:
     run: Run | None = field(default=None, repr=False, compare=False)  #: the run itself, opened
 
 
-class Runs(list[Brief]):
-    """A list of runs that shows itself as a table, at a prompt and in a notebook."""
+class Runs(Sequence[Brief]):
+    """The runs at a place, oldest first. It shows itself as a table, at a prompt and in a notebook. A run is opened when it is needed."""
+
+    def __init__(
+        self, find: Callable[[], list[Brief]], objects: Objects, folders: Sequence[str] | None = None
+    ) -> None:
+        self._find = find
+        self._objects = objects
+        self._folders = folders  # None: all there are
+
+    @functools.cached_property
+    def _briefs(self) -> list[Brief]:
+        return self._find()
+
+    @functools.cached_property
+    def _together(self) -> ManyRuns:
+        from fitscope.read.many import ManyRuns
+
+        there = self._objects.list()
+        if schema.RUN in there:
+            raise RunError(
+                "a directory with runs",
+                f"a single run at {self._objects.describe()!r}",
+                "Use fs.open(path).sql(query)",
+            )
+        folders = self._folders
+        if folders is None:
+            folders = [name[:-1] for name in there if name.endswith("/")]
+        return ManyRuns(self._objects, folders, lambda name: _state(self._objects.folder(name)))
 
     @overload
     def __getitem__(self, at: SupportsIndex) -> Brief: ...
     @overload
     def __getitem__(self, at: slice) -> Runs: ...
     def __getitem__(self, at: SupportsIndex | slice) -> Brief | Runs:
-        return Runs(super().__getitem__(at)) if isinstance(at, slice) else super().__getitem__(at)
+        if not isinstance(at, slice):
+            return self._briefs[at]
+        some = self._briefs[at]
+        return Runs(lambda: some, self._objects, [_folder(brief.path) for brief in some])
+
+    def __len__(self) -> int:
+        return len(self._briefs)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and self._briefs == list(other)
+
+    def sql(self, query: str) -> pd.DataFrame:
+        """Runs a DuckDB query over the tables of all runs: `stats` and `samples`, each with a column `run`, and `runs`.
+
+        It does not open each run, so thousands are fine. `runs` has a row for each run (`run`, `path`, `created`, `status`, `last_step`,
+        `bytes`, `model`); for a query that reads from it, each run is opened once.
+        """
+        return self._together.ask(query, self._table)
+
+    def _table(self) -> pd.DataFrame:
+        import pandas as pd
+
+        columns = ("path", "created", "status", "last_step", "bytes", "model")
+        rows = [{"run": brief.id, **{name: getattr(brief, name) for name in columns}} for brief in self]
+        return pd.DataFrame(rows, columns=["run", *columns])
 
     def __repr__(self) -> str:
         from fitscope.show.cards import runs_text
@@ -97,13 +155,29 @@ def _find(objects: Objects, run: str | None) -> Run:
 
 
 def runs(path: Path = "runs") -> Runs:
-    """The runs at `path`, oldest first: a list that shows itself as a table."""
+    """The runs at `path`, oldest first: a list that shows itself as a table, and answers SQL over all of them.
+
+    Args:
+        path: A directory with runs, or a run: a path or URL.
+    """
     with _readable(path):
         objects = _place(path)
-        if schema.RUN in objects.list():
-            return Runs([_brief(objects)])
-        briefs = [_brief(objects.folder(name)) for name, _ in _inside(objects)]
-    return Runs(sorted(briefs, key=lambda brief: (_age(_nanoseconds(brief.created)), brief.id)))
+        objects.list()
+
+    def find() -> list[Brief]:
+        with _readable(path):
+            if schema.RUN in objects.list():
+                return [_brief(objects)]
+            briefs = [_brief(objects.folder(name)) for name, _ in _inside(objects)]
+        return sorted(briefs, key=lambda brief: (_age(_nanoseconds(brief.created)), brief.id))
+
+    return Runs(find, objects)
+
+
+def _state(objects: Objects) -> RunState:
+    """The tables of a run, without more."""
+    document = _document(objects)
+    return RunState(objects, str(document.get("id", "")), document.get("format", schema.FORMAT))
 
 
 def _age(created: int) -> int:
@@ -181,8 +255,12 @@ def _brief(objects: Objects) -> Brief:
         model = run.model.get("name") if isinstance(run.model, dict) else None
         return Brief(run.id, path, run.created, run.status, run.last_step, run.bytes, model, run=run)
     except (RunError, *untrusted.UNREADABLE) as problem:  # of this run, and no reason to hide the others
-        name = path.replace("\\", "/").rstrip("/").rpartition("/")[2]
-        return Brief(name, path, None, "unreadable", None, 0, None, _reason(problem))
+        return Brief(_folder(path), path, None, "unreadable", None, 0, None, _reason(problem))
+
+
+def _folder(path: str) -> str:
+    """The name of the folder that a run is in."""
+    return path.replace("\\", "/").rstrip("/").rpartition("/")[2]
 
 
 def _reason(problem: BaseException) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from fitscope.errors import FitscopeWarning, RunError, one_of
 from fitscope.read.damage import Damage
@@ -23,6 +23,8 @@ from fitscope.store import schema
 from fitscope.store._base import Objects
 
 if TYPE_CHECKING:  # imported by the methods that need them
+    import dask.array as da
+    import dask.dataframe as dd
     import pandas as pd
     import pyarrow as pa
     import xarray as xr
@@ -367,6 +369,20 @@ class Run:
         frame = ask(query, list(self._now.tables.values()), self._now.ends)
         self._now.damaged.warn()
         return frame
+
+    @overload
+    def to_dask(self) -> dd.DataFrame: ...
+    @overload
+    def to_dask(self, site: str) -> da.Array: ...
+    def to_dask(self, site: str | None = None) -> dd.DataFrame | da.Array:
+        """The run for Dask: all statistics as a Dask DataFrame, or the kept tensors of a site as a Dask array.
+
+        Args:
+            site: A site with kept tensors. The array has the axes of `run.tensor(site)`, in chunks of some steps.
+        """
+        from fitscope.read import cluster
+
+        return cluster.frame(self) if site is None else cluster.array(self, site)
 
     @property
     def plot(self) -> Plot:

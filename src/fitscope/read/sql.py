@@ -22,17 +22,17 @@ def ask(query: str, tables: Sequence[Table], ends: Mapping[int, int | None]) -> 
     try:
         return _ask(query, tables, ends)
     except (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException) as problem:
-        raise _refused(query, problem) from problem
+        raise refused(query, problem) from problem
     except (duckdb.Error, OSError, ValueError) as problem:
         before = sum(len(table.parts) for table in tables)
         for table in tables:
             table.verify()
         if sum(len(table.parts) for table in tables) == before:
-            raise _refused(query, problem) from problem
+            raise refused(query, problem) from problem
     try:
         return _ask(query, tables, ends)
     except duckdb.Error as problem:
-        raise _refused(query, problem) from problem
+        raise refused(query, problem) from problem
 
 
 def _ask(query: str, tables: Sequence[Table], ends: Mapping[int, int | None]) -> pd.DataFrame:
@@ -62,10 +62,11 @@ def _owned(ends: Mapping[int, int | None]) -> str:
     return f" WHERE NOT ({' OR '.join(rules)})" if rules else ""
 
 
-def _refused(query: str, problem: BaseException) -> RunError:
+def refused(query: str, problem: BaseException, more: str = "") -> RunError:
+    """The error for a query that DuckDB does not answer."""
     tables = "; ".join(f"{name}: {', '.join(form.names)}" for name, form in schema.TABLES.items())
     return RunError(
         "a query that DuckDB can answer",
         f"{query!r}, of which it says: {str(problem).strip()}",
-        f"The tables and their columns are {tables}",
+        f"{more}The tables and their columns are {tables}",
     )

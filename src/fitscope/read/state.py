@@ -6,7 +6,10 @@ before it recorded anything. A pass or a checkpoint at that step describes weigh
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
+
+import pyarrow as pa
 
 from fitscope.read import untrusted
 from fitscope.read.damage import DamageReport
@@ -76,6 +79,16 @@ class RunState:
         said = [rank.status() for (number, _), rank in self._ranks.items() if number == attempt]
         trained = any(each.get("status") == "running" or each.get("checkpoints") for each in said)
         return attempt in self._begun or trained
+
+    def rows(self, table: str) -> Iterator[pa.Table]:
+        """The rows of a table that count, part by part. A damaged part is skipped and reported."""
+        self.look()
+        found = self.tables[table]
+        for part in found.parts:
+            rows = found.take(part, found.form.names)
+            if rows is not None:
+                yield rows
+        self.damaged.warn()
 
     def look(self) -> None:
         """Finds new attempts, ranks and parts."""
