@@ -117,3 +117,16 @@ def test_the_stats_of_layers_in_two_types_are_those_of_their_tensors(watch_fit, 
             tensor = seen.at(f"activations/{name}", step).astype("float64")
             np.testing.assert_allclose((row["mean"], row["max"]), (tensor.mean(), tensor.max()), rtol=1e-5)
     assert types == {"float16", "float32"}
+
+
+def test_the_loss_scale_beside_changes_that_are_reduced_in_the_step(tmp_path):
+    """The next batch is compared with this one; the scale recorded beside it is not."""
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, name="head")])
+    model.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()), "mse")
+    x = np.ones((16, 3), "float32")
+    scope = fs.Scope(tmp_path, [fs.changes(of="gradients")], every=fs.steps(1, 3), reduce="step")
+    model.fit(x, x[:, :2], batch_size=4, epochs=1, verbose=0, callbacks=[scope])
+    run = fs.open(tmp_path)
+    assert run.errors == []
+    assert run.series("loss_scale").index.tolist() == [1, 3]
+    assert run.series("changes/gradients/head", "rms").index.tolist() == [1, 3]

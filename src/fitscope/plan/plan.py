@@ -237,7 +237,8 @@ class Plan:
             return self.wants(watches, in_pass)
         found = Wants(self.wants(watches, in_pass))
         for place in self.wants(compared, in_pass):
-            found.add(place, _REFERENCE)
+            if place not in BESIDE:
+                found.add(place, _REFERENCE)
         return found
 
     def describe(self) -> list[dict[str, Any]]:
