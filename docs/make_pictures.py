@@ -17,6 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import numpy as np
 from PIL import Image
 from playwright.sync_api import sync_playwright
 from rich.console import Console
@@ -32,7 +33,6 @@ PAUSE = 0.1  #: seconds that each of its steps waits
 GLANCE = 600  #: milliseconds between two frames of live.gif
 SHOWN = 280  #: milliseconds that each frame is shown, but for the last
 GIF = {"width": 1100, "height": 700}
-COLOURS = 240
 WIDTH = 118
 SIZE = {"width": 1340, "height": 860}
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
@@ -125,14 +125,30 @@ def live() -> None:
         browser.close()
     if training.returncode:
         raise SystemExit("The training for live.gif failed.")
-    # The same few colours in all frames and no dithering, so that what does not change takes no bytes.
-    palette = frames[-1].quantize(COLOURS, method=Image.Quantize.MAXCOVERAGE)
-    few = [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames]
+    few = in_few_colours(frames)
     different = [one for one, before in zip(few, [None, *few], strict=False) if one != before]
     shown = [SHOWN] * (len(different) - 1) + [4000]
     path = IMAGES / "live.gif"
     different[0].save(path, save_all=True, append_images=different[1:], duration=shown, loop=0, optimize=True)
     print(path, f"{len(different)} frames, {path.stat().st_size / 1e3:.0f} kB")
+
+
+def in_few_colours(frames: list[Image.Image]) -> list[Image.Image]:
+    """Frames in the 256 most common colours of the last one, each pixel in the nearest, so that what does not change takes no bytes.
+
+    Pillow maps colours to a given palette with fewer bits, which tints white.
+    """
+    common = sorted(frames[-1].getcolors(1 << 24) or (), reverse=True)[:256]
+    palette = np.array([colour for _, colour in common], np.int32)
+    found = []
+    for frame in frames:
+        pixels = np.asarray(frame, np.int32)
+        colours, where = np.unique(pixels.reshape(-1, 3), axis=0, return_inverse=True)
+        nearest = ((colours[:, None] - palette[None]) ** 2).sum(2).argmin(1)
+        one = Image.fromarray(nearest[where].reshape(pixels.shape[:2]).astype(np.uint8))
+        one.putpalette(palette.astype(np.uint8).tobytes())
+        found.append(one)
+    return found
 
 
 def _under_way(runs: str) -> bool:
