@@ -19,7 +19,7 @@ import fitscope as fs
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 from website import nav
-from website.build import build
+from website.build import Report, build
 from website.links import ROOT, Links, address
 
 #: Attributes that make a browser load something. The `href` of an `<a>` waits for a click.
@@ -48,8 +48,12 @@ class Read(HTMLParser):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, with one report of the gallery instead of five."""
     folder = tmp_path_factory.mktemp("site")
-    build(folder)
+    (folder / "gallery").mkdir()
+    for name in ("healthy.html", "healthy.png"):
+        (folder / "gallery" / name).write_text("", encoding="utf-8")
+    build(folder, {"healthy": Report("healthy.html", "healthy.png", "240 steps")})
     return folder
 
 
@@ -108,6 +112,17 @@ def test_the_search_knows_every_page_and_every_public_name(site: Path) -> None:
     assert {address(path) for path in nav.listed()} <= {row[0] for row in rows}
     described = " ".join(f"{row[2]} {row[3]}" for row in rows if row[0].startswith("api.html"))
     assert [name for name in fs.__all__ if f"fs.{name}" not in described] == []
+
+
+def test_the_gallery_opens_its_reports_and_says_which_are_missing(
+    site: Path, pages: dict[Path, Read]
+) -> None:
+    gallery = site / "gallery.html"
+    assert "gallery/healthy.html" in pages[gallery].links
+    assert "gallery/healthy.png" in pages[gallery].loaded
+    text = gallery.read_text(encoding="utf-8")
+    assert "240 steps" in text
+    assert text.count("built without the reports") == 4
 
 
 def test_a_link_out_of_the_repository_stops_the_build_and_names_the_page() -> None:
