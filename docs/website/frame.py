@@ -23,6 +23,7 @@ POLICY = (
 #: Before the page is drawn, so that it does not flash in the other colours.
 EARLY = "try{const t=localStorage.getItem('theme');if(t)document.documentElement.dataset.theme=t}catch{}"
 
+#: The ids of the frame begin with `site-`: a heading may be called "Results" or "Search".
 PAGE = """<!doctype html>
 <html lang="en">
 <head>
@@ -35,19 +36,19 @@ PAGE = """<!doctype html>
 <script>{early}</script>
 </head>
 <body data-root="{root}">
-<a class="skip" href="#content">Skip to the text</a>
+<a class="skip" href="#site-content">Skip to the text</a>
 <header>
-<button id="menu" aria-label="Contents" aria-expanded="false" aria-controls="sidebar">☰</button>
+<button id="site-menu" aria-label="Contents" aria-expanded="false" aria-controls="site-sidebar">☰</button>
 <a class="home" href="{root}index.html">{mark}<b>fitscope</b></a>
-<div id="search" role="search">
-<input id="query" type="search" placeholder="Search" aria-label="Search the docs" autocomplete="off" spellcheck="false">
-<kbd>/</kbd><ol id="results" hidden></ol>
+<div id="site-search" role="search">
+<input id="site-query" type="search" placeholder="Search" aria-label="Search the docs" autocomplete="off" spellcheck="false">
+<kbd>/</kbd><ol id="site-results" hidden></ol>
 </div>
-<button id="theme" aria-label="Light or dark">◐</button>
+<button id="site-theme" aria-label="Light or dark">◐</button>
 </header>
-<div id="shell">
-<nav id="sidebar" aria-label="Contents">{sidebar}</nav>
-<main id="content"><article>{body}</article>{steps}</main>
+<div id="site-shell">
+<nav id="site-sidebar" aria-label="Contents">{sidebar}</nav>
+<main id="site-content"><article>{body}</article>{steps}</main>
 <aside aria-label="On this page">{contents}</aside>
 </div>
 <script src="{root}site.js"></script>

@@ -15,8 +15,8 @@ NAV: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("", "docs/getting-started.md"),
             ("", "docs/hunts.md"),
             ("", "docs/gallery.md"),
-            ("", "docs/faq.md"),
-            ("", "docs/comparison.md"),
+            ("Questions", "docs/faq.md"),
+            ("Comparison", "docs/comparison.md"),
         ),
     ),
     (

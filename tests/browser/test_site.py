@@ -59,8 +59,8 @@ def test_the_search_finds_a_section_and_enter_opens_it(visit: Callable[..., Page
     page = visit("recipes/index")
     page.keyboard.press("/")
     page.keyboard.type("dead_relu")
-    page.wait_for_selector("#results a")
-    first = page.locator("#results a").first
+    page.wait_for_selector("#site-results a")
+    first = page.locator("#site-results a").first
     assert "dead_relu" in first.inner_text()
     page.keyboard.press("Enter")
     page.wait_for_url("**/rules.html#dead_relu")
@@ -69,16 +69,16 @@ def test_the_search_finds_a_section_and_enter_opens_it(visit: Callable[..., Page
 
 def test_the_search_says_when_it_finds_nothing(visit: Callable[..., Page]) -> None:
     page = visit("index", WIDTHS["phone"])
-    page.fill("#query", "xyzzyplugh")
-    page.wait_for_selector("#results p")
-    assert "xyzzyplugh" in page.inner_text("#results")
+    page.fill("#site-query", "xyzzyplugh")
+    page.wait_for_selector("#site-results p")
+    assert "xyzzyplugh" in page.inner_text("#site-results")
 
 
 def test_the_menu_of_a_phone_opens_and_leads_to_a_page(visit: Callable[..., Page]) -> None:
     page = visit("index", WIDTHS["phone"])
-    assert not page.locator("#sidebar").is_visible()
-    page.click("#menu")
-    page.click("#sidebar >> text=Watches")
+    assert not page.locator("#site-sidebar").is_visible()
+    page.click("#site-menu")
+    page.click("#site-sidebar >> text=Watches")
     page.wait_for_url("**/watches.html")
     assert page.inner_text("h1").startswith("Watches")
 
@@ -89,5 +89,5 @@ def test_the_colours_follow_the_system_and_the_button(visit: Callable[..., Page]
     background = "getComputedStyle(document.body).backgroundColor"
     colours = {"light": "rgb(255, 255, 255)", "dark": "rgb(13, 17, 23)"}
     assert page.evaluate(background) == colours[scheme]
-    page.click("#theme")
+    page.click("#site-theme")
     assert page.evaluate(background) == colours[{"light": "dark", "dark": "light"}[scheme]]

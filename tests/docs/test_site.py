@@ -34,11 +34,13 @@ class Read(HTMLParser):
         self.links: list[str] = []
         self.loaded: list[str] = []
         self.anchors: set[str] = set()
+        self.twice: set[str] = set()  #: anchors that two elements have
         self.feed(page.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         for name, value in attrs:
             if name == "id":
+                self.twice |= self.anchors & {value or ""}
                 self.anchors.add(value or "")
             elif name == "href" and tag == "a":
                 self.links.append(value or "")
@@ -93,6 +95,11 @@ def test_every_link_of_the_site_leads_somewhere(pages: dict[Path, Read]) -> None
             if not to.is_file() or (anchor and anchor not in pages[to].anchors):
                 broken.append((page.name, link))
     assert broken == []
+
+
+def test_no_two_elements_of_a_page_share_an_id(pages: dict[Path, Read]) -> None:
+    """A heading called "Results" once took the place of the search results."""
+    assert {page.name: read.twice for page, read in pages.items() if read.twice} == {}
 
 
 def test_no_page_loads_anything_from_outside(site: Path, pages: dict[Path, Read]) -> None:

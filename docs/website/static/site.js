@@ -6,10 +6,10 @@
   const root = document.body.dataset.root || "";
   /** @param {string} id */
   const element = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
-  const query = /** @type {HTMLInputElement} */ (element("query")), results = element("results");
+  const query = /** @type {HTMLInputElement} */ (element("site-query")), results = element("site-results");
 
   // ---- light and dark
-  element("theme").onclick = () => {
+  element("site-theme").onclick = () => {
     const page = document.documentElement;
     const dark = page.dataset.theme ? page.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
     page.dataset.theme = dark ? "light" : "dark";
@@ -17,10 +17,10 @@
   };
 
   // ---- the menu on a phone
-  element("menu").onclick = () => {
-    element("menu").setAttribute("aria-expanded", String(document.body.classList.toggle("menu")));
+  element("site-menu").onclick = () => {
+    element("site-menu").setAttribute("aria-expanded", String(document.body.classList.toggle("menu")));
   };
-  document.querySelector("#sidebar [aria-current]")?.scrollIntoView({ block: "nearest" });
+  document.querySelector("#site-sidebar [aria-current]")?.scrollIntoView({ block: "nearest" });
 
   // ---- copy buttons
   for (const block of document.querySelectorAll("pre[data-language]")) {
@@ -139,7 +139,7 @@
     else if (event.key === "Escape") { results.hidden = true; query.blur(); }
   };
   document.addEventListener("click", (event) => {
-    if (!element("search").contains(/** @type {Node} */ (event.target))) results.hidden = true;
+    if (!element("site-search").contains(/** @type {Node} */ (event.target))) results.hidden = true;
   });
   results.addEventListener("click", () => { results.hidden = true; });
   document.addEventListener("keydown", (event) => {
