@@ -15,6 +15,7 @@ TO       ?= runs
 PROGRAMS ?=
 MATRIX   ?=
 CAMPAIGN ?=
+SITE     ?=
 
 ENV      := .venv
 PY       := $(ENV)/bin/python
@@ -31,7 +32,7 @@ TRAINSCOPE := 1.8.1
 PIP := -m pip --disable-pip-version-check install $(if $(MAKE_TERMOUT),,--quiet)
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: help demo test mutations endings check format bench bench-ui docs clean chromium programs fuzz diagnose matrix campaign wheel
+.PHONY: help demo test mutations endings check format bench bench-ui docs clean chromium programs fuzz diagnose matrix campaign wheel site
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -107,6 +108,9 @@ docs: $(ENV)/.ready chromium ## Write docs/api.md, draw the pictures in docs/ an
 	KERAS_BACKEND=jax $(PY) docs/make_pictures.py
 	KERAS_BACKEND=jax $(PY) -m pytest -n $(JOBS) --dist worksteal tests/docs
 
+site: $(ENV)/.ready chromium ## Build the docs as a site in site/, with a gallery of five trained runs (SITE=--without-gallery: without it)
+	KERAS_BACKEND=$(or $(BACKEND),jax) $(PY) docs/make_site.py $(SITE)
+
 bench-ui: $(ENV)/.ready chromium ## Measure the page: load, tick, reduction, size of a report
 	$(PY) bench/ui.py
 
@@ -119,7 +123,7 @@ chromium:
 	  else echo 'The tests in tests/browser need Chromium: apt-get install chromium, or CHROMIUM=/path/to/it'; fi; fi
 
 clean: ## Remove environments and caches (runs stay)
-	rm -rf .venv .venv-demo-* .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .jax_cache dist
+	rm -rf .venv .venv-demo-* .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .jax_cache dist site
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # pip learned about dependency groups in 25.1; what comes with Python may be older.

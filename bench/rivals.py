@@ -1,13 +1,15 @@
-"""What other tools record in the same training: the evidence for the table in README.md.
+"""What other tools record in the same training: the evidence for README.md and docs/comparison.md.
 
-    pip install keract wandb tf-keras        # into a throw-away environment, beside fitscope[tensorflow,tensorboard]
+    pip install keract wandb tf-keras livelossplot trainscope   # into a throw-away environment, beside fitscope[tensorflow,tensorboard]
     KERAS_BACKEND=tensorflow python bench/rivals.py
 
 Every tool watches the same six steps of the same model, offline, with its own Keras callback and the settings that record most.
 The script prints what each tool wrote, or the error it raised. keract is tried twice: with Keras 3, and with `tf_keras` in a
-process where legacy Keras is switched on.
+process where legacy Keras is switched on. trainscope watches torch modules, so it is tried with `KERAS_BACKEND=torch`, through the
+callback of bench/rows.py.
 
-Seen with Keras 3.15.1, TensorBoard 2.21, wandb 0.31.0, keract 4.5.2 and tf_keras 2.21, on TensorFlow, JAX and PyTorch.
+Seen with Keras 3.15.1, TensorBoard 2.21, wandb 0.31.0, keract 4.5.2, tf_keras 2.21, livelossplot 0.6.1 and trainscope 1.8.1, on
+TensorFlow, JAX and PyTorch.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -98,6 +101,35 @@ def keract(folder: str, keras: str = "keras") -> str:
     return f"activations of {', '.join(found)}\nzeros that dropout added {added:.0%}\ngradients {gradients}"
 
 
+def livelossplot(folder: str) -> str:
+    import keras
+    from livelossplot import PlotLossesKeras
+
+    plot = PlotLossesKeras(outputs=[])
+    trained(plot, keras=keras)
+    history = plot.liveplot.logger.log_history
+    return "\n".join(
+        f"{name} {[round(float(one.value), 4) for one in values]}" for name, values in history.items()
+    )
+
+
+def trainscope(folder: str) -> str:
+    import keras
+    import pyarrow as pa
+    import rows
+
+    if keras.backend.backend() != "torch":
+        return "it watches torch modules: KERAS_BACKEND=torch"
+    trained(rows.trainscope(Path(folder)), keras=keras)
+    tables = {path: pa.ipc.open_stream(path).read_all() for path in Path(folder).rglob("*.arrow")}
+    lines = [
+        f"{path.stem}: {table.num_rows} rows of {', '.join(table.column_names)}"
+        for path, table in tables.items()
+    ]
+    loss = next(table["loss"] for path, table in tables.items() if path.stem == "global")
+    return "\n".join([*lines, f"loss {[round(value, 4) for value in loss.to_pylist()]}"])
+
+
 def tried(tool: Callable[[str], str]) -> str:
     """What a tool wrote, or the error that it raised."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
@@ -111,7 +143,7 @@ def main() -> None:
     if sys.argv[1:] == ["legacy"]:
         print("\nkeract, with tf_keras\n" + tried(lambda folder: keract(folder, "tf_keras")))
         return
-    for tool in (fitscope, tensorboard, wandb, keract):
+    for tool in (fitscope, tensorboard, wandb, livelossplot, trainscope, keract):
         print(f"\n{tool.__name__}\n{tried(tool)}", flush=True)
     subprocess.run([sys.executable, __file__, "legacy"], env={**os.environ, "TF_USE_LEGACY_KERAS": "1"})
 

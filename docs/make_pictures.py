@@ -1,7 +1,8 @@
-"""Draws docs/images anew from a real run of the demo: `make docs`, or `python docs/make_pictures.py [RUNS]`.
+"""Draws docs/images anew from real runs of the demo: `make docs`, or `python docs/make_pictures.py [RUNS]`.
 
 show.svg is what `fitscope show` prints; page.png and page-dark.png are what Chromium shows of the page. Given a
-directory with a run of the demo, that one is drawn instead of a new one.
+directory with a run of the demo, that one is drawn instead of a new one. live.gif shows the page while another process trains the
+demo; that training waits a little in each step, so that there is something to see on any machine.
 """
 
 from __future__ import annotations
@@ -13,8 +14,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
+import numpy as np
+from PIL import Image
 from playwright.sync_api import sync_playwright
 from rich.console import Console
 
@@ -24,6 +28,11 @@ from fitscope.show.summary import summary
 from fitscope.show.text import Pen
 
 IMAGES = Path(__file__).parent / "images"
+SLOWED = "--slowed"  #: the argument of the process that trains for live.gif
+PAUSE = 0.1  #: seconds that each of its steps waits
+GLANCE = 600  #: milliseconds between two frames of live.gif
+SHOWN = 280  #: milliseconds that each frame is shown, but for the last
+GIF = {"width": 1100, "height": 700}
 WIDTH = 118
 SIZE = {"width": 1340, "height": 860}
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
@@ -77,7 +86,81 @@ def pages(run: str) -> None:
         browser.close()
 
 
+def slowed(runs: str) -> None:
+    """Trains the demo with a pause in each step."""
+    import keras
+
+    from fitscope.cli.demo_training import BATCH, BATCHES, EPOCHS, UNSCALED, digits, network
+
+    class Pause(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_train_batch_end(self, batch: int, logs: object = None) -> None:  # noqa: ARG002
+            time.sleep(PAUSE)
+
+    images, labels = digits(BATCH * BATCHES)
+    images[UNSCALED * BATCH : (UNSCALED + 1) * BATCH] *= 255.0
+    callbacks = [fs.Scope(runs, every=1), Pause()]
+    network().fit(
+        images, labels, batch_size=BATCH, epochs=EPOCHS, shuffle=False, verbose=0, callbacks=callbacks
+    )
+
+
+def live() -> None:
+    """The page while a training runs, as an animation."""
+    chromium = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        training = subprocess.Popen([sys.executable, __file__, SLOWED, folder])
+        while training.poll() is None and not _under_way(folder):
+            time.sleep(0.2)
+        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        with fs.serve(folder) as server:
+            page = browser.new_page(viewport=GIF, color_scheme="light")  # type: ignore[arg-type]
+            page.goto(f"{server.url}#measure=activations.rms")
+            page.wait_for_selector('body[data-ready="true"]')
+            frames = []
+            while training.poll() is None:
+                frames.append(Image.open(io.BytesIO(page.screenshot())).convert("RGB"))
+                page.wait_for_timeout(GLANCE)
+            page.wait_for_timeout(2500)  # until the page has seen the end
+            frames.append(Image.open(io.BytesIO(page.screenshot())).convert("RGB"))
+        browser.close()
+    if training.returncode:
+        raise SystemExit("The training for live.gif failed.")
+    few = in_few_colours(frames)
+    different = [one for one, before in zip(few, [None, *few], strict=False) if one != before]
+    shown = [SHOWN] * (len(different) - 1) + [4000]
+    path = IMAGES / "live.gif"
+    different[0].save(path, save_all=True, append_images=different[1:], duration=shown, loop=0, optimize=True)
+    print(path, f"{len(different)} frames, {path.stat().st_size / 1e3:.0f} kB")
+
+
+def in_few_colours(frames: list[Image.Image]) -> list[Image.Image]:
+    """Frames in the 256 most common colours of the last one, each pixel in the nearest, so that what does not change takes no bytes.
+
+    Pillow maps colours to a given palette with fewer bits, which tints white.
+    """
+    common = sorted(frames[-1].getcolors(1 << 24) or (), reverse=True)[:256]
+    palette = np.array([colour for _, colour in common], np.int32)
+    found = []
+    for frame in frames:
+        pixels = np.asarray(frame, np.int32)
+        colours, where = np.unique(pixels.reshape(-1, 3), axis=0, return_inverse=True)
+        nearest = ((colours[:, None] - palette[None]) ** 2).sum(2).argmin(1)
+        one = Image.fromarray(nearest[where].reshape(pixels.shape[:2]).astype(np.uint8))
+        one.putpalette(palette.astype(np.uint8).tobytes())
+        found.append(one)
+    return found
+
+
+def _under_way(runs: str) -> bool:
+    """Whether the newest run has steps to show."""
+    found = fs.runs(runs)
+    return bool(found) and (found[0].last_step or 0) > 5
+
+
 def main() -> None:
+    if sys.argv[1:2] == [SLOWED]:
+        slowed(sys.argv[2])
+        return
     IMAGES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         runs = sys.argv[1] if len(sys.argv) > 1 else folder
@@ -87,6 +170,7 @@ def main() -> None:
         path.write_text(terminal(runs, "fitscope show runs"), encoding="utf-8")
         print(path)
         pages(runs)
+    live()
 
 
 if __name__ == "__main__":

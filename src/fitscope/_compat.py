@@ -18,7 +18,7 @@ def versions(*names: str) -> str:
 
 
 def unseen(*names: str) -> str:
-    """Those of these frameworks that are newer than any we have seen, with their versions; empty if there is none."""
+    """The frameworks that are newer than every tested version, with their versions; empty if there is none."""
     return ", ".join(
         f"{name} {version}"
         for name in names
@@ -33,7 +33,7 @@ def _number(version: str) -> tuple[int, ...]:
 
 
 def copy_keras_mask(source: Any, target: Any) -> None:
-    """Gives a tensor the mask that Keras keeps beside another. Keras 3.16 moved what it is asked with."""
+    """Gives a tensor the mask that Keras keeps with another. Keras 3.16 moved the functions for it."""
     for name in ("keras.src.backend", "keras.src.backend.common.masking"):
         module = importlib.import_module(name)
         if hasattr(module, "get_keras_mask"):

@@ -78,7 +78,7 @@ class Checked:
 
     @property
     def _own(self) -> Own:
-        """The user's own program. Whoever runs a step holds it."""
+        """The user's own program, held weakly: the caller of the step keeps it alive."""
         own: Own = self._its_own()
         return own
 

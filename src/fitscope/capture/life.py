@@ -282,7 +282,7 @@ class Life:
 
 
 def _stopping(model: Any) -> Callable[[], None]:
-    """What ends the `fit` of this model after the batch that runs: any thread may call it."""
+    """The function that ends the `fit` of this model after the current batch. Any thread may call it."""
     alive = weakref.ref(model)
 
     def stop() -> None:

@@ -84,7 +84,7 @@ class Recordings:
         return writer.path if writer is not None else None
 
     def facts(self) -> dict[str, str]:
-        """What the scope is set to do, and what it has done, in words."""
+        """The settings and the progress of the scope, in words."""
         step = getattr(self.newest, "last_step", None)
         so_far = "" if step is None else f", captured up to step {step:,}"
         newest = "none yet" if self.path is None else f"{self.path}{so_far}"

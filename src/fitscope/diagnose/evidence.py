@@ -38,7 +38,7 @@ class Broken:
 
 
 class Evidence:
-    """What was recorded of one training."""
+    """The recorded numbers of one training."""
 
     def __init__(
         self, model: Mapping[str, Any] | None = None, configuration: Mapping[str, Any] | None = None
@@ -56,7 +56,7 @@ class Evidence:
     # ---- taking in ----------------------------------------------------------------------------------
 
     def take(self, block: Block) -> None:
-        """What was recorded at one step. Passes that do not train are none of the evidence."""
+        """Takes the records of one step. Only training passes are evidence."""
         if not block.heads or block.heads[0].site.in_pass != TRAIN:
             return
         counts, moments = block.stats.counts, block.stats.moments
@@ -88,7 +88,7 @@ class Evidence:
         self.fill(site, dtype, (), steps, columns)
 
     def fill(self, site: Site, dtype: str, shape: tuple[int, ...], steps: Array, columns: Array) -> None:
-        """What else was recorded of one site, sorted by step. `columns` as in `history.COLUMNS`."""
+        """Takes many records of one site, sorted by step. `columns` as in `history.COLUMNS`."""
         if site.in_pass != TRAIN or not len(steps):
             return
         with np.errstate(over="ignore", invalid="ignore"):
@@ -100,7 +100,7 @@ class Evidence:
         self.last_step = max(int(steps.max()), -1 if self.last_step is None else self.last_step)
 
     def note_broken(self, site: Site, steps: Array, columns: Array) -> None:
-        """What is not finite at a site, of every rank, in any order of steps."""
+        """Takes the counts of NaN and Inf at a site, of every rank, in any order of steps."""
         odd = np.flatnonzero((columns[_NANS] > 0) | (columns[_INFS] > 0))
         if len(odd):
             i = odd[np.argmin(steps[odd])]
@@ -152,7 +152,7 @@ class Evidence:
     # ---- giving out ---------------------------------------------------------------------------------
 
     def history(self, site: str) -> History | None:
-        """What was recorded at a site; None if nothing was."""
+        """The history of a site; None if nothing was recorded."""
         found = self.histories.get(site)
         return found if found is not None and len(found) else None
 
@@ -176,7 +176,7 @@ class Evidence:
         return self.history("loss")
 
     def logs(self, name: str) -> History | None:
-        """What Keras logged at the end of each epoch: `loss`, `val_loss`, …"""
+        """Keras's own logs at the end of each epoch: `loss`, `val_loss`, …"""
         return self.history(f"logs/{name}")
 
     @property

@@ -63,7 +63,7 @@ class Expected:
 
 
 def expected(given: Any) -> list[Expected]:
-    """What notes, or a list of `fs.expect(…)`, say is meant."""
+    """The expectations in notes, or in a list of `fs.expect(…)`."""
     return [
         Expected(
             str(one.get("reason", "")), tuple(one.get("rules") or ("*",)), tuple(one.get("layers") or ("*",))

@@ -34,7 +34,7 @@ _MOST = [COLUMNS.index(name) for name in ("max", "peak", "nans", "infs")]
 
 @dataclass(frozen=True, eq=False)
 class History:
-    """What was recorded at one site, as arrays with one number for each point."""
+    """The recorded statistics of one site, as arrays with one number for each point."""
 
     site: Site
     dtype: str

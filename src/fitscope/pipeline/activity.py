@@ -114,7 +114,7 @@ class Activity:
 
 
 class _State:
-    """The arrays. They are made anew, with what was in them, when a layer is met for the first time."""
+    """The arrays. When a layer is met for the first time, larger ones replace them and keep the counts."""
 
     def __init__(self, offsets: list[int], bounds: list[tuple[float, float]], before: _State | None) -> None:
         layers, width = len(bounds), offsets[-1]

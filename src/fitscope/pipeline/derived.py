@@ -1,12 +1,12 @@
-"""What is derived from the tensors of a step, on the writer's thread: activity of units, shares of classes, features of inputs.
+"""Values derived from the tensors of a step, on the writer's thread: activity of units, shares of classes, features of inputs.
 
-Each becomes a vector (or a number) with statistics of its own, a row among the others of the step:
+Each becomes a vector (or a number) with its own statistics, as one more row of the step:
 
     activity/dense            for each unit the share of the samples and positions in a window at which it was active
     classes/targets, classes/predictions       for each class its share of this batch
     features/inputs, features/mean, features/range, features/duplicates       over all samples seen so far
 
-All of it is bounded, however long the training goes on. What cannot be derived has a reason in `run.unseen`.
+All of it is bounded, however long the training goes on. `run.unseen` has a reason for each value that cannot be derived.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MOST_FEATURES = 4_096
 
 
 class Derived:
-    """Derives rows from what steps showed. Of a step first every tensor is taken, then `rest` asked for."""
+    """Derives rows from captured tensors. For each step, call `take` with every tensor, then `rest`."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Derived:
                 self._batch[site] = row  # targets and predictions wait for each other
 
     def rest(self, in_pass: str) -> tuple[list[HostTensor], Vector | None]:
-        """What was derived of this step: features and classes, and the activity of its layers."""
+        """The values derived from this step: features and classes, and the activity of its layers."""
         batch, self._batch = self._batch, {}
         by_output = {(site.base, _output(site)): row for site, row in batch.items()}
         for site in batch:
@@ -129,7 +129,7 @@ class Derived:
         return number
 
     def _counted(self, site: Site, family: str, value: Mapping[str, Any]) -> None:
-        """What the step has counted itself."""
+        """Takes counts that the step itself made."""
         shape = [int(n) for n in self._adapter.to_numpy(value["shape"])]
         number = self._numbered(site, shape, family)
         counts = self._adapter.to_numpy(value["active"])

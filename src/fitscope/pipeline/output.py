@@ -25,7 +25,7 @@ from fitscope.store import RunWriter
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """What one step showed, on its way to the writer."""
+    """The captured tensors of one step, on their way to the writer."""
 
     at: Moment
     shown: Shown

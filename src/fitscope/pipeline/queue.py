@@ -179,7 +179,7 @@ class Transport(Generic[Item]):
                 self.wait()
 
     def _wait_a_while(self) -> None:
-        """Who would rather drop than wait does not wait for a slow disk at the end either: what is queued by then is dropped."""
+        """With `when_full="drop"`, the end does not wait for a slow disk either: queued items are dropped."""
         for _ in range(2):  # once for all that is queued, once for the item that is being worked on
             until = time.monotonic() + FINISH
             while not self.ended and time.monotonic() < until:

@@ -340,7 +340,7 @@ class Recorder:
         self.output.end(self._ending)
 
     def _skipped(self, item: Capture | EpochLogs) -> None:
-        """What was captured is not recorded: there was no room for it, or no time."""
+        """Counts a capture that is not recorded, for lack of room or time."""
         self._troubles.dropped.update(item.names())
         if isinstance(item, Capture) and item.shown.in_pass == TRAIN:
             self.expect_no_more(item.at.step)
@@ -349,7 +349,7 @@ class Recorder:
         self.failed(error)
 
     def _facts(self) -> dict[str, Any]:
-        """What the run says about its own recording."""
+        """The facts about the recording that the run stores."""
         return {
             "overhead": self.costs.describe(),
             "dropped": dict(self._troubles.dropped),

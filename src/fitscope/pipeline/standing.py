@@ -1,4 +1,4 @@
-"""What a run records about identity: whether each tapped program was compared with the user's own, and the result.
+"""The identity of a run: whether each tapped program was compared with the user's own, and the result.
 
 `capture.identity` compares the programs and reports a `Standing` for each; `Standings` sums them up for the run.
 """

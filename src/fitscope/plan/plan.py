@@ -93,7 +93,7 @@ def derived(site: Site, want: Want) -> tuple[Site, ...]:
 
 
 class Wants(dict[Place, Want]):
-    """What is wanted at each place. Only the step knows the name of a tap, so taps are matched by pattern."""
+    """The wants at each place. Only the step knows the name of a tap, so taps are matched by pattern."""
 
     def add(self, place: Place, want: Want) -> None:
         self[place] = self[place] | want if place in self else want
@@ -219,7 +219,7 @@ class Plan:
         return frozenset(i for i, watch in enumerate(self.watches) if watch.kind == "changes")
 
     def wants(self, due: Watches, in_pass: str = "train") -> Wants:
-        """What is wanted at each place when these watches are due. Cached, because the same few sets repeat."""
+        """The wants at each place when these watches are due. Cached, because the same few sets repeat."""
         if (due, in_pass) in self._wants:
             return self._wants[due, in_pass]
         found = self._wants[due, in_pass] = Wants()
@@ -231,7 +231,7 @@ class Plan:
         return found
 
     def items(self, due: Due, watches: Watches, in_pass: str) -> Wants:
-        """What is wanted at each place at one turn, for some of the due watches, and what the next turn needs from it."""
+        """The wants at each place at one turn, for some of the due watches, and the values that the next turn needs."""
         compared = due.next & self._compares
         if not compared:
             return self.wants(watches, in_pass)

@@ -1,8 +1,8 @@
 """Tab completion of names in IPython and Jupyter: `run.series("grad⇥` offers the sites of that run.
 
-IPython completes what stands in `[...]` by itself, but not the arguments of a call. This adds a matcher to the shell that runs,
-when a run is opened there. What is offered follows from the name of the parameter, so that every method of `Run` and
-`run.plot` has it. The matcher looks names up and calls nothing of the user's.
+IPython itself completes keys in `[...]`, but not the arguments of a call. This adds a matcher to the shell that runs,
+when a run is opened there. The name of the parameter decides what is offered, so every method of `Run` and `run.plot` has
+completion. The matcher looks names up and calls nothing of the user's.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _matcher(namespace: Callable[[], Mapping[str, Any]]) -> Callable[[Any], dict
 
 
 def candidates(line: str, namespace: Mapping[str, Any]) -> tuple[str, list[str]]:
-    """What is typed so far inside the open string at the end of a line, and the names that it could become."""
+    """The text so far inside the open string at the end of a line, and the names that complete it."""
     call = _CALL.search(line)
     if call is None:
         return "", []

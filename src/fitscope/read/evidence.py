@@ -52,7 +52,7 @@ class StoredEvidence:
 
 
 def feed(evidence: Evidence, stats: Table, parts: Iterable[Part]) -> None:
-    """Takes in parts, in their order. Of several ranks the first speaks, but for what is not finite."""
+    """Takes in parts, in their order. With several ranks, the first one counts, except for NaN and Inf."""
     for part in parts:
         table = stats.take(part, (*_ABOUT, *_STATS))
         if table is not None:
@@ -100,7 +100,7 @@ def _numbers(table: pa.Table, name: str) -> Array:
 
 
 def _site(table: pa.Table, row: int, name: str) -> Site:
-    """The site with its facts, as they stand in the columns."""
+    """The site with its facts, as the columns have them."""
     kind, layer, weight = (table[column][row].as_py() for column in ("kind", "layer", "weight"))
     parsed = Site.parse(name)
     if not layer or parsed.layer == layer:

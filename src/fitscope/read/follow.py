@@ -44,7 +44,7 @@ class Follow:
         return self._run._now.stats.parts
 
     def evidence(self) -> StoredEvidence:
-        """What the rules of a diagnosis know of the run; nothing is read before its `update`."""
+        """The evidence of the run for the rules; nothing is read before its `update`."""
         return StoredEvidence(self._run, self._run._now.stats)
 
     def exchanged(self, taken: Iterable[Part]) -> list[Exchange] | None:

@@ -1,7 +1,7 @@
 """One part of a table, read only as far as needed.
 
-What was read of a part is kept until it is let go: a part never changes. Of a large part that says in its footer
-where the rows of each site lie, only the row groups that have them are read.
+A part never changes, so the rows read from it stay in memory until they are let go. The footer of a large part has the place of
+each site's rows, so a reader reads only the row groups that hold them.
 """
 
 from __future__ import annotations

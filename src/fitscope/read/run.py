@@ -152,7 +152,7 @@ class Run:
 
     @property
     def plan(self) -> list[dict[str, Any]] | None:
-        """What was watched, in the newest attempt: a document for each watch."""
+        """The watches of the newest attempt, one document each."""
         plan: list[dict[str, Any]] | None = self._newest("plan")
         return plan
 

@@ -46,7 +46,7 @@ class Source(ABC):
     @property
     @abstractmethod
     def kept_bytes(self) -> int:
-        """What `let_go` would free."""
+        """The bytes that `let_go` would free."""
 
     @abstractmethod
     def let_go(self) -> None:
@@ -184,7 +184,7 @@ def fits(found: pa.Schema, form: pa.Schema, names: Sequence[str] = ()) -> None:
 
 
 def _same_list(one: pa.DataType, other: pa.DataType) -> bool:
-    """What the items of a list are called does not matter."""
+    """Whether both types are lists of the same type. The names of their items do not matter."""
     return bool(pa.types.is_list(one) and pa.types.is_list(other) and one.value_type == other.value_type)
 
 
@@ -280,7 +280,7 @@ class Rest(Whole):
 
 
 def _last_step(group: Any) -> float:
-    """Of a row group; infinite if it does not say."""
+    """The last step of a row group; infinite if the footer does not have it."""
     column = group.column(0)
     return column.statistics.max if column.path_in_schema == "step" and column.is_stats_set else math.inf
 

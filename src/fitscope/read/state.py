@@ -68,7 +68,7 @@ class RunState:
         }
 
     def _recorded(self, attempt: int, last: int) -> bool:
-        """Whether an attempt takes over: not one that ended, or was killed, before it recorded anything."""
+        """Whether an attempt takes over. It does not if it ended or was killed before it recorded anything."""
         if attempt not in self._begun:
             if not last:  # the only one has nobody to take over from
                 return True

@@ -1,7 +1,7 @@
 """The stats as part of a compiled training step, for accelerators.
 
 `pack` is traced into the step and turns a tensor on the device into two small ones; `unpack` makes `Stats` of
-them on the host. What leaves the device is 2 kB, whatever the size of the tensor. On a CPU `host` is many
+them on the host. Only 2 kB leave the device, whatever the size of the tensor. On a CPU `host` is many
 times cheaper: there the tensor itself leaves the step, without a copy.
 
 It works in `jax.jit`, in `tf.function` (with XLA or not, with unknown shapes or not) and in torch, changes

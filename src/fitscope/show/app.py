@@ -2,7 +2,7 @@
 
 It only reads. It opens runs by the folder names of a directory listing, never by a path from the address, because anyone can
 write an id into a file. It does not follow links. A tick carries only new columns and changed facts, so its size does not grow
-with the run. `guard` decides who may ask, `asked` checks what is asked, and `shelf` holds the runs.
+with the run. `guard` rejects foreign requests, `asked` checks their parameters, and `shelf` holds the runs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a request asks for: its parameters, each with bounds."""
+"""The parameters of a request, each with bounds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LONGEST = 4096  #: characters of a parameter
 
 
 class Asked:
-    """What a request is about: taken from its query, checked. `BadRequestError` says what is wrong with it."""
+    """The checked parameters of one request. A `BadRequestError` names the wrong one."""
 
     def __init__(self, query: Mapping[str, str]) -> None:
         self._query = query
@@ -61,4 +61,4 @@ class Asked:
 
 
 class BadRequestError(ValueError):
-    """A parameter that is not what it should be."""
+    """A request with an invalid parameter; the message names it."""

@@ -1,7 +1,7 @@
 """HTTP as the page's server speaks it: uvicorn's, with two things more.
 
-A connection whose request does not arrive whole within `PATIENCE` seconds is closed, so that half a request holds
-nothing for ever. And uvicorn's own refusal of what is no HTTP carries the same headers as every other answer.
+The server closes a connection whose request does not arrive whole within `PATIENCE` seconds, so that half a request holds nothing
+up. And uvicorn's own refusal of bytes that are not HTTP carries the same headers as every other answer.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Patient(H11Protocol):
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
-        """What is no HTTP is refused with the headers of every other answer."""
+        """Bytes that are not HTTP are refused with the same headers as every other answer."""
         body = msg.encode()
         headers = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
         headers += [(b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close")]

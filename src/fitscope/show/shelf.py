@@ -1,7 +1,6 @@
 """The runs that a server shows: opened when first asked for, each used by one thread at a time.
 
-Whoever computes holds the lock of the runs it looks at, and no other: a request that takes long keeps nobody waiting who
-looks at another run.
+A request holds the locks of the runs it reads, and no other, so a slow request never delays one about another run.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ class Shelf:
         return {brief.path.replace("\\", "/").rstrip("/").rpartition("/")[2]: brief for brief in found}
 
     def name(self, wanted: str | None) -> str:
-        """The name of the run that is meant: the newest that can be read, if none is named."""
+        """The name of the requested run: the newest readable one if the request names none."""
         if wanted:
             return wanted
         return next((name for name, brief in self.briefs().items() if not brief.problem), "")

@@ -122,7 +122,7 @@ def headline(run: Run, overview: Overview, pen: Pen) -> Text:
 
 
 def verdict(findings: Sequence[PlacedFinding], checked: str, pen: Pen, most: int = 5) -> list[RenderableType]:
-    """What is wrong, with the cure of each, the worst first, cut where the window ends; and what was checked."""
+    """The findings with their cures, the worst first, cut at the edge of the window; and the checked rules."""
     signs = {"error": ("✖", "bold red"), "warning": ("▲", "bold yellow"), "note": ("●", "bold blue")}
     lines: list[RenderableType] = []
     for finding in findings[:most]:

@@ -29,7 +29,7 @@ WORDS = {NAN: "NaN", INF: "Inf", MISSING: "not recorded"}
 
 @dataclass(frozen=True, slots=True)
 class Pen:
-    """The abilities of the surface to draw on."""
+    """The characters and colours that a terminal or file can show."""
 
     ramp: str  #: from low to high
     marks: dict[int, str]

@@ -3,7 +3,7 @@
 A run is only ever written through these six calls, so a directory and an object store are the same thing to
 the rest of fitscope, and all that a crash can do is decided here.
 
-What an implementation promises:
+An implementation promises:
 
 * **Whole.** `put` replaces an object atomically. A reader of the key, at any moment and in any process,
   gets the complete old object or the complete new one. If `put` raises, the key still holds what it held

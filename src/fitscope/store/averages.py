@@ -99,7 +99,7 @@ class Averages:
 
 
 def archive_bytes(average: Average) -> int:
-    """What the archive of an average takes up, about."""
+    """The approximate size of the archive of an average, in bytes."""
     return 2 * 8 * math.prod(average.shape or ()) + HEAD_BYTES
 
 

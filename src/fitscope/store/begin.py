@@ -66,7 +66,7 @@ def writer_of(run: Objects, attempts: int) -> int | None:
 
 
 def beside(runs: Location, run_id: str) -> str:
-    """A free name beside that of a run which somebody else writes."""
+    """A free name next to that of a run which another process writes."""
     taken = {name.rstrip("/") for name in place(runs).list()}
     return next(name for n in itertools.count(1) if (name := f"{run_id[:190]}+{n}") not in taken)
 

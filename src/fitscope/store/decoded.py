@@ -1,7 +1,7 @@
 """How much memory a Parquet file or an Arrow message takes once it is decoded, found without decoding it.
 
 Both are compressed, and both say themselves how large they are: a file of 2 MB can claim, and become, many gigabytes.
-What a footer says about sizes is not binding, but what a page's own header says is: Arrow allocates by it. So the
+The sizes in a footer do not bind Arrow; those in a page's own header do: Arrow allocates by them. So the
 headers of the pages that are about to be read are added up first; there are one or two for each column and row group.
 `TooLargeError` is raised beyond `MOST`, which is several times of what our writer ever puts into one object.
 """
@@ -93,7 +93,7 @@ def _chunk(source: pa.NativeFile, chunk: Any) -> int:
 
 
 def strings_fit(table: pa.Table) -> None:
-    """Refuses a table whose names, which lie in dictionaries, would take too much memory when written out."""
+    """Refuses a table whose dictionary-encoded names would take too much memory when written out."""
     for column in table.columns:
         if not pa.types.is_dictionary(column.type) or not pa.types.is_string(column.type.value_type):
             continue
@@ -129,14 +129,14 @@ def message_size(message: Any) -> int:
 
 
 class _Thrift:
-    """What is needed of Thrift's compact protocol to read the header of a page: numbers, by their field."""
+    """The part of Thrift's compact protocol that the header of a page needs: numbers, by their field."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
         self.at = 0
 
     def struct(self, depth: int = 0) -> dict[int, Any]:
-        """A struct as {field: value}; of text and lists only that they were there."""
+        """A struct as {field: value}. Text and lists appear without their content."""
         if depth > 4:
             raise ValueError("a page's header is nested too deep")
         found: dict[int, Any] = {}

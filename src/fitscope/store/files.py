@@ -110,7 +110,7 @@ class Files(Objects):
         return str(self.root / key)
 
     def staged(self, name: str) -> str:
-        """The path of a file of one's own among the temporary ones, which nobody lists."""
+        """The path of a new temporary file, which no reader lists."""
         return f"{self._stage_folder}{os.sep}{os.getpid()}-{next(_serial)}-{name}"
 
     def _path(self, key: str) -> str:

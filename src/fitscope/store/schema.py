@@ -25,7 +25,7 @@ The first flushes of a run make a part each; later a part takes the rows of seve
 then. A tail says in its schema which part its rows will be in, and **counts as long as that part does not exist**:
 so no row is ever seen twice or missed, though part and tail are two objects. At the end all rows are in parts.
 
-Nothing is parsed back from a name: attempt, rank and site stand in the documents and tables themselves.
+Nothing is parsed back from a name: attempt, rank and site are in the documents and tables themselves.
 
 History
     1   2026-11   first; then columns, tables and objects that an older reader does not miss: `cosine`,

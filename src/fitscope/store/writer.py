@@ -1,15 +1,15 @@
 """The one sink: records go in, a run comes out.
 
 One RunWriter belongs to one rank of one attempt and writes only in its own folder, so any number of
-processes write one run without knowing of each other. What `flush` has returned from survives the death of
-the process at any moment, and is seen by every reader from then on; nothing depends on `close`. Beyond
+processes write one run without knowing of each other. Once `flush` returns, its rows survive the death of the process at any
+moment, and every reader sees them; nothing depends on `close`. Beyond
 that:
 
 * **Bounded.** Whole tensors leave at once, small ones and table rows wait for the flush, up to a bound.
 * **A limit in bytes** stops the recording, never the training: `write` then refuses all further records
   (`full`).
 * **Errors come home as OSError** and leave the writer consistent: the next call that succeeds commits a
-  state that is right. Whatever was handed over and is not in the run is counted, by site, in `lost`.
+  state that is right. `lost` counts, by site, every record that was handed over and is not in the run.
 
 Used by one thread at a time, except for `note`, which anybody may call. `flush` is also the heartbeat by
 which other machines tell that this process lives: call it every `interval` seconds, also when nothing is
@@ -119,7 +119,7 @@ class RunWriter:
         """Starts another attempt at an existing run, which owns the steps from `start_step` on.
 
         Two processes that write one run at once would hide each other's steps. So if another live process writes it,
-        this starts a new run beside it, and `trouble` says so.
+        this starts a new run next to it, and `trouble` says so.
         """
         run, attempts = existing_run(runs, run_id)
         pid = writer_of(run, attempts)
@@ -367,7 +367,7 @@ class RunWriter:
         samples: list[Samples],
         errors: list[OSError],
     ) -> bool:
-        """Whether there is room. What rows take is a guess until they are a part: before it says no, they are made one."""
+        """Whether there is room. The size of buffered rows is a guess, so it writes them as a part before it refuses."""
         if self._room_for(stats, tensors, samples):
             return True
         for parts in (self._stats_parts, self._samples_parts):

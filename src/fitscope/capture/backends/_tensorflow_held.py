@@ -1,6 +1,6 @@
-"""What a second run of a TensorFlow step needs: the batch given again, the variables put back, and whether it may run twice at all.
+"""The needs of a second run of a TensorFlow step: the same batch again, the variables put back, and whether it may run twice at all.
 
-A step changes variables in place. What it may change is what its graph has captured, so those variables are read before a second run
+A step changes variables in place. It can change only those that its graph captured, so those are read before a second run
 and assigned afterwards; TensorFlow copies a variable only on a write while its old value is referenced, so that
 reading costs nothing and assigning puts the old buffer back.
 

@@ -1,7 +1,7 @@
 """The taps of the PyTorch backend: the step is Python, so a tap keeps the tensor.
 
-A tap keeps a value detached and without a copy; autograd's own hooks bring the gradients. What the step changes in place
-(weights, and the gradients the next step may write over) is copied at once. If a later operation changes a kept tensor in place,
+A tap keeps a value detached and without a copy; autograd's own hooks bring the gradients. Tensors that the step changes in place
+(weights, and gradients that the next step may overwrite) are copied at once. If a later operation changes a kept tensor in place,
 its version counter shows it, and the site is reported as failed rather than recorded wrongly.
 """
 

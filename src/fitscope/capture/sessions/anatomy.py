@@ -3,8 +3,8 @@
 A layer is a scope of names: the innermost scope that holds a trained variable, or else the first part of a name. Its output is what
 operations outside of it use. `conv1/Conv2D`, `conv1/BiasAdd` and `conv1/Relu` so become the layer `conv1` with the output
 `conv1/Relu:0`. A network that is built again on the same variables has separate layers (`net_1/conv1`, `tower/net/conv1`). A scope
-whose weights are kept elsewhere is several layers: what goes into the next product is the output of one. What the user named by
-tensor is there too, under the name of its operation.
+whose weights are kept elsewhere is several layers: what goes into the next product is the output of one. Tensors that the user
+named are there too, each under the name of its operation.
 """
 
 from __future__ import annotations

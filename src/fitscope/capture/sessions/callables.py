@@ -1,7 +1,7 @@
 """Callables of a session, which is how legacy Keras runs its graph: `train_on_batch`, `test_on_batch`, `fit` under `scope.session`.
 
 A callable is made once for a list of fetches. On a run that is captured another one is called in its place, with the same feeds and our
-fetches after the user's. What is fed cannot be fetched from a callable: it is taken from the arguments.
+fetches after the user's. A callable cannot fetch a fed tensor, so fitscope takes it from the arguments.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Whether extra fetches change a session's run: proven in the run itself, ruled out, or reported as not provable.
 
 More fetches may lead TensorFlow to another rewriting of the graph. So the first captured runs of each kind are made twice from
-the same variables: as the user wrote them, then with the extra fetches. What they return and all variables that they write to are
-compared bit for bit. Training goes on with what the user's own run left behind. If the two differ, the user's own run takes every
+the same variables: as the user wrote them, then with the extra fetches. fitscope compares their results, and all variables that
+they write to, bit for bit. Training goes on with what the user's own run left behind. If the two differ, the user's own run takes every
 step, and the extra fetches run separately before it: a *twin*, which writes to no variable.
 
 A run that does more than read and write variables cannot be made twice: random numbers are drawn again, a pipeline goes on to the next

@@ -2,7 +2,7 @@
 
 Another trace of the step would draw other random numbers: legacy Keras seeds its operations while it traces, and their state lives in
 the function. So there is one trace, which always hands out what is watched, and what is not due is let go. Weights are read outside the
-step. What is handed out is handed out as in `backends.tensorflow`, so that the step rounds as it would have.
+step. Tensors leave the step as in `backends.tensorflow`, so that it rounds as the user's own step does.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The taps of a legacy Keras step: in the model only while its step is traced, or runs eagerly.
 
-What stands in for a method is written so that AutoGraph can convert it, as it would the method itself; what looks at values is not
+A stand-in for a method is written so that AutoGraph can convert it like the method itself. Functions that look at values are not
 converted.
 """
 

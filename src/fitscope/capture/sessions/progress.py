@@ -194,7 +194,7 @@ class Progress:
         return upcoming.turn if step is None else replace(upcoming.turn, step=step)
 
     def wants(self, upcoming: Upcoming) -> Wants:
-        """What is wanted at each place of the coming step or batch."""
+        """The wants at each place of the coming step or batch."""
         return self.plan.wants(upcoming.due.all, upcoming.in_pass)
 
     def unseen(self, site: Site, why: str, wants: Wants) -> None:

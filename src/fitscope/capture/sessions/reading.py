@@ -53,12 +53,12 @@ class Watched:
     _plain: dict[tuple[str, str], str] = field(default_factory=dict)  # whose the short names are
 
     def call(self, sig: Signature) -> RunCall:
-        """The meaning of a signature."""
+        """Reads a signature: its operations, and whether they train or validate."""
         ops = executed(operations(self.graph, sig), sig.fed)
         return RunCall(self, sig, ops, self._kind(sig, ops))
 
     def name(self, in_pass: str, kind: str, tensor: Tensor) -> Site:
-        """What a tensor in a role is called in a pass: the same in whatever run, and never like another one.
+        """The name of a tensor in a role and a pass: the same in every run of the session, and unique.
 
         The short name is that of the only one there is in training; or of the only one there is beside it, for a network that
         was built twice, to be trained and to be validated.

@@ -1,8 +1,8 @@
 """Which tensor of a plain graph is the loss, the prediction, the target, the input.
 
-A graph does not say. What can be said with certainty: the loss is what gradients were taken of. Going forward from the data, a *label*
-is what meets a value that trained weights have touched, after the last of them; the other side of that meeting is the *prediction*.
-Where this gives no single answer nothing is guessed: the user names the tensors.
+A graph does not name them. Only one thing is certain: the loss is the tensor whose gradients were taken. Going forward from the
+data, a *label* is the tensor that meets a value behind the last trained weight; the other side of that meeting is the *prediction*.
+Where this gives no single answer, fitscope does not guess: the user names the tensors.
 """
 
 from __future__ import annotations

@@ -63,12 +63,12 @@ def training_roots(graph: Any, train_ops: Collection[Op] = ()) -> list[Op]:
 
 
 def _collected(graph: Any) -> list[Op]:
-    """What optimizers leave word of."""
+    """The train ops that optimizers register in the graph."""
     return [op for op in graph.get_collection("train_op") if hasattr(op, "control_inputs")]
 
 
 def losses(graph: Any, ops: set[Op]) -> list[Tensor]:
-    """What a run of these trains on: what the gradients that it applies were taken of."""
+    """The losses of a run: the tensors whose gradients it applies."""
     if not ops:
         return []
     backward = Backward(graph, ops)
@@ -89,7 +89,7 @@ Applied = dict[
 
 
 def applied_gradients(ops: Collection[Op], graph: Any) -> Applied:
-    """What variables are changed by, as far as it can be read from what changes them."""
+    """The tensors that variables are changed by, as far as the updating operations show them."""
     variables = trainable(graph)
     found: Applied = {}
     averaged: Applied = {}  # by what an optimizer keeps for a variable

@@ -3,7 +3,7 @@
 Sees the rms of the inputs, and of single features their range against the others and their mean against their spread. Integers
 that go into an embedding are left alone, and so are inputs whose first layer normalises them.
 
-False alarms: sparse inputs with a few large numbers; one-hot columns beside a scaled one.
+False alarms: sparse inputs with a few large numbers; one-hot columns next to a scaled one.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def input_not_normalised(evidence: Evidence, limit: SimpleNamespace) -> Iterator
 
 
 def _by_feature(evidence: Evidence, layer: str | None, limit: SimpleNamespace) -> Iterator[Finding]:
-    """What the features say where the inputs as a whole look fine."""
+    """Judges single features where the inputs as a whole look fine."""
     ranges, means, stds = (evidence.history(f"features/{name}") for name in ("range", "mean", "inputs"))
     if ranges is not None and len(ranges) and ranges.shape and ranges.shape[-1] > 1:
         # a feature a thousand times as wide as the others: the largest range against the mean of the rest

@@ -91,7 +91,7 @@ def _comes_back(spike: Spike, steps: np.ndarray, value: np.ndarray) -> bool:
 
 
 def _odd(evidence: Evidence, step: int) -> str:
-    """What stands out in the data of that batch."""
+    """The outliers in the data of that batch."""
     for kind, stats in (("inputs", ("max", "min", "peak", "mean")), ("targets", ("max", "min", "mean"))):
         for history in evidence.of(kind):
             at = np.flatnonzero(history.steps <= step)

@@ -85,7 +85,7 @@ def _placed(evidence: Evidence, layer: str | None) -> str | None:
 
 
 def _counting(evidence: Evidence) -> dict[Site, Broken]:
-    """What is not finite, without the overflows that loss scaling finds and skips."""
+    """The NaN and Inf, without the overflows that loss scaling finds and skips."""
     found = {site: b for site, b in evidence.broken.items() if site.base in _KINDS and not site.moved}
     scaled = "loss_scale" in evidence.histories or evidence.setting("optimizer", "loss_scale") is not None
     if not scaled:

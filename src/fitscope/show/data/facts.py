@@ -1,7 +1,7 @@
-"""What stands out in a run, as the pictures need it: findings with their places, and the exact first NaN and Inf.
+"""The facts that the pictures mark: findings with their places, and the exact first NaN and Inf.
 
-The findings are those of `run.findings()`; here each gets the row, step and measure that show it best. What is not finite is
-taken in row by row of the table.
+The findings are those of `run.findings()`; here each gets the row, step and measure that show it best. NaN and Inf come from the
+rows of the table, one by one.
 """
 
 from __future__ import annotations
@@ -88,12 +88,12 @@ def _inside(layer: str | None, rows: Sequence[Row]) -> str | None:
 
 
 def _furthest(points: list[tuple[int, float]]) -> tuple[int, float]:
-    """Of a stretch, the one largest in size: what stands out must be seen."""
+    """The largest point of a stretch by absolute value, because an outlier must be visible."""
     return max(points, key=lambda p: abs(p[1]) if math.isfinite(p[1]) else -1.0)
 
 
 class Facts:
-    """What is not finite in one run."""
+    """The NaN and Inf of one run."""
 
     def __init__(self) -> None:
         self.first: dict[str, dict[str, int]] = {"nans": {}, "infs": {}}  #: by site: the exact first step

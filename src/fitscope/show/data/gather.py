@@ -160,7 +160,7 @@ class Gathered:
                 self._filled[key] = Filled(_KNOWN[key], rows)
 
     def _first_wanted(self) -> list[str]:
-        """What is shown first, and what the terminal shows."""
+        """The measures that the page shows first, and those of the terminal."""
         offered_now = [measure.key for measure in self.measures]
         return [key for key in dict.fromkeys((*_ALWAYS, *offered_now[:1])) if key in offered_now]
 
@@ -203,12 +203,12 @@ class Gathered:
 
     @property
     def findings(self) -> list[PlacedFinding]:
-        """What is wrong, the worst first, with its place among the rows."""
+        """The findings, the worst first, each with its place among the rows."""
         return placed(self.diagnosis, self.rows)
 
     @property
     def diagnosis(self) -> Findings:
-        """What is wrong, as the recording process noted it; a run without such a note is diagnosed here, and again when it grows."""
+        """The findings, as the recording process noted them. A run without such a note is diagnosed here, and again when it grows."""
         found = noted(self.run, live=True)
         if found is not None:
             return found

@@ -45,7 +45,7 @@ def squeezed(data: bytes) -> bytes:
 
 
 def plain_json(value: Any) -> Any:
-    """What JSON can say. Numbers that are not finite become the words "NaN", "Inf" and "-Inf"."""
+    """A value as JSON can hold it. Numbers that are not finite become the words "NaN", "Inf" and "-Inf"."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Inf" if value > 0 else "-Inf"
     if isinstance(value, Mapping):

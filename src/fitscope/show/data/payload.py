@@ -1,4 +1,4 @@
-"""What the page asks for, each as facts and arrays for `pack`: the head, a matrix, a tick, a moment, a distribution.
+"""The answers for the page, each as facts and arrays for `pack`: the head, a matrix, a tick, a moment, a distribution.
 
 The live server and the report answer with the same, so the page knows no difference.
 """
@@ -69,7 +69,7 @@ def head(g: Gathered) -> dict[str, Any]:
 
 
 def now(g: Gathered) -> dict[str, Any]:
-    """What changes while a run goes on. Its size does not grow with the run."""
+    """The facts that change during a run. Their size does not grow with the run."""
     run = g.run
     last = g.last_step
     diagnosis = g.diagnosis
@@ -135,7 +135,7 @@ def births(g: Gathered) -> dict[str, dict[str, int]]:
 
 
 def problems(g: Gathered) -> list[str]:
-    """What is missing from the run, in words."""
+    """Missing data of the run, in words."""
     run = g.run
     said = [f"error while recording: {error}" for error in run.errors[:3]]
     if run.identity.known and run.identity == "not provable":
