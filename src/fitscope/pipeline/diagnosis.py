@@ -48,6 +48,7 @@ class Diagnosis:
         self.evidence.notes = info.get("notes")
         self.failed: Callable[[str], None] = lambda text: None  # noqa: ARG005
         self.stop = stop
+        self.found: Findings | None = None  #: by the newest judgement
         self._on_finding, self._thresholds = on_finding, thresholds
         self._next = 0.0  # when to judge again
         self._before: set[tuple[str, str | None]] = set()  # found by the judgement before
@@ -72,7 +73,7 @@ class Diagnosis:
         if self.evidence.last_step is None or (not last and (now < self._next or not self._new)):
             return None
         begun = time.thread_time()
-        found = diagnose(self.evidence, thresholds=self._thresholds)
+        found = self.found = diagnose(self.evidence, thresholds=self._thresholds)
         self._new = False
         self._next = now + max(LEAST_PAUSE, (time.thread_time() - begun) / SHARE)
         for finding in found:
