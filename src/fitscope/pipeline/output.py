@@ -64,6 +64,7 @@ class Output:
         self.diagnosis = self._make_diagnosis()
         if self.diagnosis is not None:
             self.diagnosis.failed = self._failed
+            self.diagnosis.drawn = self.live is not None
         host.warm_up()
         units.warm_up()
 
