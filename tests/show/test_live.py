@@ -16,9 +16,10 @@ from diagnose.made import Made
 from fitscope.diagnose import Evidence, diagnose
 from fitscope.diagnose.history import columns_of
 from fitscope.show import svg
-from fitscope.show.live import Training, drawn
+from fitscope.show.live import drawn
 from fitscope.show.raster import COLUMNS, by_layer, raster
 from fitscope.show.squeeze import INF, MISSING, NAN, VALUE
+from fitscope.show.words import Training
 from fitscope.sites import Site
 
 SVG = "{http://www.w3.org/2000/svg}"

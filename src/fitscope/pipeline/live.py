@@ -18,7 +18,7 @@ from fitscope.pipeline.notebook import Cell
 
 if TYPE_CHECKING:
     from fitscope.diagnose import Evidence, Findings
-    from fitscope.show.live import Training
+    from fitscope.show.words import Training
 
 LEAST_PAUSE = 1.0  #: seconds between two pictures,
 MOST_PAUSE = 10.0  #: in a training of half an hour and more
@@ -105,7 +105,7 @@ class Live:
         self._cell.show(drawn(evidence, found, training))
 
     def _training(self, last: int | None, ending: Ending | None) -> Training:
-        from fitscope.show.live import Training
+        from fitscope.show.words import Training
 
         costs = self._costs
         return Training(

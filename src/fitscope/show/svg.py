@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import base64
 import html
-import math
 import struct
+import textwrap
 import warnings
 import zlib
 from collections.abc import Sequence
@@ -90,6 +90,14 @@ def cut(said: object, wide: float, size: int = 12) -> str:
     most = max(int(wide / (LETTER * size / 12)), 4)
     whole = " ".join(clean(said).split())
     return whole if len(whole) <= most else whole[: most - 1].rstrip() + "…"
+
+
+def wrapped(said: object, wide: float, lines: int) -> list[str]:
+    """Text in at most so many lines of so many pixels, about."""
+    found = textwrap.wrap(
+        " ".join(clean(said).split()), max(int(wide / LETTER), 4), max_lines=lines, placeholder="…"
+    )
+    return found or [""]
 
 
 def box(x: float, y: float, wide: float, tall: float, ink: str, *, round: float = 0) -> str:  # noqa: A002 - as SVG says
@@ -270,10 +278,3 @@ def _png(pixels: Array) -> bytes:
 
 def _safe(said: object) -> str:
     return html.escape(clean(said), quote=True)
-
-
-def minutes(seconds: float) -> str:
-    """`0:09`, `12:30`, `3:05:00`."""
-    whole = int(seconds) if math.isfinite(seconds) else 0
-    hours, rest = divmod(max(whole, 0), 3600)
-    return f"{hours}:{rest // 60:02}:{rest % 60:02}" if hours else f"{rest // 60}:{rest % 60:02}"

@@ -59,7 +59,7 @@ def _found(evidence: Evidence, history: History, odd: Array) -> Finding:
     steps = history.steps[odd].tolist()
     worst = int(odd[np.argmax(size[odd])])
     usual = median(np.delete(size, odd))
-    layer = (first_layers(evidence) or [None])[0] if kind == "inputs" else None
+    layer = next(iter(first_layers(evidence)), None) if kind == "inputs" else None
     about = "about " if history.seen > len(history) else ""  # a point stands for several captured steps
     feeds = f", which {layer} takes," if layer else ""
     message = (
