@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import fitscope as fs
-from fitscope.pipeline.live import Live
+from fitscope.pipeline.live import LivePicture
 
 pytestmark = pytest.mark.once
 
@@ -19,8 +19,8 @@ def test_a_script_imports_nothing_and_draws_nothing(tmp_path, small, xy, monkeyp
         name for name in sys.modules if name.partition(".")[0] == "IPython" or name == "fitscope.show.live"
     ]:
         monkeypatch.delitem(sys.modules, name)
-    made: list[Live] = []
-    monkeypatch.setattr(Live, "__init__", lambda self, *_: made.append(self))
+    made: list[LivePicture] = []
+    monkeypatch.setattr(LivePicture, "__init__", lambda self, *_: made.append(self))
     small().fit(*xy, batch_size=8, verbose=0, callbacks=[fs.Scope(tmp_path)])
     assert made == []
     assert "IPython" not in sys.modules

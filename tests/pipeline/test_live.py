@@ -15,7 +15,7 @@ from fitscope.pipeline import notebook
 from fitscope.pipeline.costs import Costs
 from fitscope.pipeline.diagnosis import Diagnosis
 from fitscope.pipeline.ending import COMPLETE, Ending
-from fitscope.pipeline.live import Live
+from fitscope.pipeline.live import LivePicture
 from fitscope.pipeline.output import Output
 
 
@@ -61,17 +61,17 @@ def shell(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 @pytest.fixture
-def live(shell: SimpleNamespace) -> Live:
-    return Live(Costs(lambda error: None), lambda: notebook.Cell(shell), "net")
+def live(shell: SimpleNamespace) -> LivePicture:
+    return LivePicture(Costs(lambda error: None), lambda: notebook.NotebookCell(shell), "net")
 
 
-def output(live: Live, failed: Callable[..., None] = lambda error: None) -> Output:
+def output(live: LivePicture, failed: Callable[..., None] = lambda error: None) -> Output:
     made = Output(None, None, lambda: None, failed, dict)  # type: ignore[arg-type]
     made.live, made.diagnosis = live, Diagnosis({"model": {"name": "net"}})
     return made
 
 
-def test_a_picture_is_shown_once_and_then_replaced(live: Live, shell: SimpleNamespace) -> None:
+def test_a_picture_is_shown_once_and_then_replaced(live: LivePicture, shell: SimpleNamespace) -> None:
     live.begin()
     live.begin()
     live.draw(Evidence(), None)
@@ -82,7 +82,9 @@ def test_a_picture_is_shown_once_and_then_replaced(live: Live, shell: SimpleName
     assert sent[-1][2].startswith("✓ model: complete")
 
 
-def test_nothing_is_drawn_before_it_begins_or_after_it_ends(live: Live, shell: SimpleNamespace) -> None:
+def test_nothing_is_drawn_before_it_begins_or_after_it_ends(
+    live: LivePicture, shell: SimpleNamespace
+) -> None:
     live.draw(Evidence(), None)
     assert shell.display_pub.sent == []
     live.begin()
@@ -92,14 +94,16 @@ def test_nothing_is_drawn_before_it_begins_or_after_it_ends(live: Live, shell: S
     assert shell.events.callbacks["post_run_cell"] == []
 
 
-def test_messages_name_the_cell_in_which_the_training_began(live: Live, shell: SimpleNamespace) -> None:
+def test_messages_name_the_cell_in_which_the_training_began(
+    live: LivePicture, shell: SimpleNamespace
+) -> None:
     live.begin()
     shell.display_pub.parent_header = {"msg_id": "cell 2"}
     live.draw(Evidence(), None)
     assert shell.display_pub.named == ["cell 1", "cell 1"]
 
 
-def test_it_rests_between_two_pictures(live: Live, shell: SimpleNamespace) -> None:
+def test_it_rests_between_two_pictures(live: LivePicture, shell: SimpleNamespace) -> None:
     live.begin()
     out = output(live)
     for _ in range(3):
@@ -109,7 +113,7 @@ def test_it_rests_between_two_pictures(live: Live, shell: SimpleNamespace) -> No
     assert shell.display_pub.sent[-1][2].startswith("▲ net: interrupted by KeyboardInterrupt")
 
 
-def test_an_error_ends_the_picture_and_nothing_else(live: Live, shell: SimpleNamespace) -> None:
+def test_an_error_ends_the_picture_and_nothing_else(live: LivePicture, shell: SimpleNamespace) -> None:
     live.begin()
     errors: list[BaseException | str] = []
     out = output(live, errors.append)
@@ -124,7 +128,7 @@ def test_an_error_ends_the_picture_and_nothing_else(live: Live, shell: SimpleNam
     assert shell.events.callbacks["post_run_cell"] == []
 
 
-def test_the_end_of_a_cell_waits_for_the_last_picture(live: Live, shell: SimpleNamespace) -> None:
+def test_the_end_of_a_cell_waits_for_the_last_picture(live: LivePicture, shell: SimpleNamespace) -> None:
     live.begin()
     (ends,) = shell.events.callbacks["post_run_cell"]
     ends(None)  # the training goes on: at once
@@ -142,7 +146,7 @@ def test_the_end_of_a_cell_waits_for_the_last_picture(live: Live, shell: SimpleN
 
 
 def test_trainings_in_one_cell_share_a_place(shell: SimpleNamespace) -> None:
-    cell = notebook.Cell(shell)
+    cell = notebook.NotebookCell(shell)
     assert cell.same(shell)
     shell.display_pub.parent_header = {"msg_id": "cell 2"}
     assert not cell.same(shell)

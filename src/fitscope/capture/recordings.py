@@ -16,7 +16,7 @@ from fitscope.errors import WatchError, one_of
 from fitscope.pipeline import notebook
 from fitscope.pipeline.diagnosis import Diagnosis
 from fitscope.pipeline.handover import HostAdapter
-from fitscope.pipeline.live import Live
+from fitscope.pipeline.live import LivePicture
 from fitscope.pipeline.newest import Batch
 from fitscope.pipeline.recorder import Recorder
 from fitscope.pipeline.sample_loss import SampleLosses
@@ -50,7 +50,7 @@ class Recordings:
         self.settings = settings
         self.newest: Any = None  #: an `AnyRecording`; None while nothing can be recorded
         self._run: tuple[Any, str] | None = None  # where the runs are, and the id of the newest
-        self._cell: notebook.Cell | None = None  # of a notebook, that the newest picture is in
+        self._cell: notebook.NotebookCell | None = None  # of a notebook, that the newest picture is in
         self._diagnosis: tuple[Any, Diagnosis] | None = None  # of which run, and what is wrong with it
 
     # ---- what the user reads -------------------------------------------------------------------------------
@@ -170,12 +170,12 @@ class Recordings:
         if shell is None:
             return
 
-        def cell() -> notebook.Cell:
+        def cell() -> notebook.NotebookCell:
             if self._cell is None or not self._cell.same(shell):
-                self._cell = notebook.Cell(shell)
+                self._cell = notebook.NotebookCell(shell)
             return self._cell
 
-        live = recorder.output.live = Live(recorder.costs, cell, model)
+        live = recorder.output.live = LivePicture(recorder.costs, cell, model)
         live.over, live.look = recorder.over, recorder.look
 
     def failed(self, error: Exception) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from fitscope.pipeline.costs import Costs
 from fitscope.pipeline.ending import Ending
-from fitscope.pipeline.notebook import Cell
+from fitscope.pipeline.notebook import NotebookCell
 
 if TYPE_CHECKING:
     from fitscope.diagnose import Evidence, Findings
@@ -26,10 +26,10 @@ SHARE = 0.01  #: of the time that drawing may take
 PATIENCE = 3.0  #: seconds that the end of a cell waits for the last picture of a training that ended with an exception
 
 
-class Live:
+class LivePicture:
     """The picture of one training."""
 
-    def __init__(self, costs: Costs, cell: Callable[[], Cell], model: str | None) -> None:
+    def __init__(self, costs: Costs, cell: Callable[[], NotebookCell], model: str | None) -> None:
         self.path: str | None = None  #: of the run
         self.over: Callable[[], bool] = lambda: (
             False
@@ -38,7 +38,7 @@ class Live:
         self._costs = costs
         self._make_cell = cell
         self._model = model  # its name
-        self._cell: Cell | None = None  # once it is begun
+        self._cell: NotebookCell | None = None  # once it is begun
         self._stop: Callable[[], None] = lambda: None
         self._epoch: int | None = None
         self._epochs: int | None = None

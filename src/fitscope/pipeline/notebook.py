@@ -42,7 +42,7 @@ def wanted(live: bool | None) -> Any:
     return None if quiet and live is None else found
 
 
-class Cell:
+class NotebookCell:
     """The cell that runs now. Its picture has one place, whoever draws it."""
 
     def __init__(self, shell: Any) -> None:

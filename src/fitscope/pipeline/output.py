@@ -17,7 +17,7 @@ from fitscope.pipeline.digest import Digest
 from fitscope.pipeline.ending import Ending
 from fitscope.pipeline.epoch_logs import EpochLogs
 from fitscope.pipeline.handover import Shown
-from fitscope.pipeline.live import Live
+from fitscope.pipeline.live import LivePicture
 from fitscope.pipeline.sinks import Sinks
 from fitscope.record import Block, Moment, Record, Samples
 from fitscope.reduce import host, units
@@ -50,7 +50,7 @@ class Output:
         self.writer: RunWriter | None = None
         self.batch_ends: BatchEnds | None = None  #: of a training whose losses Keras logs
         self.diagnosis: Diagnosis | None = None
-        self.live: Live | None = None  #: the picture in a notebook
+        self.live: LivePicture | None = None  #: the picture in a notebook
         self._digest = digest
         self._sinks = sinks
         self._make_diagnosis = diagnosis  # called once there is a run
