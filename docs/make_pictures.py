@@ -1,8 +1,8 @@
 """Draws docs/images anew from real runs of the demo: `make docs`, or `python docs/make_pictures.py [RUNS]`.
 
-show.svg is what `fitscope show` prints; page.png and page-dark.png are what Chromium shows of the page. Given a
-directory with a run of the demo, that one is drawn instead of a new one. live.gif shows the page while another process trains the
-demo; that training waits a little in each step, so that there is something to see on any machine.
+show.svg is what `fitscope show` prints; notebook.svg is what a cell of a notebook shows at the end; page.png and page-dark.png are
+what Chromium shows of the page. Given a directory with a run of the demo, that one is drawn instead of a new one. live.gif shows the
+page while another process trains the demo; that training waits a little in each step, so that there is something to see on any machine.
 """
 
 from __future__ import annotations
@@ -23,9 +23,12 @@ from playwright.sync_api import sync_playwright
 from rich.console import Console
 
 import fitscope as fs
+from fitscope.read.follow import Follow
 from fitscope.show.data.gather import Gathered
+from fitscope.show.live import drawn
 from fitscope.show.summary import summary
 from fitscope.show.text import Pen
+from fitscope.show.words import Training
 
 IMAGES = Path(__file__).parent / "images"
 SLOWED = "--slowed"  #: the argument of the process that trains for live.gif
@@ -58,6 +61,20 @@ def terminal(run: str, title: str) -> str:
     svg = console.export_svg(title=title, unique_id="fitscope")
     svg = re.sub(r"@font-face\s*{.*?}", "", svg, flags=re.DOTALL)  # nothing is fetched to show a picture
     return re.sub(r"[ \t]+\n", "\n", svg.replace("Fira Code", "ui-monospace, Menlo, Consolas"))
+
+
+def notebook(runs: str) -> str:
+    """The picture that a cell of a notebook is left with."""
+    run = fs.open(runs)
+    stored = Follow(run).evidence()
+    stored.update()
+    cost, steps = run.overhead, (run.last_step or 0) + 1
+    epochs = len(run.series("logs/loss"))
+    training = Training(
+        "complete", path=f"runs/{run.id}", total=steps, epoch=epochs - 1, epochs=epochs, seconds=cost["wall_seconds"],
+        cost=(cost["training_thread_seconds"] + cost["writer_seconds"], cost["cpu_share"]),
+    )  # fmt: skip
+    return drawn(stored.evidence, run.findings(), training)["image/svg+xml"]
 
 
 def places(run: str) -> dict[str, str]:
@@ -166,9 +183,10 @@ def main() -> None:
         runs = sys.argv[1] if len(sys.argv) > 1 else folder
         if runs == folder:
             subprocess.run([sys.executable, "-m", "fitscope.cli.demo_training", "--to", folder], check=True)
-        path = IMAGES / "show.svg"
-        path.write_text(terminal(runs, "fitscope show runs"), encoding="utf-8")
-        print(path)
+        for name, svg in (("show", terminal(runs, "fitscope show runs")), ("notebook", notebook(runs))):
+            path = IMAGES / f"{name}.svg"
+            path.write_text(svg, encoding="utf-8")
+            print(path)
         pages(runs)
     live()
 

@@ -35,6 +35,7 @@ NAV: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("", "docs/reading.md"),
             ("Rules", "docs/rules.md"),
             ("", "docs/page.md"),
+            ("", "docs/notebooks.md"),
             ("", "docs/export.md"),
             ("", "docs/cli.md"),
             ("", "docs/api.md"),

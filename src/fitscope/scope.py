@@ -69,6 +69,7 @@ class Scope(Hooks):
             called with the finding on the writer thread, and ends the training if it returns True. A URL ("https://…") receives the
             finding as JSON. fitscope logs and stores findings in any case.
         thresholds: Changes to the thresholds of the rules, as a dict or the path of a TOML file.
+        live: Draw the training in the cell of a notebook while it runs. None: if there is a notebook. False: never.
 
     One scope can record several trainings, one after the other. `fit` on the same model continues its run, also after a new
     `compile`. Another model starts a new run.
@@ -98,11 +99,12 @@ class Scope(Hooks):
         npy: str | PathLike[str] | None = None,
         on_finding: OnFinding | None = None,
         thresholds: Given = None,
+        live: bool | None = None,
     ) -> None:
         settings = Settings.checked(
             to=to, watch=watch, every=every, budget=budget, allowance=allowance, exact=exact, identity=identity, on=on, limit=limit,
             memory=memory, when_full=when_full, reduce=reduce, notes=notes, tensorboard=tensorboard, database=database, npy=npy,
-            on_finding=on_finding, thresholds=thresholds,
+            on_finding=on_finding, thresholds=thresholds, live=live,
         )  # fmt: skip
         self._recordings = Recordings(settings)
         self._life = Life(self._recordings)

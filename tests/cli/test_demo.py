@@ -38,6 +38,17 @@ def test_both_faults_are_in_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert (conv1[[4, 12]] > 50 * conv1[[0, 8]].to_numpy()).all()
 
 
+def test_check_names_both_faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "EVERY", 1)
+    monkeypatch.setattr(demo, "BATCHES", 12)
+    monkeypatch.setattr(demo, "EPOCHS", 2)
+    monkeypatch.setattr(demo, "UNSCALED", 7)
+    found = fs.open(demo.train(str(tmp_path), Console(file=io.StringIO()))).findings()
+    named = {(one.rule, one.layer, one.first_step) for one in found if one.severity != "note"}
+    assert named == {("dead_relu", "side", 0), ("odd_batch", "conv1", 7)}
+    assert "batch 7 of each epoch" in next(one for one in found if one.rule == "odd_batch").message
+
+
 def test_the_pictures_are_the_same_every_time_and_all_digits_differ() -> None:
     (images, labels), (again, _) = demo.digits(200), demo.digits(200)
     assert np.array_equal(images, again)
@@ -65,6 +76,7 @@ def test_the_command_shows_the_run_and_what_to_type_next(
     assert "✓ complete" in result.stdout
     assert " show runs --layers 'conv*'" in result.stdout
     assert " ls runs" in result.stdout
+    assert " check runs" in result.stdout
     assert " serve runs" in result.stdout
     assert Path("runs/report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     assert [brief.id for brief in fs.runs("runs")] == ["first"], "the report is not taken for a run"

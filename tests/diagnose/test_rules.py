@@ -91,6 +91,8 @@ FAULTS: list[tuple[str, dict[str, Any], Change, str | None]] = [
     ("updates_too_small", {}, small_updates, None),
     ("loss_not_decreasing", {}, lambda m: m.loss(flat), None),
     ("loss_spike", {}, spiking, None),
+    ("odd_batch", {}, lambda m: m.put("inputs", rms=np.where(STEPS == 60, 250.0, 1.0)), "dense"),
+    ("odd_batch", {}, lambda m: m.put("targets", rms=np.where(STEPS % 50 == 10, 90.0, 2.0)), None),
     ("loss_diverging", {}, lambda m: m.loss(rising), None),
     ("overfitting", {}, lambda m: m.scalar("logs/val_loss", np.arange(50, 201, 50), [1.0, 1.1, 1.4, 1.9]), None),
     ("class_collapse", {}, lambda m: m.put("classes/predictions", max=1.0, zeros=4), "out"),
@@ -127,7 +129,7 @@ def test_a_healthy_training_has_no_findings_and_every_rule_can_judge_it() -> Non
     found = Made().findings()
     assert list(found) == []
     assert found.not_judged == ()
-    assert found.summary == "26 rules checked, nothing found"
+    assert found.summary == "27 rules checked, nothing found"
 
 
 @pytest.mark.parametrize(("rule", "changed", "change", "layer"), FAULTS, ids=[fault[0] for fault in FAULTS])
@@ -168,7 +170,7 @@ def test_a_warm_up_is_no_jump() -> None:
 
 def test_every_rule_has_a_fault_here() -> None:
     assert {fault[0] for fault in FAULTS} == {rule.name for rule in RULES}
-    assert len(RULES) == 26
+    assert len(RULES) == 27
 
 
 @pytest.mark.parametrize("rule", [rule.name for rule in RULES])
@@ -191,6 +193,36 @@ def test_a_small_rise_of_a_tiny_loss_is_no_spike() -> None:
     values = 2.3 * np.exp(-np.arange(200) / 10) + 1e-4
     values[180] = 6e-4
     assert not Made().loss(values).findings("loss_spike")
+
+
+@pytest.mark.parametrize(
+    "rms",
+    [
+        np.random.default_rng(0).pareto(1.2, N) + 0.1,
+        np.where(STEPS < 150, 1.0, 40.0),
+        np.where(np.arange(N) % 5 == 0, 40.0, 1.0),
+        np.where(np.arange(N) == 20, 8.0, 1.0),
+        np.zeros(N),
+    ],
+    ids=["a long tail", "other data from a step on", "every fifth batch", "not so much", "nothing but zeros"],
+)
+def test_batches_are_odd_only_where_single_ones_stand_out(rms: np.ndarray[Any, Any]) -> None:
+    assert not Made().put("inputs", rms=rms).findings("odd_batch")
+
+
+def test_an_odd_batch_names_its_steps_and_its_place_in_the_epoch() -> None:
+    made = Made().put("inputs", rms=np.where(STEPS % 50 == 35, 250.0, 1.0))
+    (found,) = made.findings("odd_batch")
+    assert "one of 4 such batches (steps 35, 85, 135, 185): batch 35 of each epoch." in found.message
+    assert (found.first_step, found.last_step) == (35, 185)
+    assert "250 times the usual 1" in found.message
+
+
+def test_an_odd_batch_that_the_loss_shows_is_one_finding() -> None:
+    made = spiking(Made()).put("inputs", rms=np.where(STEPS == 120, 4000.0, 1.0))
+    (found,) = made.findings()
+    assert found.rule == "loss_spike"
+    assert "odd_batch" in {each.rule for each in found.consequences}
 
 
 def test_naturally_sparse_relu_layers_are_not_dead() -> None:

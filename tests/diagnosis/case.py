@@ -21,7 +21,7 @@ RULES = (
     "updates_too_large", "updates_too_small", "loss_not_decreasing", "loss_spike", "loss_diverging", "overfitting",
     "class_collapse", "bad_initial_loss", "input_not_normalised", "constant_or_duplicate_features", "label_problem",
     "output_loss_mismatch", "batchnorm", "precision_underflow", "unshuffled", "dropout_too_high", "wrong_axis",
-    "exploding_weights", "clipped_gradient", "optimizer_misconfigured",
+    "exploding_weights", "clipped_gradient", "optimizer_misconfigured", "odd_batch",
 )  # fmt: skip
 KINDS = ("dense", "conv", "recurrent", "attention", "custom")
 

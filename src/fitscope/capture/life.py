@@ -274,6 +274,8 @@ class Life:
         recording = recordings.newest = Recording(
             plan, adapter, recorder, in_step=in_step, identity=settings.identity, after=after
         )
+        if self._doing == "train":
+            recorder.begin_picture()
         recording.note_saves()
         if owner is not None:
             recording.notice_steps()

@@ -13,8 +13,10 @@ from typing import Any, Protocol
 
 from fitscope.capture.settings import Settings
 from fitscope.errors import WatchError, one_of
+from fitscope.pipeline import notebook
 from fitscope.pipeline.diagnosis import Diagnosis
 from fitscope.pipeline.handover import HostAdapter
+from fitscope.pipeline.live import LivePicture
 from fitscope.pipeline.newest import Batch
 from fitscope.pipeline.recorder import Recorder
 from fitscope.pipeline.sample_loss import SampleLosses
@@ -48,6 +50,7 @@ class Recordings:
         self.settings = settings
         self.newest: Any = None  #: an `AnyRecording`; None while nothing can be recorded
         self._run: tuple[Any, str] | None = None  # where the runs are, and the id of the newest
+        self._cell: notebook.NotebookCell | None = None  # of a notebook, that the newest picture is in
         self._diagnosis: tuple[Any, Diagnosis] | None = None  # of which run, and what is wrong with it
 
     # ---- what the user reads -------------------------------------------------------------------------------
@@ -158,7 +161,22 @@ class Recordings:
             diagnosis=diagnosis,
         )
         recorder.costs.budget = budget
+        self._draw(recorder, (info.get("model") or {}).get("name"))
         return recorder
+
+    def _draw(self, recorder: Recorder, model: str | None) -> None:
+        """Gives the recorder a picture in the notebook, if one is wanted. Trainings in the same cell draw the same one."""
+        shell = notebook.wanted(self.settings.live)
+        if shell is None:
+            return
+
+        def cell() -> notebook.NotebookCell:
+            if self._cell is None or not self._cell.same(shell):
+                self._cell = notebook.NotebookCell(shell)
+            return self._cell
+
+        live = recorder.output.live = LivePicture(recorder.costs, cell, model)
+        live.over, live.look = recorder.over, recorder.look
 
     def failed(self, error: Exception) -> None:
         """Stores an error of fitscope in the run, if there is one, and reports it."""

@@ -16,6 +16,7 @@ from fitscope.capture.identity import CHOICES
 from fitscope.diagnose.thresholds import Given
 from fitscope.diagnose.thresholds import thresholds as all_thresholds
 from fitscope.errors import WatchError, one_of
+from fitscope.pipeline import notebook
 from fitscope.pipeline.diagnosis import OnFinding
 from fitscope.pipeline.sinks import Make
 from fitscope.plan.allowance import seconds
@@ -46,6 +47,7 @@ class Settings:
     sinks: Mapping[str, Make]  #: where else the records go
     on_finding: OnFinding | None = None  #: what to do about a finding
     thresholds: Given = None  #: of the rules, where they are to differ
+    live: bool | None = None  #: draw in the notebook; None: if there is one
 
     @classmethod
     def checked(
@@ -66,6 +68,7 @@ class Settings:
         notes: Json,
         on_finding: OnFinding | None,
         thresholds: Given,
+        live: bool | None,
         **sinks: Any,
     ) -> Settings:
         """Checks the arguments of `Scope`; raises an error that names the wrong one."""
@@ -93,6 +96,7 @@ class Settings:
             sinks=_sinks(to, **sinks),
             on_finding=_action(on_finding),
             thresholds=_limits(thresholds),
+            live=notebook.checked(live),
         )
 
     def words(self) -> dict[str, str]:

@@ -96,6 +96,8 @@ class Recording:
         """Begins an epoch; the last one has the number `epochs - 1`."""
         self._epoch, self._batches, self._quiet = epoch, batches, range(0)
         self._ahead = None if epochs is None or batches is None else (epochs - epoch) * batches
+        if self.recorder.output.live is not None:
+            self.recorder.output.live.epoch(epoch, epochs)
 
     @_kept
     def before_step(self, batch: int, together: int | None = None) -> None:
@@ -132,6 +134,8 @@ class Recording:
             self._epoch_start = self._count.epoch_start(batch)
             if recorder.costs.budget is not None:
                 recorder.costs.budget.expect(self._epoch_start, self._ahead)
+            if recorder.output.live is not None:
+                recorder.output.live.expect(self._epoch_start, self._ahead)
         step = self._epoch_start + batch
         self._count.next = step + together
         recorder.costs.steps += together

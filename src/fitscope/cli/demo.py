@@ -92,6 +92,7 @@ The training contains two bugs that the loss does not show:
 NEXT = """The page of this run as one file: [bold]{report}[/]
 
 [dim]Next[/]
+  {command} check {where}                 [dim]# names both, with layer, step and cure[/]
   {command} serve {where}                 [dim]# the page, live[/]
   {command} show {where} --layers 'conv*'
   {command} ls {where}

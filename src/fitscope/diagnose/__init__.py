@@ -33,6 +33,7 @@ from fitscope.diagnose.rules.loss_diverging import loss_diverging
 from fitscope.diagnose.rules.loss_not_decreasing import loss_not_decreasing
 from fitscope.diagnose.rules.loss_spike import loss_spike
 from fitscope.diagnose.rules.nonfinite import nonfinite
+from fitscope.diagnose.rules.odd_batch import odd_batch
 from fitscope.diagnose.rules.optimizer_misconfigured import optimizer_misconfigured
 from fitscope.diagnose.rules.output_loss_mismatch import output_loss_mismatch
 from fitscope.diagnose.rules.overfitting import overfitting
@@ -58,6 +59,7 @@ RULES: list[Rule] = [
     updates_too_small,  # steps that change nothing
     loss_not_decreasing,  # a loss that ends where it began
     loss_spike,  # single batches that stand out
+    odd_batch,  # single batches of other data
     loss_diverging,  # a loss that rises
     overfitting,  # validation up, training down
     class_collapse,  # one class for everything

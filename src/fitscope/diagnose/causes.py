@@ -52,7 +52,8 @@ LEADS_TO: dict[str, tuple[str, ...]] = {
     "dropout_too_high": _COURSE,
     "batchnorm": ("overfitting",),
     "loss_diverging": ("loss_spike", "nonfinite", *_COURSE),
-    "loss_spike": ("exploding_gradient", "exploding_weights", "updates_too_large", "loss_diverging"),
+    "loss_spike": ("exploding_gradient", "exploding_weights", "updates_too_large", "loss_diverging", "odd_batch"),
+    "odd_batch": (*_BLOW_UP, "updates_too_large"),
     "loss_not_decreasing": ("class_collapse",),
     "bad_initial_loss": (),
 }  # fmt: skip

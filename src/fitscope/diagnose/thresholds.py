@@ -57,6 +57,12 @@ THRESHOLDS: dict[str, dict[str, float]] = {
         "window": 25,  # losses before it to compare with
         "warning": 3.0,  # height by that fall, from which on it is a warning
     },
+    "odd_batch": {
+        "times": 10.0,  # rms of the inputs of a batch by their median
+        "gap": 3.0,  # and by the largest of the batches that are not odd
+        "share": 0.1,  # of the captured batches that may be odd
+        "captures": 8,
+    },
     "loss_diverging": {
         "rise": 1.5,  # level at the end by the level at the start
         "from_best": 4.0,  # level at the end by the best level

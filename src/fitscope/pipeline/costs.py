@@ -41,6 +41,12 @@ class Costs:
         finally:
             self._thread_seconds += time.thread_time() - began
 
+    def share(self) -> tuple[float, float]:
+        """The CPU seconds of recording so far, and their share of those of the whole process."""
+        cpu = time.process_time() - self._began.cpu
+        ours = self._thread_seconds + (self.transport.cpu if self.transport else 0.0)
+        return ours, ours / cpu if cpu else 0.0
+
     def describe(self) -> dict[str, Any]:
         """The cost of recording so far. Shares are of the CPU time of the whole process since the training began."""
         cpu = time.process_time() - self._began.cpu
@@ -59,7 +65,7 @@ class Costs:
             "proof_seconds": sum(self.proofs()),
             "queue_peak_bytes": transport.peak if transport else 0,
             **({"budget": self.budget.describe()} if self.budget is not None else {}),
-            "cpu_share": (self._thread_seconds + (transport.cpu if transport else 0.0)) / cpu if cpu else 0.0,
+            "cpu_share": self.share()[1],
         }
 
     # ---- what the budget knows -----------------------------------------------------------------------------

@@ -48,6 +48,8 @@ class Diagnosis:
         self.evidence.notes = info.get("notes")
         self.failed: Callable[[str], None] = lambda text: None  # noqa: ARG005
         self.stop = stop
+        self.found: Findings | None = None  #: by the newest judgement
+        self.drawn = False  #: whether a picture in the notebook shows them
         self._on_finding, self._thresholds = on_finding, thresholds
         self._next = 0.0  # when to judge again
         self._before: set[tuple[str, str | None]] = set()  # found by the judgement before
@@ -72,7 +74,7 @@ class Diagnosis:
         if self.evidence.last_step is None or (not last and (now < self._next or not self._new)):
             return None
         begun = time.thread_time()
-        found = diagnose(self.evidence, thresholds=self._thresholds)
+        found = self.found = diagnose(self.evidence, thresholds=self._thresholds)
         self._new = False
         self._next = now + max(LEAST_PAUSE, (time.thread_time() - begun) / SHARE)
         for finding in found:
@@ -86,7 +88,10 @@ class Diagnosis:
         if finding.severity == "note" or not sure or _key(finding) in self._told:
             return
         self._told.add(_key(finding))
-        log.warning("%s: %s %s", finding.title, finding.message, finding.cure)
+        if (
+            log.hasHandlers() or not self.drawn
+        ):  # without a handler Python prints it: below the picture, once more
+            log.warning("%s: %s %s", finding.title, finding.message, finding.cure)
         try:
             self._act(finding, last=last)
         except Exception as error:  # the user's function, or an address that cannot be reached

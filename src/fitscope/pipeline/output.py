@@ -1,4 +1,4 @@
-"""Where captures end, on the writer's thread: in the run, in the sinks, and in the diagnosis.
+"""Where captures end, on the writer's thread: in the run, in the sinks, in the diagnosis, and in the picture of a notebook.
 
 The training thread sets `writer` once, before the thread starts. From then on only the writer's thread works here. An error in a sink or
 in the diagnosis is noted in the run and ends neither the run nor the training.
@@ -6,6 +6,7 @@ in the diagnosis is noted in the run and ends neither the run nor the training.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from fitscope.pipeline.digest import Digest
 from fitscope.pipeline.ending import Ending
 from fitscope.pipeline.epoch_logs import EpochLogs
 from fitscope.pipeline.handover import Shown
+from fitscope.pipeline.live import LivePicture
 from fitscope.pipeline.sinks import Sinks
 from fitscope.record import Block, Moment, Record, Samples
 from fitscope.reduce import host, units
@@ -48,6 +50,7 @@ class Output:
         self.writer: RunWriter | None = None
         self.batch_ends: BatchEnds | None = None  #: of a training whose losses Keras logs
         self.diagnosis: Diagnosis | None = None
+        self.live: LivePicture | None = None  #: the picture in a notebook
         self._digest = digest
         self._sinks = sinks
         self._make_diagnosis = diagnosis  # called once there is a run
@@ -61,6 +64,7 @@ class Output:
         self.diagnosis = self._make_diagnosis()
         if self.diagnosis is not None:
             self.diagnosis.failed = self._failed
+            self.diagnosis.drawn = self.live is not None
         host.warm_up()
         units.warm_up()
 
@@ -111,6 +115,7 @@ class Output:
             self._failed(
                 f"the run reached its limit at step {self.writer.full_at}; {lost} records were not kept"
             )
+        self.draw(ending)
         self._note()
         if ending.by_what is not None:
             self.writer.note(ended_by=ending.by_what)
@@ -119,6 +124,21 @@ class Output:
             self.writer.close(ending.status)
         finally:
             self._sinks.close()  # now they can say how it ended
+
+    def draw(self, ending: Ending | None = None) -> float:
+        """Draws the picture in the notebook if it is due, or how the training ended. Returns the seconds until the next one."""
+        live, diagnosis = self.live, self.diagnosis
+        if live is None:
+            return math.inf
+        try:
+            if diagnosis is not None and (ending is not None or not live.pause()):
+                live.draw(diagnosis.evidence, diagnosis.found, ending)
+        except Exception as error:
+            live.end()
+            self.live = None
+            self._failed(error)
+            return math.inf
+        return live.pause()
 
     def derive(self, *, last: bool = False) -> None:
         """Writes the loss of the batches that ended since."""

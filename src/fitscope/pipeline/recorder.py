@@ -106,6 +106,8 @@ class Recorder:
                 self.tell()
                 return False
             assert self.writer is not None
+            if self.output.live is not None:
+                self.output.live.path = self.writer.path
             for text in self._early:
                 self.writer.note(error=text)
             if self.writer.trouble is not None:
@@ -159,11 +161,23 @@ class Recorder:
             return
         capture = Capture(at, shown)
         if shown.in_pass == TRAIN:
+            self.begin_picture()
             self.expect(at.step)
         if self._transport.put(capture, shown.nbytes(self._adapter)):
             self.costs.captured += 1
         elif not self.finished:  # a signal may have ended the run just now: this step is none of it any more
             self._skipped(capture)
+
+    def begin_picture(self) -> None:
+        """Shows the picture of the training in the cell that runs, in a notebook."""
+        live = self.output.live
+        if live is None:
+            return
+        try:
+            live.begin()
+        except Exception as error:  # a front end that is not what we think must not end the recording
+            self.output.live = None
+            self.failed(error)
 
     def expect(self, step: int) -> None:
         """A training step was captured, and will be handed over now or later."""
@@ -300,6 +314,10 @@ class Recorder:
         by_process = Ending("interrupted", signal or "the process ended before the training was finished")
         self._finished(self.raised or (None if signal else self._uncaught()) or by_process)
 
+    def over(self) -> bool:
+        """Whether the training has ended, or an exception has left it that nobody reported yet."""
+        return self.finished or (self.raised is not None and self._frame is not None)
+
     def _uncaught(self) -> Ending | None:
         """The exception that ends the process, if it is the one that ended this training."""
         error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
@@ -320,12 +338,17 @@ class Recorder:
 
     def _idle(self) -> float:
         """Does regular work, and returns the seconds until the next."""
+        pause = self._regular()
+        return min(pause, self.output.draw())
+
+    def _regular(self) -> float:
         looking = self.raised is not None and self._frame is not None
         if looking and self._frame is not None and self._frame.left():
             self.abandon(wait=False)
             return 0.0
         early = self._flush_at - time.monotonic()
-        if early > 0 and (looking or self.output.batch_ends is not None):
+        often = self.output.batch_ends is not None or self.output.live is not None
+        if early > 0 and (looking or often):
             self.output.derive()
             return LOOK if looking else min(DERIVE, early)
         try:
@@ -333,7 +356,7 @@ class Recorder:
         finally:
             pause = interval(self.costs.wall)
             self._flush_at = time.monotonic() + pause
-        return LOOK if looking else min(DERIVE, pause) if self.output.batch_ends is not None else pause
+        return LOOK if looking else min(DERIVE, pause) if often else pause
 
     def _end(self) -> None:
         """When everything is written."""

@@ -47,7 +47,7 @@ def input_not_normalised(evidence: Evidence, limit: SimpleNamespace) -> Iterator
     if not inputs:
         yield NotJudged("no inputs of floating point were recorded")
         return
-    first = _first_layers(evidence)
+    first = first_layers(evidence)
     if first and all(_kind(evidence, layer) in (*_NORMALISING, *_LOOKS_UP) for layer in first):
         return
     if any(_kind(evidence, layer) in _LOOKS_UP for layer in first):
@@ -103,7 +103,7 @@ def _by_feature(evidence: Evidence, layer: str | None, limit: SimpleNamespace) -
             )
 
 
-def _first_layers(evidence: Evidence) -> list[str]:
+def first_layers(evidence: Evidence) -> list[str]:
     """The layers that take the inputs."""
     network = evidence.network
     real = [
