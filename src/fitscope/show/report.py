@@ -28,7 +28,7 @@ from fitscope.show.text import clean
 #: The modules, each after those it needs.
 MODULES = (
     "pack", "format", "canvas", "colour", "matrix", "state", "source", "heat", "lossplot", "strip", "depth",
-    "steps", "findings", "inspector", "samples", "words", "live", "menus", "keys", "main",
+    "steps", "findings", "inspector", "samples", "legend", "words", "live", "menus", "keys", "main",
 )  # fmt: skip
 
 BYTES = 1_350_000  #: of compressed data, which makes a file below 2 MB

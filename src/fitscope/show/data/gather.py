@@ -315,7 +315,7 @@ class Gathered:
             if all(len(rows) >= 2 for rows in found.values()) or looked >= 24:
                 break
             table = self._follow.rows(part, ["site", "step", *columns], sites)
-            if table is None or first > step:
+            if table is None or not table.num_rows or first > step:
                 continue
             piece = PartColumns(table)
             for site in found:
@@ -334,7 +334,7 @@ class Gathered:
         found: dict[str, list[tuple[Array, Array]]] = {site: [] for site in sites}
         for i in np.unique(np.linspace(0, len(parts) - 1, min(len(parts), most)).astype(int)):
             table = self._follow.rows(parts[i], ["site", "step", "buckets", "counts"], sites)
-            if table is None:
+            if table is None or not table.num_rows:  # damaged, or without these sites
                 continue
             piece = PartColumns(table)
             for site, pieces in found.items():

@@ -220,6 +220,12 @@ class Matrix:
         """The first step of each column."""
         return self.steps[first << level : None if stop is None else stop << level : 1 << level]
 
+    def lasts(self, level: int, first: int = 0, stop: int | None = None) -> Array:
+        """The last recorded step of each column: up to the next column, nothing was recorded."""
+        columns = np.arange(first, self.columns(level) if stop is None else min(stop, self.columns(level)))
+        last: Array = self.steps[np.minimum((columns + 1) << level, self.count) - 1]
+        return last
+
     def reserve(self, count: int) -> None:
         """Reserves space for this many steps."""
         if count > len(self._steps):

@@ -25,6 +25,15 @@ function at(map, share) {
   return /** @type {RGB} */ ([0, 1, 2].map((k) => Math.round(a[k] + (b[k] - a[k]) * (place - i))));
 }
 
+/** The ground of what was not recorded. @param {boolean} dark @returns {RGB} */
+export const ground = (dark) => (dark ? [44, 48, 54] : [214, 217, 222]);
+
+/** A colour as it looks between recorded steps: mostly the ground of what was not recorded. @param {RGB} colour @param {boolean} dark @returns {RGB} */
+export function paled(colour, dark) {
+  const below = ground(dark);
+  return /** @type {RGB} */ (colour.map((c, k) => Math.round(below[k] + 0.3 * (c - below[k]))));
+}
+
 /** Little-endian RGBA, as ImageData has it. @param {RGB} c */
 export const packed = ([r, g, b]) => ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;
 
@@ -43,12 +52,13 @@ export const colourAt = (kind, dark, share) => css(at(mapFor(kind, dark), share)
 /**
  * For every code its colour.
  * @param {[number, number]} code offset and step @param {[string, number, number, string]} scale kind, low, high, of what @param {boolean} dark
+ * @param {boolean} pale as between recorded steps
  */
-export function table([offset, step], [kind, low, high], dark) {
+export function table([offset, step], [kind, low, high], dark, pale = false) {
   const map = mapFor(kind, dark);
   const out = new Uint32Array(65536);
   const fine = new Uint32Array(512);
-  for (let i = 0; i < 512; i++) fine[i] = packed(at(map, i / 511));
+  for (let i = 0; i < 512; i++) fine[i] = packed(pale ? paled(at(map, i / 511), dark) : at(map, i / 511));
   for (let i = 0; i < 65536; i++) {
     const share = (offset + i * step - low) / (high - low);
     out[i] = fine[share <= 0 ? 0 : share >= 1 ? 511 : Math.round(share * 511)];
@@ -73,3 +83,9 @@ const TYPES = [
 
 /** @param {string} type */
 export const typeColour = (type) => TYPES.find(([fits]) => fits.test(type))?.[1] ?? "#8d8d8d";
+
+/** The kinds of layers among some types, with their colours, in the order of their first layer. @param {string[]} types @returns {[string, string][]} */
+export function typesOf(types) {
+  const found = new Map(types.map((type) => TYPES.find(([fits]) => fits.test(type)) ?? [/./, "#8d8d8d", "other"]).map(([, colour, name]) => [name, colour]));
+  return /** @type {[string, string][]} */ ([...found]);
+}

@@ -9,6 +9,11 @@ import { INF, NAN, VALUE } from "./matrix.js";
 /** @type {WeakMap<import("./matrix.js").Matrix, {columns: number, usual: Float64Array}>} */
 const known = new WeakMap();
 
+const ENOUGH = 8; // columns, for a median that means something
+
+/** Whether there is a usual value to compare with. @param {Page} page */
+export const hasUsual = (page) => (page.shown()?.columns ?? 0) >= ENOUGH;
+
 /** The median of each row, from columns spread evenly. @param {import("./matrix.js").Matrix} m */
 function usualOf(m) {
   const before = known.get(m);
@@ -55,6 +60,7 @@ export function drawDepth(canvas, page) {
       g.fillRect(Math.min(zero, x(value)), top, Math.max(Math.abs(x(value) - zero), 1), tall);
     }
   }
+  if (!hasUsual(page)) return;
   const usual = usualOf(shown);
   g.strokeStyle = t.warning;
   g.lineWidth = 1.2;

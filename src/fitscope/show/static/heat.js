@@ -1,23 +1,28 @@
 // The training spectrogram: layers × steps. Every pixel shows the value farthest from its surroundings of all that falls
-// into it, so one odd batch is seen at every zoom; NaN, Inf and "not recorded" are marks of their own.
+// into it, so one odd batch is seen at every zoom; NaN, Inf and "not recorded" are marks of their own. Between recorded steps
+// the value before is drawn pale: nobody saw what was there.
 
 import { sheet } from "./canvas.js";
-import { MARKS, packed, table } from "./colour.js";
-import { INF, NAN, VALUE, pick, pixels } from "./matrix.js";
+import { MARKS, ground, packed, paled, table } from "./colour.js";
+import { INF, NAN, VALUE, pick, pixels, recordedPixels } from "./matrix.js";
 
 /** @typedef {import("./main.js").Page} Page */
 
-/** @type {{key: string, colours: Uint32Array}} */
-let held = { key: "", colours: new Uint32Array(0) };
+/** Tables of colours, by what they are for. @type {Map<string, Uint32Array>} */
+const held = new Map();
 
 /** What was painted last: moving the cursor only draws over it. @type {{matrix: any, key: string, image: ImageData | null}} */
 let painted = { matrix: null, key: "", image: null };
 
-/** @param {import("./matrix.js").Matrix} m @param {boolean} dark */
-function coloursOf(m, dark) {
-  const key = `${m.scale} ${m.code} ${dark}`;
-  if (held.key !== key) held = { key, colours: table(m.code, m.scale, dark) };
-  return held.colours;
+/** @param {import("./matrix.js").Matrix} m @param {boolean} dark @param {boolean} pale */
+function coloursOf(m, dark, pale) {
+  const key = `${m.scale} ${m.code} ${dark} ${pale}`;
+  const known = held.get(key);
+  if (known) return known;
+  if (held.size > 3) held.clear();
+  const made = table(m.code, m.scale, dark, pale);
+  held.set(key, made);
+  return made;
 }
 
 /** @param {HTMLCanvasElement} canvas @param {Page} page */
@@ -47,10 +52,12 @@ export function drawHeat(canvas, page) {
 function paint(m, span, image, dark, fresh) {
   const { width: wide, height: high } = image;
   const out = new Uint32Array(image.data.buffer);
-  const colours = coloursOf(m, dark);
-  const [nan, inf] = [packed(MARKS.nan), packed(MARKS.inf)];
-  const none = dark ? packed([44, 48, 54]) : packed([214, 217, 222]);
   const { first, last } = pixels(m, span.from, span.to, wide);
+  const seen = recordedPixels(m, span.from, span.to, wide);
+  const full = coloursOf(m, dark, false);
+  const pale = seen.includes(0) ? coloursOf(m, dark, true) : full;
+  const none = packed(ground(dark));
+  const marks = [MARKS.nan, MARKS.inf].map((colour) => [packed(paled(colour, dark)), packed(colour)]);
   // What a pixel shows depends on its neighbours too.
   const changed = fresh ? last.findIndex((column) => column >= fresh) : 0;
   if (changed < 0) return;
@@ -68,13 +75,13 @@ function paint(m, span, image, dark, fresh) {
       const f = flags[x];
       if (f === VALUE && !shared) {
         worst[x] = 2;
-        line[x] = colours[codes[x]];
+        line[x] = (seen[x] ? full : pale)[codes[x]];
         continue;
       }
       const rank = rankOf(first[x], f);
       if (shared && rank <= worst[x]) continue;
       worst[x] = rank;
-      line[x] = rank === 0 ? 0 : rank === 4 ? nan : rank === 3 ? inf : rank === 2 ? colours[codes[x]] : hatched(none, x, top, dark);
+      line[x] = rank > 2 ? marks[4 - rank][seen[x]] : rank === 2 ? (seen[x] ? full : pale)[codes[x]] : hatched(none, x, top, dark);
     }
     const drawn = begin ? line.subarray(begin) : line;
     for (let y = top; y < Math.max(bottom, top + 1); y++) out.set(drawn, y * wide + begin);
@@ -91,13 +98,7 @@ function drawOver(g, w, h, page) {
   const x = (/** @type {number} */ step) => ((step - from) / (to - from)) * w;
   const y = (/** @type {number} */ row) => ((row + 0.5) / rows) * h;
   const at = page.rowIndex(page.selection.layer);
-  const m = page.shown();
-  /** The middle of what a step is drawn as: it may be many pixels wide. @param {number} step */
-  const middle = (step) => {
-    const column = m ? m.at(step) : -1;
-    const end = m && column >= 0 ? x(m.stop(column)) : 0;
-    return m && end - x(m.start[column]) > 3 ? (x(m.start[column]) + end) / 2 : x(step);
-  };
+  const middle = (/** @type {number} */ step) => x(step + 0.5); // it may be many pixels wide
   g.lineWidth = 1;
   if (at >= 0) {
     g.strokeStyle = "rgb(255 255 255 / .75)";
@@ -161,6 +162,7 @@ function flag(g, x, y, error) {
  * @property {number} code of the value
  * @property {[number, number]} ends lowest and highest code of all that falls into the pixel
  * @property {[number, number]} steps first and last
+ * @property {number | null} between the step under the place, if it lies between recorded ones
  */
 
 const RANKS = /** @type {const} */ (["none", "none", "high", "inf", "nan"]);
@@ -183,7 +185,8 @@ export function under(canvas, page, px, py) {
     const rank = rankOf(first[x], flags[x]);
     if (rank > worst) [row, worst, code] = [r, rank, codes[x]];
   }
-  return { matrix: m, row, code, ...inPixel(m, row, first[x], last[x], worst, code), steps: first[x] < 0 ? [Math.round(from + ((to - from) * x) / wide), 0] : [m.start[first[x]], m.stop(last[x]) - 1] };
+  const pointed = Math.floor(from + ((to - from) * (x + 0.5)) / wide);
+  return { matrix: m, row, code, ...inPixel(m, row, first[x], last[x], worst, code), steps: first[x] < 0 ? [pointed, 0] : [m.start[first[x]], m.last[last[x]]], between: first[x] >= 0 && !recordedPixels(m, from, to, wide)[x] ? pointed : null };
 }
 
 /** Which of a pixel's columns is seen. @param {import("./matrix.js").Matrix} m @param {number} row @param {number} first @param {number} last @param {number} rank @param {number} code */

@@ -49,6 +49,7 @@ function values(page, site) {
   const head = element("h3", "", `${WORDS[/** @type {"gradients"} */ (site.kind)] ?? site.kind} in this batch `);
   head.append(element("i", "", before ? `(grey: step ${whole(before.step)})` : ""));
   const canvas = /** @type {HTMLCanvasElement} */ (element("canvas", "values"));
+  canvas.title = "How many values have which size. Each bar spans a factor of 2; its height is the square root of the number. Dashed: the ends of fp16.";
   requestAnimationFrame(() => histogram(canvas, page, now, before));
   return [signs(now), head, canvas, ...sampled(now)];
 }
@@ -117,10 +118,13 @@ function histogram(canvas, page, now, before) {
   g.fillStyle = t.faint;
   g.textAlign = "center";
   const every = Math.max(Math.ceil((high - low) / 3), 1);
-  for (let b = low + 1; b < high; b += every) {
+  const taken = [x(0) + w / span / 2];
+  for (let b = high - 1; b > low; b -= every) {
     for (const side of [b, -b]) {
       const at = x(side) + w / span / 2;
-      if (at > 16 && at < w - 16 && Math.abs(at - x(0)) > 30) g.fillText(`${side < 0 ? "−" : ""}2^${b - 129}`, at, h - 6);
+      if (at < 22 || at > w - 22 || taken.some((other) => Math.abs(at - other) < 46)) continue;
+      taken.push(at);
+      g.fillText(`${side < 0 ? "−" : ""}${number(2 ** (b - 129))}`, at, h - 6);
     }
   }
   g.fillText("0", x(0) + w / span / 2, h - 6);
@@ -136,9 +140,10 @@ function histogram(canvas, page, now, before) {
 /** @param {Page} page @param {any} spread */
 function distribution(page, spread) {
   const canvas = /** @type {HTMLCanvasElement} */ (element("canvas", "spread"));
+  canvas.title = "The same over the steps: from the smallest size (bottom) to the largest (top), both signs together. Brighter: more values.";
   requestAnimationFrame(() => {
     const { g, w, h } = sheet(canvas);
-    const { start, share } = spread.arrays;
+    const { start, last, share } = spread.arrays;
     const wide = start.length;
     if (!wide) return;
     const low = spread.facts.low;
@@ -168,10 +173,15 @@ function distribution(page, spread) {
     }
     for (const [c, column] of columns.entries()) {
       const [a, b] = [x(start[c]), x(start[c + 1] ?? end)];
+      const seen = Math.max(x(last[c] + 1), a + 2); // from there on nothing was recorded
       for (let s = 0; s < tall; s++) {
         if (!column[s]) continue;
         g.fillStyle = colourAt("log2", page.theme.dark, column[s] / peak);
-        g.fillRect(a, ((tall - 1 - s) * h) / tall, Math.max(b - a, 1) + 0.4, h / tall + 0.4);
+        g.fillRect(a, ((tall - 1 - s) * h) / tall, Math.max(Math.min(b, seen) - a, 1) + 0.4, h / tall + 0.4);
+        if (b <= seen) continue;
+        g.globalAlpha = 0.25;
+        g.fillRect(seen, ((tall - 1 - s) * h) / tall, b - seen, h / tall + 0.4);
+        g.globalAlpha = 1;
       }
     }
     const at = page.selection.step;
@@ -184,8 +194,8 @@ function distribution(page, spread) {
     g.strokeStyle = page.theme.panel;
     g.fillStyle = page.theme.text;
     for (const [size, y] of [[most, 8], [least, h - 7]]) {
-      g.strokeText(`2^${size - 129}`, 3, y); // readable on whatever lies below
-      g.fillText(`2^${size - 129}`, 3, y);
+      g.strokeText(number(2 ** (size - 129)), 3, y); // readable on whatever lies below
+      g.fillText(number(2 ** (size - 129)), 3, y);
     }
   });
   return canvas;

@@ -4,6 +4,7 @@
 import { fitted, sheet, ticks } from "./canvas.js";
 import { MARKS, css } from "./colour.js";
 import { number, whole } from "./format.js";
+import { recordedPixels } from "./matrix.js";
 
 /** @typedef {import("./main.js").Page} Page */
 
@@ -32,12 +33,19 @@ export class Curve {
     this.facts = { ...this.facts, ...facts };
   }
 
+  /** The column that a step lies in; -1: none. @param {number} step */
+  at(step) {
+    return step >= this.end ? -1 : this.start.findLastIndex((start) => start <= step);
+  }
+
   /** Whether what comes fits to what is here. @param {any} facts */
   fits(facts) {
     return facts.level === this.level && facts.first <= this.start.length && facts.rewritten === this.facts.rewritten;
   }
 }
 
+const FEW = 80; // points in view, each of which gets a dot: a line through one point is nothing
+const ENOUGH_FOR_MEDIAN = 60; // of fewer points the running median would be a line of its own invention
 const REACH = 12; // columns to either side of the running median
 
 /** The running median, computed only where something is new. @param {Curve} c */
@@ -78,6 +86,7 @@ export function drawLoss(canvas, page) {
   epochs(g, page.head.epochs ?? [], x, left, w, bottom, t.faint);
   if (!inside.length) {
     g.fillText("no loss was recorded", (left + w) / 2, h / 2);
+    readout(g, page, left, w);
     return;
   }
   const finite = inside.filter((i) => Number.isFinite(c.low[i]));
@@ -101,15 +110,18 @@ export function drawLoss(canvas, page) {
   g.clip();
   g.strokeStyle = t.blue;
   g.lineWidth = 1;
-  stroke(g, finite.flatMap((i) => [[x(c.start[i]), y(c.low[i])], [x(c.start[i]), y(c.high[i])]]));
-  const smooth = median(c);
+  const at = (/** @type {number} */ i) => x(c.start[i] + 0.5); // the middle of a step, as the spectrogram draws it
+  stroke(g, finite.flatMap((i) => [[at(i), y(c.low[i])], [at(i), y(c.high[i])]]));
+  if (finite.length <= FEW) dots(g, finite.map((i) => [at(i), y(c.high[i])]), t.blue);
+  const smooth = c.start.length >= ENOUGH_FOR_MEDIAN ? median(c) : [];
   g.strokeStyle = t.bold;
   g.lineWidth = 1.8;
-  stroke(g, finite.filter((i) => Number.isFinite(smooth[i])).map((i) => [x(c.start[i]), y(smooth[i])]));
+  stroke(g, finite.filter((i) => Number.isFinite(smooth[i])).map((i) => [at(i), y(smooth[i])]));
   g.fillStyle = css(MARKS.nan);
   for (const i of inside) if (c.broken[i]) g.fillRect(x(c.start[i]) - 0.5, bottom - 5, Math.max(x(c.start[i + 1] ?? c.end) - x(c.start[i]), 1.5), 5);
   cursor(g, page, x, h);
   g.restore();
+  readout(g, page, left, w);
   g.save();
   g.translate(9, bottom / 2);
   g.rotate(-Math.PI / 2);
@@ -117,6 +129,29 @@ export function drawLoss(canvas, page) {
   g.fillStyle = t.faint;
   g.fillText(`${c.facts.title ?? "loss per batch"}${log ? " (log)" : ""}`, 0, 0);
   g.restore();
+}
+
+/** The loss and the learning rate at the cursor, in words. @param {CanvasRenderingContext2D} g @param {Page} page @param {number} left @param {number} right */
+function readout(g, page, left, right) {
+  const step = page.hover ?? page.selection.step;
+  const c = page.curve;
+  if (!c || step === null) return;
+  const i = c.at(step);
+  const exact = i >= 0 && (c.level > 0 || c.start[i] === step);
+  const value = !exact ? "not recorded" : c.broken[i] ? "NaN" : c.low[i] === c.high[i] ? number(c.low[i]) : `${number(c.low[i])} … ${number(c.high[i])}`;
+  const curve = page.head.lanes.find((/** @type {any} */ lane) => lane.curve?.length)?.curve;
+  const rate = curve ? ` · learning rate ${number(rateAt(curve, step))}` : typeof page.head.rate === "number" ? ` · learning rate ${number(page.head.rate)} at the start` : "";
+  const said = `step ${whole(step)} · ${c.facts.title ?? "loss"} ${value}${rate}`;
+  document.body.dataset.readout = said;
+  const text = fitted(g, said, right - left - 12);
+  const wide = g.measureText(text).width + 10;
+  g.fillStyle = page.theme.panel;
+  g.globalAlpha = 0.85;
+  g.fillRect(right - wide, 14, wide, 15);
+  g.globalAlpha = 1;
+  g.fillStyle = page.theme.text;
+  g.textAlign = "right";
+  g.fillText(text, right - 5, 22);
 }
 
 /**
@@ -140,6 +175,16 @@ function epochs(g, begun, x, left, right, bottom, colour) {
   }
   g.setLineDash([]);
   g.textAlign = "center";
+}
+
+/** @param {CanvasRenderingContext2D} g @param {number[][]} points @param {string} colour */
+function dots(g, points, colour) {
+  g.fillStyle = colour;
+  for (const [px, py] of points) {
+    g.beginPath();
+    g.arc(px, py, 2.2, 0, 7);
+    g.fill();
+  }
 }
 
 /** @param {CanvasRenderingContext2D} g @param {number[][]} points */
@@ -175,7 +220,10 @@ function cursor(g, page, x, h) {
 /** @param {HTMLCanvasElement} canvas @param {Page} page */
 export function drawLanes(canvas, page) {
   const lanes = page.head.lanes.filter((/** @type {any} */ lane) => lane.spans.length || lane.curve?.length);
-  canvas.style.height = `${Math.max(lanes.length * 13, 0)}px`;
+  const m = page.shown();
+  const gaps = m !== null && m.columns > 0 && m.facts.count < page.trained() - page.all().from;
+  const tall = (lanes.length + (gaps ? 1 : 0)) * 13;
+  canvas.style.height = `${tall}px`;
   const { g, w } = sheet(canvas);
   const left = page.gutter;
   const { from, to } = page.span();
@@ -195,7 +243,28 @@ export function drawLanes(canvas, page) {
       if (b >= left && a <= w) g.fillRect(Math.min(a, w - 2), i * 13 + 2, Math.max(b - a, 2), 8);
     }
   });
-  cursor(g, page, x, lanes.length * 13);
+  if (gaps) recordedLane(g, page, lanes.length * 13, w);
+  cursor(g, page, x, tall);
+}
+
+/** Which steps were recorded: a mark for each, fainter where a pixel has others too. @param {CanvasRenderingContext2D} g @param {Page} page @param {number} top @param {number} right */
+function recordedLane(g, page, top, right) {
+  const left = page.gutter;
+  const m = page.shown();
+  if (!m) return;
+  const { from, to } = page.span();
+  g.textAlign = "right";
+  g.fillStyle = page.theme.faint;
+  g.fillText("recorded steps", left - 6, top + 6.5);
+  const wide = Math.max(Math.round(right - left), 1);
+  const scale = (to - from) / wide;
+  recordedPixels(m, from, to, wide).forEach((seen, x) => {
+    if (!seen) return;
+    const share = Math.min(m.recorded(Math.floor(from + x * scale), Math.ceil(from + (x + 1) * scale)) / Math.max(scale, 1), 1);
+    g.globalAlpha = 0.45 + 0.55 * share;
+    g.fillRect(left + x, top + 3, 1, 6);
+  });
+  g.globalAlpha = 1;
 }
 
 /** The rate at a step, the newest where none is chosen. @param {[number, number][]} curve @param {number | null} step */

@@ -90,6 +90,11 @@ export class Page {
     return { from, to: this.reach };
   }
 
+  /** Before which step the training stands, as far as it is known. */
+  trained() {
+    return Math.max(this.matrix?.end ?? 0, this.curve?.end ?? 0);
+  }
+
   /** The finest matrix that covers the stretch. */
   shown() {
     const d = this.detail;

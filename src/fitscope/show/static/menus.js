@@ -21,7 +21,7 @@ export function chooseRun(page, runs) {
 /** The runs to choose from. Which one is on show stays, even if it is gone. @param {Page} page @param {any[]} runs */
 export function fillRuns(page, runs) {
   const { selection } = page;
-  const word = (/** @type {any} */ r) => clean([r.model, r.id, r.status === "running" ? "●" : ""].filter(Boolean).join(" · "));
+  const word = (/** @type {any} */ r) => clean([r.model, runName(r), r.status === "running" ? "●" : ""].filter(Boolean).join(" · "));
   const usable = runs.filter((r) => !r.problem);
   const gone = selection.run && !usable.some((r) => r.id === selection.run);
   if (gone || page.missing === selection.run) {
@@ -34,6 +34,17 @@ export function fillRuns(page, runs) {
   const others = usable.filter((r) => r.id !== selection.run);
   if (!others.some((r) => r.id === selection.other)) selection.other = "";
   by("other").replaceChildren(new Option("–", ""), ...others.map((r) => new Option(word(r), r.id, false, r.id === selection.other)));
+}
+
+const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+
+/** A run's own name; of one that fitscope named, when it began and the end of its name, which no other has. @param {{id: string, created: number | null}} run */
+export function runName({ id, created }) {
+  const given = /^\d{8}-\d{6}-\d+-(\w+)$/.exec(id);
+  if (!given || !created) return id;
+  const at = new Date(1000 * created);
+  const two = (/** @type {number} */ n) => String(n).padStart(2, "0");
+  return `${at.getDate()} ${MONTHS[at.getMonth()]} ${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())} · ${given[1]}`;
 }
 
 /** What can be shown, and how. @param {Page} page */
