@@ -27,7 +27,7 @@ from fitscope.show.text import clean
 
 #: The modules, each after those it needs.
 MODULES = (
-    "pack", "format", "canvas", "colour", "matrix", "state", "source", "heat", "lossplot", "strip", "depth",
+    "pack", "format", "canvas", "colour", "matrix", "relief", "state", "source", "heat", "lossplot", "strip", "depth",
     "steps", "findings", "inspector", "samples", "legend", "words", "live", "menus", "keys", "main",
 )  # fmt: skip
 

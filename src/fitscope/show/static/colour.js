@@ -18,7 +18,7 @@ export const MARKS = {
 };
 
 /** @param {RGB[]} map @param {number} share @returns {RGB} */
-function at(map, share) {
+export function rgbAt(map, share) {
   const place = Math.min(Math.max(share, 0), 1) * (map.length - 1);
   const i = Math.min(Math.floor(place), map.length - 2);
   const [a, b] = [map[i], map[i + 1]];
@@ -47,24 +47,7 @@ export const isRelative = (kind) => ["past", "change", "start", "run", "cosine"]
 export const mapFor = (kind, dark) => (isRelative(kind) ? (dark ? RED_BLUE_DARK : RED_BLUE) : VIRIDIS);
 
 /** @param {string} kind @param {boolean} dark @param {number} share */
-export const colourAt = (kind, dark, share) => css(at(mapFor(kind, dark), share));
-
-/**
- * For every code its colour.
- * @param {[number, number]} code offset and step @param {[string, number, number, string]} scale kind, low, high, of what @param {boolean} dark
- * @param {boolean} pale as between recorded steps
- */
-export function table([offset, step], [kind, low, high], dark, pale = false) {
-  const map = mapFor(kind, dark);
-  const out = new Uint32Array(65536);
-  const fine = new Uint32Array(512);
-  for (let i = 0; i < 512; i++) fine[i] = packed(pale ? paled(at(map, i / 511), dark) : at(map, i / 511));
-  for (let i = 0; i < 65536; i++) {
-    const share = (offset + i * step - low) / (high - low);
-    out[i] = fine[share <= 0 ? 0 : share >= 1 ? 511 : Math.round(share * 511)];
-  }
-  return out;
-}
+export const colourAt = (kind, dark, share) => css(rgbAt(mapFor(kind, dark), share));
 
 /** By kind of layer. The first that fits. @type {[RegExp, string, string][]} */
 const TYPES = [

@@ -3,35 +3,14 @@
 import { sheet } from "./canvas.js";
 import { MARKS, css, isRelative } from "./colour.js";
 import { INF, NAN, VALUE } from "./matrix.js";
+import { usual } from "./relief.js";
 
 /** @typedef {import("./main.js").Page} Page */
-
-/** @type {WeakMap<import("./matrix.js").Matrix, {columns: number, usual: Float64Array}>} */
-const known = new WeakMap();
 
 const ENOUGH = 8; // columns, for a median that means something
 
 /** Whether there is a usual value to compare with. @param {Page} page */
 export const hasUsual = (page) => (page.shown()?.columns ?? 0) >= ENOUGH;
-
-/** The median of each row, from columns spread evenly. @param {import("./matrix.js").Matrix} m */
-function usualOf(m) {
-  const before = known.get(m);
-  if (before && m.columns < before.columns * 1.1) return before.usual;
-  const usual = new Float64Array(m.rows).fill(Number.NaN);
-  const every = Math.max(m.columns / 64, 1);
-  for (let row = 0; row < m.rows; row++) {
-    const some = [];
-    for (let c = 0; c < m.columns; c += every) {
-      const i = row * m.room + Math.floor(c);
-      if (m.flags[i] & VALUE) some.push((m.low[i] + m.high[i]) / 2);
-    }
-    some.sort((a, b) => a - b);
-    if (some.length) usual[row] = m.value(some[some.length >> 1]);
-  }
-  known.set(m, { columns: m.columns, usual });
-  return usual;
-}
 
 /** @param {HTMLCanvasElement} canvas @param {Page} page */
 export function drawDepth(canvas, page) {
@@ -61,17 +40,17 @@ export function drawDepth(canvas, page) {
     }
   }
   if (!hasUsual(page)) return;
-  const usual = usualOf(shown);
+  const { middle } = usual(shown);
   g.strokeStyle = t.warning;
   g.lineWidth = 1.2;
   g.beginPath();
   let pen = false;
   for (let row = 0; row < m.rows; row++) {
-    if (Number.isNaN(usual[row])) {
+    if (middle[row] < 0) {
       pen = false;
       continue;
     }
-    const [px, py] = [x(usual[row]), (row + 0.5) * each];
+    const [px, py] = [x(shown.value(middle[row])), (row + 0.5) * each];
     if (pen) g.lineTo(px, py);
     else g.moveTo(px, py);
     pen = true;

@@ -3,27 +3,14 @@
 // the value before is drawn pale: nobody saw what was there.
 
 import { sheet } from "./canvas.js";
-import { MARKS, ground, packed, paled, table } from "./colour.js";
+import { MARKS, ground, packed, paled } from "./colour.js";
 import { INF, NAN, VALUE, pick, pixels, recordedPixels } from "./matrix.js";
+import { PLAIN, ROOM, drawCourse, hasRelief, shadeAt, shadesOf, usual } from "./relief.js";
 
 /** @typedef {import("./main.js").Page} Page */
 
-/** Tables of colours, by what they are for. @type {Map<string, Uint32Array>} */
-const held = new Map();
-
 /** What was painted last: moving the cursor only draws over it. @type {{matrix: any, key: string, image: ImageData | null}} */
 let painted = { matrix: null, key: "", image: null };
-
-/** @param {import("./matrix.js").Matrix} m @param {boolean} dark @param {boolean} pale */
-function coloursOf(m, dark, pale) {
-  const key = `${m.scale} ${m.code} ${dark} ${pale}`;
-  const known = held.get(key);
-  if (known) return known;
-  if (held.size > 3) held.clear();
-  const made = table(m.code, m.scale, dark, pale);
-  held.set(key, made);
-  return made;
-}
 
 /** @param {HTMLCanvasElement} canvas @param {Page} page */
 export function drawHeat(canvas, page) {
@@ -32,7 +19,7 @@ export function drawHeat(canvas, page) {
   if (!m || !m.rows || w < 2) return;
   const [wide, high] = [canvas.width, canvas.height];
   const { from, to } = page.span();
-  const key = `${from} ${to} ${wide} ${high} ${page.theme.dark}`;
+  const key = `${from} ${to} ${wide} ${high} ${page.theme.dark} ${usual(m).columns}`;
   const same = painted.matrix === m && painted.key === key;
   if (!same || m.fresh < m.columns) {
     const image = painted.image?.width === wide && painted.image.height === high ? painted.image : g.createImageData(wide, high);
@@ -54,8 +41,10 @@ function paint(m, span, image, dark, fresh) {
   const out = new Uint32Array(image.data.buffer);
   const { first, last } = pixels(m, span.from, span.to, wide);
   const seen = recordedPixels(m, span.from, span.to, wide);
-  const full = coloursOf(m, dark, false);
-  const pale = seen.includes(0) ? coloursOf(m, dark, true) : full;
+  const { fine, tables } = shadesOf(m, dark);
+  const { middle, reach } = usual(m);
+  const relief = hasRelief(m.scale[0]);
+  const tall = high / m.rows >= ROOM;
   const none = packed(ground(dark));
   const marks = [MARKS.nan, MARKS.inf].map((colour) => [packed(paled(colour, dark)), packed(colour)]);
   // What a pixel shows depends on its neighbours too.
@@ -71,20 +60,22 @@ function paint(m, span, image, dark, fresh) {
     // Where there are more rows than pixels, several share one: the worst of them is seen.
     const shared = row > 0 && top === Math.floor(((row - 1) * high) / m.rows);
     pick(m, row, first, last, codes, flags, picked);
+    const colour = (/** @type {number} */ x) => tables[seen[x]][(relief && !tall ? shadeAt(codes[x], middle[row], reach[row]) : PLAIN) + fine[codes[x]]];
     for (let x = begin; x < wide; x++) {
       const f = flags[x];
       if (f === VALUE && !shared) {
         worst[x] = 2;
-        line[x] = (seen[x] ? full : pale)[codes[x]];
+        line[x] = colour(x);
         continue;
       }
       const rank = rankOf(first[x], f);
       if (shared && rank <= worst[x]) continue;
       worst[x] = rank;
-      line[x] = rank > 2 ? marks[4 - rank][seen[x]] : rank === 2 ? (seen[x] ? full : pale)[codes[x]] : hatched(none, x, top, dark);
+      line[x] = rank > 2 ? marks[4 - rank][seen[x]] : rank === 2 ? colour(x) : hatched(none, x, top, dark);
     }
     const drawn = begin ? line.subarray(begin) : line;
     for (let y = top; y < Math.max(bottom, top + 1); y++) out.set(drawn, y * wide + begin);
+    if (relief && tall) drawCourse(image, { top, bottom, begin }, { codes, flags, seen }, middle[row], reach[row]);
   }
 }
 

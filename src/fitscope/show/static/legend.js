@@ -3,7 +3,8 @@
 import { sheet } from "./canvas.js";
 import { MARKS, colourAt, css, typesOf } from "./colour.js";
 import { hasUsual } from "./depth.js";
-import { element, meaning, whole } from "./format.js";
+import { by, element, meaning, whole } from "./format.js";
+import { ROOM, hasRelief } from "./relief.js";
 
 /** A small patch of colour. @param {string} colour @param {string} [cls] */
 export function swatch(colour, cls = "") {
@@ -36,10 +37,12 @@ export function drawKey(box, page) {
   const step = m && column >= 0 ? (m.level ? (page.hover ?? page.selection.step ?? m.last[column]) : m.start[column]) : null;
   const types = typesOf(page.rows.map((row) => row.type));
   const when = step === null ? "" : `each layer at step ${whole(step)}`;
-  const key = JSON.stringify([types, when, hasUsual(page)]);
+  const course = !m || !hasRelief(m.scale[0]) ? "" : by("heat").clientHeight / m.rows >= ROOM ? "line in a row: its own course, from its lowest to its highest" : "lighter, darker: above, below the layer’s median";
+  const key = JSON.stringify([types, when, hasUsual(page), course]);
   if (box.dataset.key === key) return;
   box.dataset.key = key;
   const parts = types.map(([name, colour]) => element("span", "", swatch(colour), name));
   if (when) parts.push(element("span", "", swatch("", "bar"), when), ...(hasUsual(page) ? [element("span", "", swatch("", "usual"), "its median over the run")] : []));
+  if (course) parts.push(element("span", "", course));
   box.replaceChildren(...parts);
 }

@@ -189,10 +189,11 @@ export function pixels(m, from, to, wide, end = wide) {
   return { first, last };
 }
 
-const LEAST = 2; // pixels of a recorded step: thinner ones could not be seen
+const THIN = 2; // pixels of a recorded step: a thinner one could not be seen
+const NARROW = 6; // pixels of a gap that is left out: stripes so close together could not be read
 
 /**
- * Which of `wide` pixels between two steps have a recorded step in them. The others lie in a gap.
+ * Which of `wide` pixels between two steps have a recorded step in them, or right beside them. The others lie in a gap.
  * @param {Matrix} m @param {number} from @param {number} to @param {number} wide
  */
 export function recordedPixels(m, from, to, wide) {
@@ -200,13 +201,15 @@ export function recordedPixels(m, from, to, wide) {
   const scale = wide / (to - from);
   for (let c = Math.max(m.at(from), 0); c < m.columns && m.start[c] < to; c++) {
     const a = Math.floor((m.start[c] - from) * scale);
-    const b = Math.max(Math.ceil((m.last[c] + 1 - from) * scale), a + LEAST);
+    const next = Math.floor((m.stop(c) - from) * scale);
+    let b = Math.max(Math.ceil((m.last[c] + 1 - from) * scale), a + THIN);
+    if (next - b < NARROW) b = Math.max(b, next);
     if (b <= 0) continue;
     if (m.many(c) >= b - a || m.level === 0) seen.fill(1, Math.max(a, 0), b);
     else {
       // Fewer steps than pixels: only where the first and the last are is known.
-      seen.fill(1, Math.max(a, 0), Math.max(a + LEAST, 0));
-      seen.fill(1, Math.max(b - LEAST, 0), b);
+      seen.fill(1, Math.max(a, 0), Math.max(a + THIN, 0));
+      seen.fill(1, Math.max(b - THIN, 0), b);
     }
   }
   return seen;
