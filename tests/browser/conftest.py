@@ -150,8 +150,10 @@ def pixel(page: Page, row: int, step: float, *, rows: int = LAYERS) -> tuple[int
 
 
 def column(page: Page, step: float, wanted: list[int], *, rows: int = LAYERS) -> list[tuple[int, int, int]]:
-    """The colours of rows in the pixel column of a step: of its middle, since it may share its first pixel with the step before, and near the
-    top of the row, above its line."""
+    """The colours of rows in the pixel column of a step, near the top of the row, above its line.
+
+    Of the middle of the column, since it may share its first pixel with the step before.
+    """
     found: Any = page.evaluate(
         """([step, wanted, rows]) => {
             const canvas = document.getElementById("heat");

@@ -24,6 +24,8 @@ Array = np.ndarray[Any, Any]
 
 #: Flags of a cell: a finite value, an infinite one, a NaN was there. None of them: nothing was recorded.
 VALUE, INF, NAN = 1, 2, 4
+#: In a comparison of runs: it was recorded here, and not in the other run.
+ONLY_HERE = 8
 
 EMPTY_LOW, EMPTY_HIGH = 65535, 0  #: of a cell without a value, so that merging needs no condition
 BLOCK = 512  #: columns that are worked on at a time, which a processor's cache can hold

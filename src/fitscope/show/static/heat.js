@@ -4,13 +4,13 @@
 
 import { sheet } from "./canvas.js";
 import { MARKS, ground, packed, paled } from "./colour.js";
-import { INF, NAN, VALUE, pick, pixels, recordedPixels } from "./matrix.js";
+import { INF, NAN, ONLY_HERE, VALUE, pick, pixels, recordedPixels } from "./matrix.js";
 import { PLAIN, ROOM, drawCourse, hasRelief, shadeAt, shadesOf, usual } from "./relief.js";
 
 /** @typedef {import("./main.js").Page} Page */
 
-/** What was painted last: moving the cursor only draws over it. @type {{matrix: any, key: string, image: ImageData | null}} */
-let painted = { matrix: null, key: "", image: null };
+/** What was painted last: moving the cursor only draws over it. @type {{matrix: any, key: string, image: ImageData | null, ended: number}} */
+let painted = { matrix: null, key: "", image: null, ended: 0 };
 
 /** @param {HTMLCanvasElement} canvas @param {Page} page */
 export function drawHeat(canvas, page) {
@@ -20,11 +20,12 @@ export function drawHeat(canvas, page) {
   const [wide, high] = [canvas.width, canvas.height];
   const { from, to } = page.span();
   const key = `${from} ${to} ${wide} ${high} ${page.theme.dark} ${usual(m).columns}`;
+  const ended = Math.min(Math.ceil(((m.until - from) / (to - from)) * wide), wide); // pixels from there on are after the training
   const same = painted.matrix === m && painted.key === key;
-  if (!same || m.fresh < m.columns) {
+  if (!same || m.fresh < m.columns || ended !== painted.ended) {
     const image = painted.image?.width === wide && painted.image.height === high ? painted.image : g.createImageData(wide, high);
-    paint(m, { from, to }, image, page.theme.dark, same ? m.fresh : 0);
-    painted = { matrix: m, key, image };
+    paint(m, { from, to, ended }, image, page.theme.dark, same ? m.fresh : 0, same ? painted.ended : 0);
+    painted = { matrix: m, key, image, ended };
     m.fresh = Infinity;
   }
   g.putImageData(/** @type {ImageData} */ (painted.image), 0, 0);
@@ -33,10 +34,10 @@ export function drawHeat(canvas, page) {
 }
 
 /**
- * @param {import("./matrix.js").Matrix} m @param {{from: number, to: number}} span @param {ImageData} image painted over
- * @param {boolean} dark @param {number} fresh the first column that the image does not show yet
+ * @param {import("./matrix.js").Matrix} m @param {{from: number, to: number, ended: number}} span @param {ImageData} image painted over
+ * @param {boolean} dark @param {number} fresh the first column that the image does not show yet @param {number} before the pixel at which the training ended by then
  */
-function paint(m, span, image, dark, fresh) {
+function paint(m, span, image, dark, fresh, before) {
   const { width: wide, height: high } = image;
   const out = new Uint32Array(image.data.buffer);
   const { first, last } = pixels(m, span.from, span.to, wide);
@@ -48,7 +49,8 @@ function paint(m, span, image, dark, fresh) {
   const none = packed(ground(dark));
   const marks = [MARKS.nan, MARKS.inf].map((colour) => [packed(paled(colour, dark)), packed(colour)]);
   // What a pixel shows depends on its neighbours too.
-  const changed = fresh ? last.findIndex((column) => column >= fresh) : 0;
+  const column = fresh ? last.findIndex((last_) => last_ >= fresh) : 0;
+  const changed = fresh && before !== span.ended ? Math.min(column < 0 ? wide : column, before, span.ended) : column;
   if (changed < 0) return;
   const [begin, picked] = [Math.max(changed - 1, 0), Math.max(changed - 2, 0)];
   const codes = new Uint16Array(wide);
@@ -71,7 +73,7 @@ function paint(m, span, image, dark, fresh) {
       const rank = rankOf(first[x], f);
       if (shared && rank <= worst[x]) continue;
       worst[x] = rank;
-      line[x] = rank > 2 ? marks[4 - rank][seen[x]] : rank === 2 ? colour(x) : hatched(none, x, top, dark);
+      line[x] = rank > 2 ? marks[4 - rank][seen[x]] : rank === 2 ? colour(x) : x < span.ended ? hatched(none, x, top, dark) : 0;
     }
     const drawn = begin ? line.subarray(begin) : line;
     for (let y = top; y < Math.max(bottom, top + 1); y++) out.set(drawn, y * wide + begin);
@@ -153,6 +155,7 @@ function flag(g, x, y, error) {
  * @property {number} code of the value
  * @property {[number, number]} ends lowest and highest code of all that falls into the pixel
  * @property {[number, number]} steps first and last
+ * @property {boolean} alone whether the run compared with has nothing there
  * @property {number | null} between the step under the place, if it lies between recorded ones
  */
 
@@ -170,14 +173,14 @@ export function under(canvas, page, px, py) {
   const { first, last } = pixels(m, from, to, wide, end);
   const bottom = Math.ceil(((y + 1) * m.rows) / high) - 1;
   const [codes, flags] = [new Uint16Array(end), new Uint8Array(end)];
-  let [row, worst, code] = [bottom, -1, 0];
+  let [row, worst, code, seen] = [bottom, -1, 0, 0];
   for (let r = Math.min(Math.ceil((y * m.rows) / high), bottom); r <= bottom; r++) {
     pick(m, r, first, last, codes, flags, Math.max(x - 1, 0));
     const rank = rankOf(first[x], flags[x]);
-    if (rank > worst) [row, worst, code] = [r, rank, codes[x]];
+    if (rank > worst) [row, worst, code, seen] = [r, rank, codes[x], flags[x]];
   }
   const pointed = Math.floor(from + ((to - from) * (x + 0.5)) / wide);
-  return { matrix: m, row, code, ...inPixel(m, row, first[x], last[x], worst, code), steps: first[x] < 0 ? [pointed, 0] : [m.start[first[x]], m.last[last[x]]], between: first[x] >= 0 && !recordedPixels(m, from, to, wide)[x] ? pointed : null };
+  return { matrix: m, row, code, alone: Boolean(seen & ONLY_HERE), ...inPixel(m, row, first[x], last[x], worst, code), steps: first[x] < 0 ? [pointed, 0] : [m.start[first[x]], m.last[last[x]]], between: first[x] >= 0 && !recordedPixels(m, from, to, wide)[x] ? pointed : null };
 }
 
 /** Which of a pixel's columns is seen. @param {import("./matrix.js").Matrix} m @param {number} row @param {number} first @param {number} last @param {number} rank @param {number} code */

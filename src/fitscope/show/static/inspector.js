@@ -4,7 +4,7 @@
 import { sheet } from "./canvas.js";
 import { MARKS, colourAt, css } from "./colour.js";
 import { clean, element, number, percent, whole } from "./format.js";
-import { INF, NAN, VALUE } from "./matrix.js";
+import { INF, NAN, ONLY_HERE, VALUE } from "./matrix.js";
 
 /** @typedef {import("./main.js").Page} Page */
 
@@ -283,7 +283,7 @@ function ends(m, row, column) {
   const f = m.flags[i];
   if (f & NAN) return ["NaN", "NaN"];
   if (f & INF) return ["Inf", "Inf"];
-  if (!(f & VALUE)) return ["not recorded", "not recorded"];
+  if (!(f & VALUE)) return Array(2).fill(f & ONLY_HERE ? "not in the other run" : "not recorded");
   return [m.word(m.low[i]), m.word(m.high[i])];
 }
 

@@ -21,7 +21,7 @@ export function drawScale(box, m, dark, gaps) {
   const [kind, low, high, of] = m.scale;
   const bar = /** @type {HTMLCanvasElement} */ (element("canvas"));
   box.replaceChildren(
-    meaning(kind, low, of), bar, meaning(kind, high, of), swatch(css(MARKS.nan)), "NaN", swatch(css(MARKS.inf)), "Inf", swatch("var(--missing)"), "not recorded",
+    meaning(kind, low, of), bar, meaning(kind, high, of), swatch(css(MARKS.nan)), "NaN", swatch(css(MARKS.inf)), "Inf", swatch("var(--missing)"), kind === "run" ? "not in the other run, or not recorded" : "not recorded",
     ...(gaps ? [swatch("", "pale"), "pale: between recorded steps"] : []),
   );
   const { g, w, h } = sheet(bar);

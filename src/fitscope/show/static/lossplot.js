@@ -1,67 +1,15 @@
-// The loss of every batch: thin from the lowest to the highest of a pixel's steps, the running median bold; below it the
+// The loss of every batch: thin from the lowest to the highest of a pixel's steps, smoothed bold, with other runs; below it the
 // lanes: when each thing that stands out was so. Both share the spectrogram's steps.
 
 import { fitted, sheet, ticks } from "./canvas.js";
 import { MARKS, css } from "./colour.js";
+import { smoothed } from "./curve.js";
 import { number, whole } from "./format.js";
 import { recordedPixels } from "./matrix.js";
 
 /** @typedef {import("./main.js").Page} Page */
 
-/** A scalar over the steps, growing at its end. */
-export class Curve {
-  /** @param {any} facts @param {any} arrays */
-  constructor(facts, arrays) {
-    this.facts = facts;
-    /** @type {number[]} */ this.start = Array.from(arrays.start ?? []);
-    /** @type {number[]} */ this.low = Array.from(arrays.low ?? []);
-    /** @type {number[]} */ this.high = Array.from(arrays.high ?? []);
-    /** @type {number[]} */ this.broken = Array.from(arrays.broken ?? []);
-    /** @type {number[]} */ this.smooth = [];
-    this.level = facts.level;
-    this.end = facts.end;
-  }
-
-  /** @param {any} facts @param {any} new_ */
-  append(facts, new_) {
-    for (const name of /** @type {const} */ (["start", "low", "high", "broken"])) {
-      this[name].length = facts.first;
-      this[name].push(...(new_[name] ?? []));
-    }
-    this.smooth.length = Math.min(this.smooth.length, facts.first);
-    this.end = facts.end;
-    this.facts = { ...this.facts, ...facts };
-  }
-
-  /** The column that a step lies in; -1: none. @param {number} step */
-  at(step) {
-    return step >= this.end ? -1 : this.start.findLastIndex((start) => start <= step);
-  }
-
-  /** Whether what comes fits to what is here. @param {any} facts */
-  fits(facts) {
-    return facts.level === this.level && facts.first <= this.start.length && facts.rewritten === this.facts.rewritten;
-  }
-}
-
 const FEW = 80; // points in view, each of which gets a dot: a line through one point is nothing
-const ENOUGH_FOR_MEDIAN = 60; // of fewer points the running median would be a line of its own invention
-const REACH = 12; // columns to either side of the running median
-
-/** The running median, computed only where something is new. @param {Curve} c */
-function median(c) {
-  const many = c.start.length;
-  for (let i = Math.max(c.smooth.length - REACH - 1, 0); i < many; i++) {
-    const some = [];
-    for (let k = Math.max(i - REACH, 0); k <= Math.min(i + REACH, many - 1); k++) {
-      const middle = (c.low[k] + c.high[k]) / 2;
-      if (Number.isFinite(middle)) some.push(middle);
-    }
-    some.sort((a, b) => a - b);
-    c.smooth[i] = some.length ? some[some.length >> 1] : Number.NaN;
-  }
-  return c.smooth;
-}
 
 /** @param {HTMLCanvasElement} canvas @param {Page} page */
 export function drawLoss(canvas, page) {
@@ -74,6 +22,7 @@ export function drawLoss(canvas, page) {
   if (!c || page.head.empty) return;
   const x = (/** @type {number} */ step) => left + ((step - from) / (to - from)) * (w - left);
   const inside = c.start.flatMap((s, i) => (s <= to && (c.start[i + 1] ?? c.end) >= from ? [i] : []));
+  let [low, high] = page.overlay.ends(from, to);
   g.strokeStyle = t.line;
   g.fillStyle = t.faint;
   g.textAlign = "center";
@@ -84,13 +33,12 @@ export function drawLoss(canvas, page) {
     g.fillText(text, Math.min(Math.max(x(step), left + room), w - room), bottom + 9);
   }
   epochs(g, page.head.epochs ?? [], x, left, w, bottom, t.faint);
-  if (!inside.length) {
+  if (!inside.length && low > high) {
     g.fillText("no loss was recorded", (left + w) / 2, h / 2);
     readout(g, page, left, w);
     return;
   }
   const finite = inside.filter((i) => Number.isFinite(c.low[i]));
-  let [low, high] = [Infinity, -Infinity];
   for (const i of finite) [low, high] = [Math.min(low, c.low[i]), Math.max(high, c.high[i])];
   const log = low > 0 && high / low > 8;
   const f = log ? Math.log10 : (/** @type {number} */ v) => v;
@@ -108,12 +56,13 @@ export function drawLoss(canvas, page) {
   g.beginPath();
   g.rect(left, 0, w - left, h);
   g.clip();
+  page.overlay.draw(g, x, y, from, to);
   g.strokeStyle = t.blue;
   g.lineWidth = 1;
   const at = (/** @type {number} */ i) => x(c.start[i] + 0.5); // the middle of a step, as the spectrogram draws it
   stroke(g, finite.flatMap((i) => [[at(i), y(c.low[i])], [at(i), y(c.high[i])]]));
   if (finite.length <= FEW) dots(g, finite.map((i) => [at(i), y(c.high[i])]), t.blue);
-  const smooth = c.start.length >= ENOUGH_FOR_MEDIAN ? median(c) : [];
+  const smooth = smoothed(c, page.selection.smooth);
   g.strokeStyle = t.bold;
   g.lineWidth = 1.8;
   stroke(g, finite.filter((i) => Number.isFinite(smooth[i])).map((i) => [at(i), y(smooth[i])]));

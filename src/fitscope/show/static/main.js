@@ -1,6 +1,7 @@
 // The page: asks for the run, draws it, and keeps one selection through all views.
 
 import { theme } from "./canvas.js";
+import { Curve } from "./curve.js";
 import { drawDepth } from "./depth.js";
 import { Findings } from "./findings.js";
 import { by, clean, element } from "./format.js";
@@ -8,9 +9,11 @@ import { drawHeat } from "./heat.js";
 import { drawInspector } from "./inspector.js";
 import { listen } from "./keys.js";
 import { Live } from "./live.js";
-import { Curve, drawLanes, drawLoss } from "./lossplot.js";
+import { drawLanes, drawLoss } from "./lossplot.js";
 import { Matrix } from "./matrix.js";
 import { chooseRun, fillMenus, fillRuns } from "./menus.js";
+import { Overlay } from "./overlay.js";
+import { RunsTable } from "./runs.js";
 import { drawSamples, drawTable } from "./samples.js";
 import { Enclosed, Served } from "./source.js";
 import { fromAddress, toAddress } from "./state.js";
@@ -46,6 +49,7 @@ export class Page {
     this.live = new Live(this);
     this.findings = new Findings(this);
     this.steps = new Steps(this);
+    this.overlay = new Overlay(this);
     this.missing = ""; // the run asked for that is not here (any more)
     /** Why the page is not up to date. @type {{status: string, text: string} | null} */ this.trouble = null;
     this.gutter = 168;
@@ -82,7 +86,8 @@ export class Page {
   all() {
     const starts = [this.matrix?.start[0], this.curve?.start[0]].filter((s) => s !== undefined);
     const from = starts.length ? Math.min(.../** @type {number[]} */ (starts)) : 0;
-    const end = Math.max(this.matrix?.end ?? 0, this.curve?.end ?? 0, from + 1);
+    const others = [...this.overlay.runs.values()].map(({ curve }) => curve.end);
+    const end = Math.max(this.matrix?.end ?? 0, this.curve?.end ?? 0, ...others, from + 1);
     if (this.head.status !== "running") return { from, to: end };
     // While a run grows its last pixel is still being filled: what is on show moves by whole pixels, not at every tick.
     const pixel = (end - from) / Math.max(by("heat").clientWidth, 1);
@@ -97,6 +102,12 @@ export class Page {
 
   /** The finest matrix that covers the stretch. */
   shown() {
+    const found = this.covering();
+    if (found) found.until = this.trained();
+    return found;
+  }
+
+  covering() {
     const d = this.detail;
     const { from, to } = this.span();
     if (d && d.columns && this.selection.from !== null && d.start[0] <= Math.max(from, this.matrix?.start[0] ?? 0) && d.facts.until >= Math.min(to, this.matrix?.end ?? to)) return d;
@@ -117,6 +128,7 @@ export class Page {
   async open() {
     const { source } = this;
     if (source.live) chooseRun(this, await source.runs());
+    void this.overlay.load();
     if (!(await this.fetch())) return;
     const first = this.head.findings[0];
     if (this.selection.step === null && this.head.selected) Object.assign(this.selection, this.head.selected);
@@ -216,6 +228,7 @@ export class Page {
       }
       this.live.follow();
     } else if (selection.from !== before.from || selection.to !== before.to) this.zoomIn();
+    if (selection.overlay !== before.overlay || selection.other !== before.other) void this.overlay.load();
     this.inspect();
     this.draw();
   }
@@ -325,7 +338,11 @@ async function start() {
     }
   }
   if (!source.live) return;
-  const refresh = async () => fillRuns(page, await source.runs());
+  new RunsTable(page);
+  const refresh = async () => {
+    fillRuns(page, await source.runs());
+    await page.overlay.load(true);
+  };
   const quietly = () => void refresh().catch(() => {}); // that the server is gone is said already
   setInterval(quietly, 15_000);
   document.addEventListener("visibilitychange", quietly);

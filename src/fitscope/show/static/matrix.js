@@ -4,6 +4,7 @@
 import { meaning } from "./format.js";
 
 export const VALUE = 1, INF = 2, NAN = 4;
+export const ONLY_HERE = 8; // in a comparison: the other run has nothing there
 const MOST = 2048;
 
 /** @typedef {{low: Uint16Array, spread: Uint16Array, flags: Uint8Array, start: Float64Array, last?: Float64Array}} Columns spread: high - low; last: recorded step of each column, if it has several */
@@ -34,6 +35,7 @@ export class Matrix {
     this.start = arrays.start;
     this.last = arrays.last ?? this.start;
     this.end = facts.end;
+    this.until = Infinity; // where the training ended: after that nothing was to be recorded
     this.fresh = 0; // the first column that changed since somebody set this to Infinity
   }
 
@@ -62,7 +64,7 @@ export class Matrix {
 
   /** Where the next column begins: steps between the last of this one and there were not recorded. @param {number} column */
   stop(column) {
-    return column + 1 < this.columns ? this.start[column + 1] : Infinity;
+    return column + 1 < this.columns ? this.start[column + 1] : Math.max(this.until, this.end);
   }
 
   /** How many recorded steps a column stands for. @param {number} column */

@@ -23,6 +23,7 @@ export function fillRuns(page, runs) {
   const { selection } = page;
   const word = (/** @type {any} */ r) => clean([r.model, runName(r), r.status === "running" ? "●" : ""].filter(Boolean).join(" · "));
   const usable = runs.filter((r) => !r.problem);
+  for (const r of usable) page.overlay.names.set(r.id, word(r));
   const gone = selection.run && !usable.some((r) => r.id === selection.run);
   if (gone || page.missing === selection.run) {
     page.missing = gone ? selection.run : "";
@@ -31,6 +32,8 @@ export function fillRuns(page, runs) {
   const options = usable.map((r) => new Option(word(r), r.id, false, r.id === selection.run));
   by("run").replaceChildren(...(gone ? [new Option(`${clean(selection.run)} · gone`, selection.run, false, true)] : []), ...options);
   by("run").hidden = by("compare-label").hidden = by("run").childElementCount < 2;
+  by("runs-button").hidden = runs.length < 2;
+  by("runs-button").textContent = `all ${runs.length} runs`;
   const others = usable.filter((r) => r.id !== selection.run);
   if (!others.some((r) => r.id === selection.other)) selection.other = "";
   by("other").replaceChildren(new Option("–", ""), ...others.map((r) => new Option(word(r), r.id, false, r.id === selection.other)));

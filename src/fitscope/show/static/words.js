@@ -118,7 +118,7 @@ export function drawTip(page, event) {
   page.hover = found.column < 0 ? steps[0] : m.start[found.column];
   const step = page.steps.point(found, () => drawTip(page, event));
   if (step !== null) page.hover = step;
-  const value = { nan: "NaN", inf: "Inf", low: m.word(found.code), high: m.word(found.code), none: "not recorded" }[found.mark];
+  const value = { nan: "NaN", inf: "Inf", low: m.word(found.code), high: m.word(found.code), none: found.alone ? "not in the other run" : "not recorded" }[found.mark];
   const born = /NaN|Inf/.test(value) ? page.head.births?.[page.rows[row].name]?.[page.measure()?.kind] : undefined;
   const said = [clean(page.rows[row].name), step === null ? between(steps) : `step ${whole(step)}`, value];
   if (found.between !== null) said.splice(1, 0, `step ${whole(found.between)} not recorded; before it`);
