@@ -157,14 +157,15 @@ class Run:
         return plan
 
     @property
-    def notes(self) -> Any:
+    def notes(self) -> str | float | bool | list[Any] | dict[str, Any] | None:
         """Your notes about the run: those of `fs.Scope(notes=…)`, or what you set here: text or any JSON data."""
         from fitscope.read import notes
 
-        return notes.stored(self._now.objects).get("notes", self.info.get("notes"))
+        found: str | None = notes.stored(self._now.objects).get("notes", self.info.get("notes"))
+        return found
 
     @notes.setter
-    def notes(self, notes: Any) -> None:
+    def notes(self, notes: str | float | bool | list[Any] | dict[str, Any] | None) -> None:
         from fitscope.read.notes import write
 
         write(self._now.objects, notes=notes)

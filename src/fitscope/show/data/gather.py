@@ -68,6 +68,7 @@ class Gathered:
         self.sites: set[str] = set()
         self.epochs: dict[int, int] = {}  #: epoch → its first recorded step
         self.last_step: int | None = None
+        self.clock: list[tuple[int, float]] = []  #: steps and when they were recorded, in order
         self._clock: list[tuple[float, int]] = []  # time and step of the newest records, for the speed
         self._parts: dict[Part, tuple[int, int]] = {}  # those taken, with their first and last step
         self._filled: dict[str, Filled] = {}
@@ -143,8 +144,18 @@ class Gathered:
         for epoch in np.unique(epochs).tolist():
             first = int(step[epochs == epoch].min())
             self.epochs[epoch] = min(self.epochs.get(epoch, first), first)
+        self._time(step, piece["time"])
         newest = int(np.argmax(piece["time"]))
         self._clock = [*self._clock[-9:], (float(piece["time"][newest]), int(step[newest]))]
+
+    def _time(self, step: Array, time: Array) -> None:
+        """Notes when the first and the last step of a part were recorded, in order and not too often."""
+        for place in (int(np.argmin(step)), int(np.argmax(step))):
+            at = (int(step[place]), float(time[place]))
+            if not self.clock or (at[0] > self.clock[-1][0] and at[1] > self.clock[-1][1]):
+                self.clock.append(at)
+        if len(self.clock) > 256:
+            self.clock = [*self.clock[:-1:2], self.clock[-1]]
 
     def _fit(self) -> None:
         """Updates the rows. Data taken before moves to its new row."""

@@ -22,6 +22,7 @@ from fitscope.show.data.series import GrowingSeries
 Payload = tuple[dict[str, Any], dict[str, Array]]
 
 COLUMNS = 2048  #: the most columns of a picture: what a wide screen has
+CLOCK = 32  #: points that relate steps to time
 MOVED = 12  #: rows named as those that moved most
 
 _STATS = (
@@ -65,6 +66,7 @@ def head(g: Gathered) -> dict[str, Any]:
         "modes": [[key, title] for key, title in MODES.items()],
         "samples": g.has_samples,
         "rate": _set_rate(run.configuration),
+        "epoch_steps": _epoch_steps(run.configuration),
         **now(g),
     }
 
@@ -84,6 +86,7 @@ def now(g: Gathered) -> dict[str, Any]:
         "step": last if last is not None else run.last_step,
         "epoch": g.epoch_of(last) if last is not None else None,
         "epochs": _thinned(sorted(g.epochs.items()), 64),  # and their first steps
+        "clock": [(step, round(at - g.clock[0][1], 3)) for step, at in _thinned(g.clock, CLOCK)],
         "speed": g.speed,
         "cost": run.overhead.get("cpu_share"),
         "compiled": run.overhead.get("compile_seconds"),  # seconds
@@ -106,6 +109,13 @@ def _set_rate(configuration: dict[str, Any]) -> float | None:
     optimizer = configuration.get("optimizer")
     rate = optimizer.get("learning_rate") if isinstance(optimizer, dict) else None
     return float(rate) if isinstance(rate, int | float) and math.isfinite(rate) else None
+
+
+def _epoch_steps(configuration: dict[str, Any]) -> int | None:
+    """How many steps an epoch has, as `fit` said."""
+    fit = configuration.get("fit")
+    steps = fit.get("steps_per_epoch") if isinstance(fit, dict) else None
+    return steps if isinstance(steps, int) and steps > 0 else None
 
 
 def rates(g: Gathered) -> list[tuple[int, float]]:

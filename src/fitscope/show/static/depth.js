@@ -19,14 +19,15 @@ export function drawDepth(canvas, page) {
   const { m, column } = page.steps.rowsAt(page.hover ?? page.selection.step);
   if (!m || !m.rows || !shown) return;
   const t = page.theme;
-  const each = h / m.rows;
+  const { order } = page.rowsShown;
+  const each = h / order.length;
   const [kind, low, high] = m.scale;
   const zero = isRelative(kind) ? w / 2 : 0;
   const x = (/** @type {number} */ v) => Math.min(Math.max((v - low) / (high - low), 0), 1) * (w - 2);
-  for (let row = 0; row < m.rows; row++) {
+  order.forEach((row, place) => {
     const i = row * m.room + column;
     const flags = m.flags[i];
-    const top = row * each;
+    const top = place * each;
     const tall = Math.max(each - (each > 3 ? 1 : 0), 0.7);
     if (flags & (NAN | INF)) {
       g.fillStyle = css(flags & NAN ? MARKS.nan : MARKS.inf);
@@ -38,19 +39,19 @@ export function drawDepth(canvas, page) {
       g.fillStyle = page.rows[row]?.name === page.selection.layer ? t.text : t.blue;
       g.fillRect(Math.min(zero, x(value)), top, Math.max(Math.abs(x(value) - zero), 1), tall);
     }
-  }
+  });
   if (!hasUsual(page)) return;
   const { middle } = usual(shown);
   g.strokeStyle = t.warning;
   g.lineWidth = 1.2;
   g.beginPath();
   let pen = false;
-  for (let row = 0; row < m.rows; row++) {
+  for (const [place, row] of order.entries()) {
     if (middle[row] < 0) {
       pen = false;
       continue;
     }
-    const [px, py] = [x(shown.value(middle[row])), (row + 0.5) * each];
+    const [px, py] = [x(shown.value(middle[row])), (place + 0.5) * each];
     if (pen) g.lineTo(px, py);
     else g.moveTo(px, py);
     pen = true;

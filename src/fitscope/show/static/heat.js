@@ -19,12 +19,13 @@ export function drawHeat(canvas, page) {
   if (!m || !m.rows || w < 2) return;
   const [wide, high] = [canvas.width, canvas.height];
   const { from, to } = page.span();
-  const key = `${from} ${to} ${wide} ${high} ${page.theme.dark} ${usual(m).columns}`;
+  const { order } = page.rowsShown;
+  const key = `${from} ${to} ${wide} ${high} ${page.theme.dark} ${usual(m).columns} ${order}`;
   const ended = Math.min(Math.ceil(((m.until - from) / (to - from)) * wide), wide); // pixels from there on are after the training
   const same = painted.matrix === m && painted.key === key;
   if (!same || m.fresh < m.columns || ended !== painted.ended) {
     const image = painted.image?.width === wide && painted.image.height === high ? painted.image : g.createImageData(wide, high);
-    paint(m, { from, to, ended }, image, page.theme.dark, same ? m.fresh : 0, same ? painted.ended : 0);
+    paint(m, order, { from, to, ended }, image, page.theme.dark, same ? m.fresh : 0, same ? painted.ended : 0);
     painted = { matrix: m, key, image, ended };
     m.fresh = Infinity;
   }
@@ -34,10 +35,10 @@ export function drawHeat(canvas, page) {
 }
 
 /**
- * @param {import("./matrix.js").Matrix} m @param {{from: number, to: number, ended: number}} span @param {ImageData} image painted over
+ * @param {import("./matrix.js").Matrix} m @param {number[]} order the rows on show @param {{from: number, to: number, ended: number}} span @param {ImageData} image painted over
  * @param {boolean} dark @param {number} fresh the first column that the image does not show yet @param {number} before the pixel at which the training ended by then
  */
-function paint(m, span, image, dark, fresh, before) {
+function paint(m, order, span, image, dark, fresh, before) {
   const { width: wide, height: high } = image;
   const out = new Uint32Array(image.data.buffer);
   const { first, last } = pixels(m, span.from, span.to, wide);
@@ -45,7 +46,7 @@ function paint(m, span, image, dark, fresh, before) {
   const { fine, tables } = shadesOf(m, dark);
   const { middle, reach } = usual(m);
   const relief = hasRelief(m.scale[0]);
-  const tall = high / m.rows >= ROOM;
+  const tall = high / order.length >= ROOM;
   const none = packed(ground(dark));
   const marks = [MARKS.nan, MARKS.inf].map((colour) => [packed(paled(colour, dark)), packed(colour)]);
   // What a pixel shows depends on its neighbours too.
@@ -57,10 +58,10 @@ function paint(m, span, image, dark, fresh, before) {
   const flags = new Uint8Array(wide);
   const line = new Uint32Array(wide);
   const worst = new Uint8Array(wide);
-  for (let row = 0; row < m.rows; row++) {
-    const [top, bottom] = [Math.floor((row * high) / m.rows), Math.floor(((row + 1) * high) / m.rows)];
+  order.forEach((row, place) => {
+    const [top, bottom] = [Math.floor((place * high) / order.length), Math.floor(((place + 1) * high) / order.length)];
     // Where there are more rows than pixels, several share one: the worst of them is seen.
-    const shared = row > 0 && top === Math.floor(((row - 1) * high) / m.rows);
+    const shared = place > 0 && top === Math.floor(((place - 1) * high) / order.length);
     pick(m, row, first, last, codes, flags, picked);
     const colour = (/** @type {number} */ x) => tables[seen[x]][(relief && !tall ? shadeAt(codes[x], middle[row], reach[row]) : PLAIN) + fine[codes[x]]];
     for (let x = begin; x < wide; x++) {
@@ -78,7 +79,7 @@ function paint(m, span, image, dark, fresh, before) {
     const drawn = begin ? line.subarray(begin) : line;
     for (let y = top; y < Math.max(bottom, top + 1); y++) out.set(drawn, y * wide + begin);
     if (relief && tall) drawCourse(image, { top, bottom, begin }, { codes, flags, seen }, middle[row], reach[row]);
-  }
+  });
 }
 
 /** Not recorded: striped, so that it is no colour of the scale. @param {number} none @param {number} x @param {number} y @param {boolean} dark */
@@ -87,12 +88,17 @@ const hatched = (none, x, y, dark) => ((x + y) & 7) < 2 ? (dark ? packed([64, 69
 /** Lines, marks and the cursor. @param {CanvasRenderingContext2D} g @param {number} w @param {number} h @param {Page} page */
 function drawOver(g, w, h, page) {
   const { from, to } = page.span();
-  const rows = page.rows.length;
+  const { order, pins } = page.rowsShown;
+  const rows = order.length;
   const x = (/** @type {number} */ step) => ((step - from) / (to - from)) * w;
   const y = (/** @type {number} */ row) => ((row + 0.5) / rows) * h;
-  const at = page.rowIndex(page.selection.layer);
+  const at = page.placeOf(page.selection.layer);
   const middle = (/** @type {number} */ step) => x(step + 0.5); // it may be many pixels wide
   g.lineWidth = 1;
+  if (pins && pins < rows) {
+    g.fillStyle = page.theme.text;
+    g.fillRect(0, (pins / rows) * h - 1, w, 2);
+  }
   if (at >= 0) {
     g.strokeStyle = "rgb(255 255 255 / .75)";
     line(g, 0, y(at), w, y(at));
@@ -104,7 +110,7 @@ function drawOver(g, w, h, page) {
     if (at >= 0) box(g, middle(step), y(at));
   }
   for (const finding of page.head.findings) {
-    const row = page.rowIndex(finding.row);
+    const row = page.placeOf(finding.row);
     if (row >= 0 && finding.step >= from && finding.step <= to) flag(g, x(finding.step), y(row), finding.severity === "error");
   }
   if (page.drag) {
@@ -171,10 +177,11 @@ export function under(canvas, page, px, py) {
   const y = Math.min(Math.max(Math.floor((py / canvas.clientHeight) * high), 0), high - 1);
   const end = Math.min(x + 2, wide); // what a pixel shows depends on its neighbours
   const { first, last } = pixels(m, from, to, wide, end);
-  const bottom = Math.ceil(((y + 1) * m.rows) / high) - 1;
+  const { order } = page.rowsShown;
+  const bottom = Math.ceil(((y + 1) * order.length) / high) - 1;
   const [codes, flags] = [new Uint16Array(end), new Uint8Array(end)];
-  let [row, worst, code, seen] = [bottom, -1, 0, 0];
-  for (let r = Math.min(Math.ceil((y * m.rows) / high), bottom); r <= bottom; r++) {
+  let [row, worst, code, seen] = [order[bottom], -1, 0, 0];
+  for (const r of order.slice(Math.min(Math.ceil((y * order.length) / high), bottom), bottom + 1)) {
     pick(m, r, first, last, codes, flags, Math.max(x - 1, 0));
     const rank = rankOf(first[x], flags[x]);
     if (rank > worst) [row, worst, code, seen] = [r, rank, codes[x], flags[x]];

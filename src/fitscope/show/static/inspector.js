@@ -4,6 +4,7 @@
 import { sheet } from "./canvas.js";
 import { MARKS, colourAt, css } from "./colour.js";
 import { clean, element, number, percent, whole } from "./format.js";
+import { pinned, togglePin } from "./rows.js";
 import { INF, NAN, ONLY_HERE, VALUE } from "./matrix.js";
 
 /** @typedef {import("./main.js").Page} Page */
@@ -32,7 +33,10 @@ function title(page, row, moment) {
   const where = [row.type, `layer ${page.rowIndex(row.name) + 1} of ${page.rows.length}`, row.shape && `output ${row.shape}`];
   const when = `step ${whole(page.selection.step ?? 0)}${at ? ` (epoch ${at.epoch + 1}, batch ${at.batch})` : ""}`;
   const made = element("div", "", element("h2", "", row.name));
-  made.append(element("p", "faint", [...where, when].filter(Boolean).join(" · ")));
+  const pin = element("button", "link", pinned(page).includes(row.name) ? "unpin" : "pin");
+  pin.title = "pin this layer to the top, or unpin it (t)";
+  pin.addEventListener("click", () => void togglePin(page, row.name));
+  made.append(element("p", "faint", [...where, when].filter(Boolean).join(" · "), " ", pin));
   return made;
 }
 
@@ -122,7 +126,7 @@ function histogram(canvas, page, now, before) {
   for (let b = high - 1; b > low; b -= every) {
     for (const side of [b, -b]) {
       const at = x(side) + w / span / 2;
-      if (at < 22 || at > w - 22 || taken.some((other) => Math.abs(at - other) < 46)) continue;
+      if (at < 22 || at > w - 22 || taken.some((other) => Math.abs(at - other) < 56)) continue;
       taken.push(at);
       g.fillText(`${side < 0 ? "−" : ""}${number(2 ** (b - 129))}`, at, h - 6);
     }

@@ -35,9 +35,9 @@ export function drawScale(box, m, dark, gaps) {
 export function drawKey(box, page) {
   const { m, column } = page.steps.rowsAt(page.hover ?? page.selection.step);
   const step = m && column >= 0 ? (m.level ? (page.hover ?? page.selection.step ?? m.last[column]) : m.start[column]) : null;
-  const types = typesOf(page.rows.map((row) => row.type));
+  const types = typesOf(page.rowsShown.order.map((i) => page.rows[i].type));
   const when = step === null ? "" : `each layer at step ${whole(step)}`;
-  const course = !m || !hasRelief(m.scale[0]) ? "" : by("heat").clientHeight / m.rows >= ROOM ? "line in a row: its own course, from its lowest to its highest" : "lighter, darker: above, below the layer’s median";
+  const course = !m || !hasRelief(m.scale[0]) ? "" : by("heat").clientHeight / page.rowsShown.order.length >= ROOM ? "line in a row: its own course, from its lowest to its highest" : "lighter, darker: above, below the layer’s median";
   const key = JSON.stringify([types, when, hasUsual(page), course]);
   if (box.dataset.key === key) return;
   box.dataset.key = key;

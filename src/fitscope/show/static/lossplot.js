@@ -1,6 +1,7 @@
 // The loss of every batch: thin from the lowest to the highest of a pixel's steps, smoothed bold, with other runs; below it the
 // lanes: when each thing that stands out was so. Both share the spectrogram's steps.
 
+import { marks } from "./axis.js";
 import { fitted, sheet, ticks } from "./canvas.js";
 import { MARKS, css } from "./colour.js";
 import { smoothed } from "./curve.js";
@@ -26,9 +27,10 @@ export function drawLoss(canvas, page) {
   g.strokeStyle = t.line;
   g.fillStyle = t.faint;
   g.textAlign = "center";
-  for (const step of ticks(from, to, (w - left) / 90).filter(Number.isInteger)) {
+  const axis = marks(page, from, to, (w - left) / 90);
+  document.body.dataset.axis = `${axis[0]?.text} … ${axis.at(-1)?.text}`;
+  for (const { step, text } of axis) {
     stroke(g, [[x(step), 4], [x(step), bottom]]);
-    const text = whole(step);
     const room = g.measureText(text).width / 2;
     g.fillText(text, Math.min(Math.max(x(step), left + room), w - room), bottom + 9);
   }

@@ -13,6 +13,7 @@ import { drawLanes, drawLoss } from "./lossplot.js";
 import { Matrix } from "./matrix.js";
 import { chooseRun, fillMenus, fillRuns } from "./menus.js";
 import { Overlay } from "./overlay.js";
+import { visible } from "./rows.js";
 import { RunsTable } from "./runs.js";
 import { drawSamples, drawTable } from "./samples.js";
 import { Enclosed, Served } from "./source.js";
@@ -37,6 +38,7 @@ export class Page {
   spreadOf = "";
   told = "";
   stripped = "";
+  rowsShown = { order: /** @type {number[]} */ ([]), pins: 0, hidden: 0 };
   reach = 0;
 
   /** @param {Served | Enclosed} source */
@@ -46,6 +48,7 @@ export class Page {
     this.theme = theme();
     /** @type {number | null} */ this.hover = null;
     /** @type {{x0: number, x1: number} | null} */ this.drag = null;
+    /** @type {{x: number, from: number, to: number} | null} */ this.panning = null;
     this.live = new Live(this);
     this.findings = new Findings(this);
     this.steps = new Steps(this);
@@ -117,6 +120,11 @@ export class Page {
   /** @param {string | null} name */
   rowIndex(name) {
     return name === null ? -1 : (this.places.get(name) ?? -1);
+  }
+
+  /** Where a layer is among the rows on show; -1: it is not. @param {string | null} name */
+  placeOf(name) {
+    return this.rowsShown.order.indexOf(this.rowIndex(name));
   }
 
   measure() {
@@ -262,8 +270,9 @@ export class Page {
 
   /** @param {number} rows */
   moveLayer(rows) {
-    const at = this.rowIndex(this.selection.layer);
-    const next = this.rows[Math.min(Math.max(at + rows, 0), this.rows.length - 1)];
+    const { order } = this.rowsShown;
+    const at = this.placeOf(this.selection.layer);
+    const next = this.rows[order[Math.min(Math.max(at + rows, 0), order.length - 1)]];
     if (next) this.select({ layer: next.name, step: this.selection.step ?? this.head.step });
   }
 
@@ -272,10 +281,26 @@ export class Page {
     const { from, to } = this.span();
     const all = this.all();
     const wide = Math.max((to - from) * factor, 4);
-    if (wide >= all.to - all.from) return this.select({ from: null, to: null });
+    if (wide >= all.to - all.from) return this.stretch(null, null);
     const share = Math.min(Math.max((step - from) / (to - from), 0), 1);
     const begin = Math.min(Math.max(step - share * wide, all.from), all.to - wide);
-    return this.select({ from: Math.round(begin), to: Math.round(begin + wide) });
+    return this.stretch(Math.round(begin), Math.round(begin + wide));
+  }
+
+  /** Moves the stretch on show by so many steps, within the run. @param {number} steps */
+  pan(steps) {
+    const { from, to } = this.span();
+    const all = this.all();
+    const begin = Math.round(Math.min(Math.max(from + steps, all.from), all.to - (to - from)));
+    if (this.selection.from !== null) this.stretch(begin, begin + Math.round(to - from));
+  }
+
+  /** Shows other steps. What is selected stays. @param {number | null} from @param {number | null} to */
+  stretch(from, to) {
+    Object.assign(this.selection, { from, to });
+    toAddress(this.selection);
+    this.zoomIn();
+    this.draw();
   }
 
   // ---- drawing ----------------------------------------------------------------------------------------
@@ -291,6 +316,7 @@ export class Page {
 
   drawNow() {
     this.gutter = by("strip").clientWidth || 62;
+    this.rowsShown = visible(this);
     drawLoss(by("loss"), this);
     drawLanes(by("lanes"), this);
     this.strip();
@@ -305,7 +331,7 @@ export class Page {
   /** The strip changes seldom: with the layers, the selection, the findings, the window. */
   strip() {
     const canvas = /** @type {HTMLCanvasElement} */ (by("strip"));
-    const key = [this.head.id, this.head.generation, this.rows.length, this.selection.layer, this.told, canvas.clientWidth, canvas.clientHeight, devicePixelRatio, this.theme.dark].join(" ");
+    const key = [this.head.id, this.head.generation, this.rowsShown.order, this.selection.layer, this.told, canvas.clientWidth, canvas.clientHeight, devicePixelRatio, this.theme.dark].join(" ");
     if (key === this.stripped) return;
     this.stripped = key;
     drawStrip(canvas, this);

@@ -1,5 +1,7 @@
 // What there is to choose from in the menus: runs, statistics, colours.
 
+import { AXES } from "./axis.js";
+import { SMOOTHINGS } from "./curve.js";
 import { by, clean } from "./format.js";
 import { Enclosed } from "./source.js";
 import { tellRun } from "./words.js";
@@ -53,6 +55,8 @@ export function runName({ id, created }) {
 /** What can be shown, and how. @param {Page} page */
 export function fillMenus(page) {
   const { head, selection } = page;
+  by("smooth").replaceChildren(...SMOOTHINGS.map(([key, title]) => new Option(title, key, false, key === selection.smooth)));
+  by("axis").replaceChildren(...AXES.map(([key, title]) => new Option(title, key, false, key === selection.axis)));
   const measure = by("measure");
   measure.replaceChildren(...head.measures.map((/** @type {any} */ m) => new Option(m.title, m.key, false, m.key === selection.measure)));
   const modes = head.modes.filter((/** @type {[string, string]} */ [key]) => (page.source.live ? key !== "run" || selection.other : enclosed(page, key)));

@@ -10,7 +10,7 @@ import { clean } from "./format.js";
 /** @param {HTMLCanvasElement} canvas @param {Page} page */
 export function drawStrip(canvas, page) {
   const { g, w, h } = sheet(canvas);
-  const rows = page.rows;
+  const rows = page.rowsShown.order.map((i) => page.rows[i]);
   if (!rows.length) return;
   const each = h / rows.length;
   const y = (/** @type {number} */ row) => (row + 0.5) * each;
@@ -44,9 +44,10 @@ export function drawStrip(canvas, page) {
 /** Where a layer takes an output from further up than its neighbour. @param {Page} page @returns {[number, number][]} */
 function skips(page) {
   const found = /** @type {[number, number][]} */ ([]);
-  page.rows.forEach((row, i) => {
+  page.rowsShown.order.forEach((number, i) => {
+    const row = page.rows[number];
     for (const from of row.after) {
-      const at = page.rowIndex(from);
+      const at = page.placeOf(from);
       if (at >= 0 && i - at > 1) found.push([at, i]);
     }
   });
@@ -59,7 +60,8 @@ function skips(page) {
  */
 function names(g, page, right, each, y) {
   const t = page.theme;
-  const chosen = page.rowIndex(page.selection.layer);
+  const chosen = page.placeOf(page.selection.layer);
+  const rows = page.rowsShown.order.map((i) => page.rows[i]);
   g.textAlign = "right";
   const blocks = each < 10 ? grouped(page) : [];
   const free = (/** @type {number} */ at) => chosen < 0 || Math.abs(at - y(chosen)) > 11;
@@ -75,14 +77,14 @@ function names(g, page, right, each, y) {
     }
   } else {
     const every = Math.max(Math.ceil(11 / each), 1);
-    page.rows.forEach((row, i) => {
+    rows.forEach((row, i) => {
       if (i % every === 0 && i !== chosen && free(y(i))) g.fillText(fitted(g, clean(row.name), right - 14), right, y(i));
     });
   }
   if (chosen >= 0) {
     g.font = "bold 12px system-ui, sans-serif";
     g.fillStyle = t.text;
-    g.fillText(fitted(g, clean(page.rows[chosen].name), right - 14), right, y(chosen));
+    g.fillText(fitted(g, clean(rows[chosen].name), right - 14), right, y(chosen));
     g.font = "11px system-ui, sans-serif";
   }
 }
@@ -91,7 +93,8 @@ function names(g, page, right, each, y) {
 function grouped(page) {
   /** @type {{name: string, first: number, last: number}[]} */
   const found = [];
-  page.rows.forEach((row, i) => {
+  page.rowsShown.order.forEach((number, i) => {
+    const row = page.rows[number];
     const name = row.block || row.name;
     const last = found.at(-1);
     if (last && row.block && last.name === name) last.last = i;

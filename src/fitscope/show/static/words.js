@@ -89,6 +89,10 @@ export function drawCaption(page) {
   document.body.dataset.span = `${from} ${to}`;
   document.body.dataset.shown = m ? `${m.facts.measure} ${m.facts.mode} ${m.level}` : "";
   by("span").textContent = m ? [`step ${whole(from)} … ${whole(Math.max(Math.min(to - 1, page.head.step ?? to), from))}`, ...recordedWords(m, from, Math.min(to, page.trained()), each)].join(" · ") : "";
+  const { hidden } = page.rowsShown;
+  const all = page.selection.rows === "all";
+  by("hidden-rows").hidden = !hidden && !all;
+  by("hidden-rows").textContent = all ? "hide empty rows" : `${whole(hidden)} empty ${hidden === 1 ? "row" : "rows"} hidden`;
   if (m) drawScale(by("legend"), m, page.theme.dark, m.recorded(from, to) < Math.min(to, page.trained()) - from);
   drawKey(by("key"), page);
 }
