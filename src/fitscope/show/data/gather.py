@@ -159,7 +159,7 @@ class Gathered:
 
     def _fit(self) -> None:
         """Updates the rows. Data taken before moves to its new row."""
-        rows = rows_of(self.run.model, self.sites)
+        rows = rows_of(self.run.model, self.sites, self.run.configuration)
         if [(r.name, r.sites) for r in rows] == [(r.name, r.sites) for r in self.rows]:
             return
         self.rows = rows

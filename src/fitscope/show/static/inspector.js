@@ -5,6 +5,7 @@ import { sheet } from "./canvas.js";
 import { MARKS, colourAt, css } from "./colour.js";
 import { clean, element, number, percent, whole } from "./format.js";
 import { pinned, togglePin } from "./rows.js";
+import { neighbours } from "./graph.js";
 import { INF, NAN, ONLY_HERE, VALUE } from "./matrix.js";
 
 /** @typedef {import("./main.js").Page} Page */
@@ -36,8 +37,19 @@ function title(page, row, moment) {
   const pin = element("button", "link", pinned(page).includes(row.name) ? "unpin" : "pin");
   pin.title = "pin this layer to the top, or unpin it (t)";
   pin.addEventListener("click", () => void togglePin(page, row.name));
-  made.append(element("p", "faint", [...where, when].filter(Boolean).join(" · "), " ", pin));
+  made.append(element("p", "faint", [...where, when].filter(Boolean).join(" · "), " ", pin), ...connected(page, row.name));
   return made;
+}
+
+/** Which layers feed a layer, and which it feeds, each a button. @param {Page} page @param {string} layer */
+function connected(page, layer) {
+  const [before, after] = neighbours(page, layer).map((names) => names.slice(0, 12).map((name) => {
+    const button = element("button", "link", name);
+    button.addEventListener("click", () => void page.select({ layer: name }));
+    return button;
+  }));
+  const line = (/** @type {string} */ said, /** @type {HTMLElement[]} */ buttons) => (buttons.length ? [element("span", "", said), ...buttons] : []);
+  return before.length + after.length ? [element("p", "connected", ...line("fed by", before), ...line("feeds", after))] : [];
 }
 
 /** The site that the measure on show is about. @param {Page} page @param {any} moment */

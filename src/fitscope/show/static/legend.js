@@ -38,11 +38,12 @@ export function drawKey(box, page) {
   const types = typesOf(page.rowsShown.order.map((i) => page.rows[i].type));
   const when = step === null ? "" : `each layer at step ${whole(step)}`;
   const course = !m || !hasRelief(m.scale[0]) ? "" : by("heat").clientHeight / page.rowsShown.order.length >= ROOM ? "line in a row: its own course, from its lowest to its highest" : "lighter, darker: above, below the layer’s median";
-  const key = JSON.stringify([types, when, hasUsual(page), course]);
+  const graph = /** @type {HTMLElement} */ (by("strip")).dataset.lanes ? "lines beside the names: who feeds whom; of the selected layer its inputs blue, its outputs orange" : "";
+  const key = JSON.stringify([types, when, hasUsual(page), course, graph]);
   if (box.dataset.key === key) return;
   box.dataset.key = key;
   const parts = types.map(([name, colour]) => element("span", "", swatch(colour), name));
   if (when) parts.push(element("span", "", swatch("", "bar"), when), ...(hasUsual(page) ? [element("span", "", swatch("", "usual"), "its median over the run")] : []));
-  if (course) parts.push(element("span", "", course));
+  for (const said of [course, graph]) if (said) parts.push(element("span", "", said));
   box.replaceChildren(...parts);
 }

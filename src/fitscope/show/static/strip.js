@@ -1,9 +1,10 @@
 // The model as a strip along the layer axis: the colour of each layer's type, names of layers or of blocks with their
-// brackets, arcs where an output skips layers, and a dot where something stands out.
+// brackets, the graph of who feeds whom where it branches, and a dot where something stands out.
 
 import { fitted, sheet } from "./canvas.js";
 import { typeColour } from "./colour.js";
 import { clean } from "./format.js";
+import { LANE, drawGraph, layout } from "./graph.js";
 
 /** @typedef {import("./main.js").Page} Page */
 
@@ -19,17 +20,10 @@ export function drawStrip(canvas, page) {
     g.fillStyle = typeColour(row.type);
     g.fillRect(w - 14, i * each, 10, Math.max(each - (each > 4 ? 1 : 0.3), 0.7));
   });
-  const arcs = skips(page);
-  g.strokeStyle = t.faint;
-  g.lineWidth = 0.8;
-  for (const [a, b] of arcs) {
-    const reach = Math.min(6 + 2 * Math.log2(b - a), 16);
-    g.beginPath();
-    g.moveTo(w - 16, y(a));
-    g.bezierCurveTo(w - 16 - reach, y(a), w - 16 - reach, y(b), w - 16, y(b));
-    g.stroke();
-  }
-  names(g, page, w - (arcs.length ? 34 : 20), each, y);
+  const graph = layout(page);
+  if (graph.wide) drawGraph(g, page, graph, w - 16, each);
+  canvas.dataset.lanes = [...graph.lanes].map(([place, lane]) => `${rows[place].name}:${lane}`).join(" ");
+  names(g, page, w - 20 - graph.wide * LANE, each, y);
   const worst = new Map();
   for (const f of page.head.findings) if (f.row !== null && !(worst.get(f.row) === "error")) worst.set(f.row, f.severity);
   rows.forEach((row, i) => {
@@ -39,19 +33,6 @@ export function drawStrip(canvas, page) {
     g.arc(5, y(i), 3.2, 0, 7);
     g.fill();
   });
-}
-
-/** Where a layer takes an output from further up than its neighbour. @param {Page} page @returns {[number, number][]} */
-function skips(page) {
-  const found = /** @type {[number, number][]} */ ([]);
-  page.rowsShown.order.forEach((number, i) => {
-    const row = page.rows[number];
-    for (const from of row.after) {
-      const at = page.placeOf(from);
-      if (at >= 0 && i - at > 1) found.push([at, i]);
-    }
-  });
-  return found.length > 120 ? [] : found;
 }
 
 /**
