@@ -22,7 +22,7 @@ from fitscope.show.data.series import GrowingSeries
 Payload = tuple[dict[str, Any], dict[str, Array]]
 
 COLUMNS = 2048  #: the most columns of a picture: what a wide screen has
-CLOCK = 32  #: points that relate steps to time
+CLOCK = 16  #: points that relate steps to time
 MOVED = 12  #: rows named as those that moved most
 
 _STATS = (

@@ -43,7 +43,7 @@ function paint(m, order, span, image, dark, fresh, before) {
   const out = new Uint32Array(image.data.buffer);
   const { first, last } = pixels(m, span.from, span.to, wide);
   const seen = recordedPixels(m, span.from, span.to, wide);
-  const { fine, tables } = shadesOf(m, dark);
+  const { fine, tables } = shadesOf(m, dark, seen.includes(0));
   const { middle, reach } = usual(m);
   const relief = hasRelief(m.scale[0]);
   const tall = high / order.length >= ROOM;

@@ -7,7 +7,7 @@ import { VALUE } from "./matrix.js";
 
 /** @typedef {import("./matrix.js").Matrix} Matrix */
 /** @typedef {{columns: number, middle: Int32Array, reach: Int32Array}} Usual of each row, in codes: its median (-1: nothing there), and how far it wanders from it */
-/** @typedef {{fine: Uint16Array, tables: [Uint32Array, Uint32Array]}} Shades for every code its colour; every colour in every shade, pale and full */
+/** @typedef {{fine: Uint16Array, tables: (Uint32Array | null)[]}} Shades for every code its colour; every colour in every shade, pale and full */
 
 const HALF = 16; // steps of lightness to either side
 const FINE = 512; // colours of a scale
@@ -51,19 +51,23 @@ export function usual(m) {
   return found;
 }
 
-/** The colours of a matrix. @param {Matrix} m @param {boolean} dark @returns {Shades} */
-export function shadesOf(m, dark) {
+/** The colours of a matrix; the pale ones only if they are needed. @param {Matrix} m @param {boolean} dark @param {boolean} pale */
+export function shadesOf(m, dark, pale) {
   const key = `${m.scale} ${m.code} ${dark}`;
-  if (shades.key === key && shades.made) return shades.made;
-  const { code: [offset, step], scale: [kind, low, high] } = m;
-  const fine = new Uint16Array(65536);
-  for (let i = 0; i < 65536; i++) {
-    const share = (offset + i * step - low) / (high - low);
-    fine[i] = share <= 0 ? 0 : share >= 1 ? FINE - 1 : Math.round(share * (FINE - 1));
-  }
-  const made = /** @type {Shades} */ ({ fine, tables: [shaded(kind, dark, true), shaded(kind, dark, false)] });
+  const kind = m.scale[0];
+  const made = shades.key === key && shades.made ? shades.made : { fine: fineOf(m), tables: [null, shaded(kind, dark, false)] };
+  if (pale) made.tables[0] ??= shaded(kind, dark, true);
   shades = { key, made };
-  return made;
+  return { fine: made.fine, tables: /** @type {Uint32Array[]} */ ([made.tables[0] ?? made.tables[1], made.tables[1]]) };
+}
+
+/** For every code, which of the scale's colours it has. @param {Matrix} m */
+function fineOf({ code: [offset, step], scale: [, low, high] }) {
+  const fine = new Uint16Array(65536);
+  const [begin, end] = [low, high].map((value) => Math.min(Math.max(Math.round((value - offset) / step), 0), 65536));
+  const each = ((FINE - 1) * step) / (high - low);
+  for (let i = begin; i < end; i++) fine[i] = (i * step + offset - low) / step * each + 0.5;
+  return fine.fill(FINE - 1, end);
 }
 
 /** Every colour of a scale in every shade. @param {string} kind @param {boolean} dark @param {boolean} pale */

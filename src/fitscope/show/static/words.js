@@ -88,18 +88,19 @@ export function drawCaption(page) {
   const each = (to - from) / wide;
   document.body.dataset.span = `${from} ${to}`;
   document.body.dataset.shown = m ? `${m.facts.measure} ${m.facts.mode} ${m.level}` : "";
-  by("span").textContent = m ? [`step ${whole(from)} … ${whole(Math.max(Math.min(to - 1, page.head.step ?? to), from))}`, ...recordedWords(m, from, Math.min(to, page.trained()), each)].join(" · ") : "";
+  const there = m ? m.recorded(from, Math.min(to, page.trained())) : 0;
+  by("span").textContent = m ? [`step ${whole(from)} … ${whole(Math.max(Math.min(to - 1, page.head.step ?? to), from))}`, ...recordedWords(there, Math.min(to, page.trained()) - from, each)].join(" · ") : "";
   const { hidden } = page.rowsShown;
   const all = page.selection.rows === "all";
   by("hidden-rows").hidden = !hidden && !all;
   by("hidden-rows").textContent = all ? "hide empty rows" : `${whole(hidden)} empty ${hidden === 1 ? "row" : "rows"} hidden`;
-  if (m) drawScale(by("legend"), m, page.theme.dark, m.recorded(from, to) < Math.min(to, page.trained()) - from);
+  if (m) drawScale(by("legend"), m, page.theme.dark, there < Math.min(to, page.trained()) - from);
   drawKey(by("key"), page);
 }
 
-/** How much of what is shown was recorded, and what one pixel stands for. @param {import("./matrix.js").Matrix} m @param {number} from @param {number} to @param {number} each steps of a pixel */
-function recordedWords(m, from, to, each) {
-  const [there, all] = [m.recorded(from, to), Math.max(Math.round(to - from), 1)];
+/** How much of what is shown was recorded, and what one pixel stands for. @param {number} there recorded steps @param {number} steps @param {number} each steps of a pixel */
+function recordedWords(there, steps, each) {
+  const all = Math.max(Math.round(steps), 1);
   const share = each * Math.min(there / all, 1); // recorded steps of a pixel
   const words = [there >= all ? "every step recorded" : `${whole(there)} of ${whole(all)} steps recorded`];
   if (share > 1) words.push(`1 pixel = ${share < 10 ? share.toFixed(1) : whole(share)} recorded steps, showing the largest outlier`);
