@@ -174,6 +174,7 @@ export class Page {
     if (head.rows) {
       this.rows = head.rows;
       this.places = new Map(this.rows.map((row, i) => [row.name, i]));
+      this.rowsShown = visible(this); // a key may come before the picture
       by("layers").replaceChildren(...this.rows.map((row) => new Option(clean(row.name), row.name)));
       if (!document.getElementById("title")) document.title = `${clean(head.model ?? head.id)} · fitscope`;
     }

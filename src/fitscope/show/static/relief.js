@@ -27,16 +27,21 @@ let shades = { key: "", made: null };
 /** Whether a scale is absolute, so that a healthy row may have one colour throughout. @param {string} kind */
 export const hasRelief = (kind) => kind in LEAST;
 
-/** The median of each row and how far it wanders. It stays while a run grows by less than a quarter. @param {Matrix} m @returns {Usual} */
+/**
+ * The median of each row and how far it wanders. A growing run changes it seldom, and in the same way for a page that saw it grow and one
+ * that is opened later: the columns that count are the largest power of 1.25 of them.
+ * @param {Matrix} m @returns {Usual}
+ */
 export function usual(m) {
   const before = usualOf.get(m);
-  if (before && m.columns <= before.columns * 1.25) return before;
+  const columns = m.columns ? Math.floor(1.25 ** Math.floor(Math.log(m.columns) / Math.log(1.25) + 1e-9)) : 0;
+  if (before?.columns === columns) return before;
   const least = LEAST[/** @type {"log2"} */ (m.scale[0])] ?? LEAST.log2;
   const [middle, reach] = [new Int32Array(m.rows).fill(-1), new Int32Array(m.rows).fill(least)];
-  const every = Math.max(m.columns / SAMPLE, 1);
+  const every = Math.max(columns / SAMPLE, 1);
   for (let row = 0; row < m.rows; row++) {
     const some = /** @type {number[]} */ ([]);
-    for (let c = 0; c < m.columns; c += every) {
+    for (let c = 0; c < columns; c += every) {
       const i = row * m.room + Math.floor(c);
       if (m.flags[i] & VALUE) some.push((m.low[i] + m.high[i]) >> 1);
     }
@@ -46,7 +51,7 @@ export function usual(m) {
     middle[row] = at(0.5);
     reach[row] = Math.max(middle[row] - at(0.04), at(0.96) - middle[row], least);
   }
-  const found = { columns: m.columns, middle, reach };
+  const found = { columns, middle, reach };
   usualOf.set(m, found);
   return found;
 }
