@@ -150,14 +150,17 @@ def pixel(page: Page, row: int, step: float, *, rows: int = LAYERS) -> tuple[int
 
 
 def column(page: Page, step: float, wanted: list[int], *, rows: int = LAYERS) -> list[tuple[int, int, int]]:
-    """The colours of rows in the pixel column of a step: of its middle, since it may share its first pixel with the step before."""
+    """The colours of rows in the pixel column of a step, near the top of the row, above its line.
+
+    Of the middle of the column, since it may share its first pixel with the step before.
+    """
     found: Any = page.evaluate(
         """([step, wanted, rows]) => {
             const canvas = document.getElementById("heat");
             const g = canvas.getContext("2d");
             const [from, to] = document.body.dataset.span.split(" ").map(Number);
             const x = Math.floor(((step + 0.5 - from) / (to - from)) * canvas.width);
-            return wanted.map((row) => [...g.getImageData(x, Math.floor(((row + 0.5) / rows) * canvas.height), 1, 1).data]);
+            return wanted.map((row) => [...g.getImageData(x, Math.floor(((row + 0.1) / rows) * canvas.height), 1, 1).data]);
         }""",
         [step, wanted, rows],
     )

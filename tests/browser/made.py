@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -80,12 +80,23 @@ class Growing:
     """A run that goes on: each layer's output at each step, and a loss."""
 
     def __init__(
-        self, to: Path, names: Sequence[str] = ("a", "b"), name: str = "run", *, epoch: int = 100
+        self,
+        to: Path,
+        names: Sequence[str] = ("a", "b"),
+        name: str = "run",
+        *,
+        epoch: int = 100,
+        optimizer: dict[str, object] | None = None,
+        sources: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         self.epoch = epoch
-        layers = [{"path": n, "name": n, "type": "Dense", "from": [], "weights": {}} for n in names]
+        layers = [
+            {"path": n, "name": n, "type": "Dense", "from": [*(sources or {}).get(n, ())], "weights": {}}
+            for n in names
+        ]
         self.names = names
-        self.writer = RunWriter.create(to, name, {"model": {"name": "net", "layers": layers}})
+        about = {"model": {"name": "net", "layers": layers}, "configuration": {"optimizer": optimizer}}
+        self.writer = RunWriter.create(to, name, about)
 
     def add(
         self,

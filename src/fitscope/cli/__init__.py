@@ -21,6 +21,7 @@ from fitscope.cli.check import check
 from fitscope.cli.demo import demo
 from fitscope.cli.export import export
 from fitscope.cli.ls import ls
+from fitscope.cli.note import note
 from fitscope.cli.report import report
 from fitscope.cli.serve import serve
 from fitscope.cli.show import show
@@ -35,6 +36,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     show,  # one run on one screen
     watch,  # the same, live
     check,  # what is wrong with it, with an exit code
+    note,  # its notes and tags
     serve,  # the page, live in the browser
     report,  # the page as one file
     export,  # a run for other tools

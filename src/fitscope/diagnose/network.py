@@ -91,6 +91,10 @@ class Network:
         """Layers in the order of the forward pass."""
         return sorted(layers, key=self.depth)
 
+    def inbound(self, layer: str) -> list[str]:
+        """The layers whose outputs this one takes directly, as far as it is known."""
+        return self._inbound.get(layer, [])
+
     def producers(self, layer: str, among: Iterable[str]) -> list[str]:
         """The layers among these whose outputs this one takes, directly or through others."""
         return self._next(layer, self._inbound, set(among), backward=True)

@@ -156,6 +156,41 @@ class Run:
         plan: list[dict[str, Any]] | None = self._newest("plan")
         return plan
 
+    @property
+    def notes(self) -> str | float | bool | list[Any] | dict[str, Any] | None:
+        """Your notes about the run: those of `fs.Scope(notes=…)`, or what you set here: text or any JSON data."""
+        from fitscope.read import notes
+
+        found: str | None = notes.stored(self._now.objects).get("notes", self.info.get("notes"))
+        return found
+
+    @notes.setter
+    def notes(self, notes: str | float | bool | list[Any] | dict[str, Any] | None) -> None:
+        from fitscope.read.notes import write
+
+        write(self._now.objects, notes=notes)
+
+    @property
+    def tags(self) -> list[str]:
+        """The tags of the run, in the order in which they were added."""
+        from fitscope.read.notes import stored
+
+        return list(stored(self._now.objects).get("tags", ()))
+
+    def tag(self, *tags: str) -> Run:
+        """Adds tags to the run, as `fitscope note RUN --tag TAG` does."""
+        from fitscope.read.notes import tagged, write
+
+        write(self._now.objects, tags=tagged(self.tags, tags))
+        return self
+
+    def untag(self, *tags: str) -> Run:
+        """Removes tags from the run. A tag that it does not have is ignored."""
+        from fitscope.read.notes import write
+
+        write(self._now.objects, tags=[tag for tag in self.tags if tag not in tags])
+        return self
+
     def findings(
         self,
         *,

@@ -29,6 +29,7 @@ from fitscope.show.asked import Asked, BadRequestError
 from fitscope.show.data import payload
 from fitscope.show.data.gather import Gathered
 from fitscope.show.data.pack import pack, plain_json, squeezed
+from fitscope.show.data.runs import RunTable
 from fitscope.show.data.samples import worst_of_batch
 from fitscope.show.guard import Guard
 from fitscope.show.shelf import Shelf
@@ -52,6 +53,7 @@ def app(
             Route("/", pages.page),
             Route("/static/{name}", pages.static),
             Route("/api/runs", pages.runs),
+            Route("/api/table", pages.table),
             Route("/api/head", pages.answer(pages.head)),
             Route("/api/matrix", pages.answer(pages.matrix)),
             Route("/api/step", pages.answer(pages.step)),
@@ -74,6 +76,7 @@ class Pages:
         self._shelf = shelf
         self._tick = tick
         self._ending = ending
+        self._table = RunTable()
 
     async def page(self, request: Request) -> Response:  # noqa: ARG002
         return Response(_read("index.html"), media_type="text/html; charset=utf-8")
@@ -97,6 +100,12 @@ class Pages:
                 for name, b in found.items()
             ]
         )  # fmt: skip
+
+    def table(self, request: Request) -> Response:  # noqa: ARG002
+        try:
+            return _json(self._table.rows(self._shelf.briefs()))
+        except FitscopeError as problem:
+            return _said(problem)
 
     def answer(self, what: Callable[[Asked], Response]) -> Callable[[Request], Response]:
         """An endpoint that turns fitscope errors into answers."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from fitscope.errors import RunError, one_of
 from fitscope.show.data.gather import Gathered
-from fitscope.show.data.matrix import INF, NAN, Matrix
+from fitscope.show.data.matrix import INF, NAN, VALUE, Matrix
 from fitscope.show.data.measures import Measure
 from fitscope.show.text import meaning
 
@@ -61,7 +61,7 @@ def column_of(matrix: Matrix, step: int | None) -> tuple[int, int]:
 def newest(matrix: Matrix, row: int) -> str | None:
     """The newest value of a row as text."""
     flags = matrix.cells().flags[row]
-    seen = np.flatnonzero(flags)
+    seen = np.flatnonzero(flags & (VALUE | INF | NAN))
     if not len(seen):
         return None
     flag = flags[seen[-1]]

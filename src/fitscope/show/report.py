@@ -27,8 +27,9 @@ from fitscope.show.text import clean
 
 #: The modules, each after those it needs.
 MODULES = (
-    "pack", "format", "canvas", "colour", "matrix", "state", "source", "heat", "lossplot", "strip", "depth",
-    "steps", "findings", "inspector", "samples", "words", "live", "menus", "keys", "main",
+    "pack", "format", "canvas", "colour", "matrix", "relief", "state", "source", "heat", "curve", "axis", "rows", "lossplot",
+    "graph", "strip", "depth", "steps", "findings", "inspector", "samples", "legend", "words", "overlay", "live", "menus", "runs",
+    "keys", "main",
 )  # fmt: skip
 
 BYTES = 1_350_000  #: of compressed data, which makes a file below 2 MB

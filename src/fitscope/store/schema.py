@@ -55,6 +55,10 @@ RUN = "run.json"
 #   software      versions: python, platform, fitscope, numpy, keras, tensorflow, jax, torch, …
 #   and whatever the capturing side says about the run: model, plan, notes, …
 
+NOTES = "notes.json"
+#   notes         what people wrote about the run later: any JSON; those of run.json count if it is absent
+#   tags          short texts
+
 ATTEMPTS = "attempts"
 #   attempt       its number, counted from 0
 #   start_step    the step it started at: it owns the steps from here to the next attempt's start

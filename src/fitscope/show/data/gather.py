@@ -68,6 +68,7 @@ class Gathered:
         self.sites: set[str] = set()
         self.epochs: dict[int, int] = {}  #: epoch → its first recorded step
         self.last_step: int | None = None
+        self.clock: list[tuple[int, float]] = []  #: steps and when they were recorded, in order
         self._clock: list[tuple[float, int]] = []  # time and step of the newest records, for the speed
         self._parts: dict[Part, tuple[int, int]] = {}  # those taken, with their first and last step
         self._filled: dict[str, Filled] = {}
@@ -143,12 +144,22 @@ class Gathered:
         for epoch in np.unique(epochs).tolist():
             first = int(step[epochs == epoch].min())
             self.epochs[epoch] = min(self.epochs.get(epoch, first), first)
+        self._time(step, piece["time"])
         newest = int(np.argmax(piece["time"]))
         self._clock = [*self._clock[-9:], (float(piece["time"][newest]), int(step[newest]))]
 
+    def _time(self, step: Array, time: Array) -> None:
+        """Notes when the first and the last step of a part were recorded, in order and not too often."""
+        for place in (int(np.argmin(step)), int(np.argmax(step))):
+            at = (int(step[place]), float(time[place]))
+            if not self.clock or (at[0] > self.clock[-1][0] and at[1] > self.clock[-1][1]):
+                self.clock.append(at)
+        if len(self.clock) > 256:
+            self.clock = [*self.clock[:-1:2], self.clock[-1]]
+
     def _fit(self) -> None:
         """Updates the rows. Data taken before moves to its new row."""
-        rows = rows_of(self.run.model, self.sites)
+        rows = rows_of(self.run.model, self.sites, self.run.configuration)
         if [(r.name, r.sites) for r in rows] == [(r.name, r.sites) for r in self.rows]:
             return
         self.rows = rows
@@ -315,7 +326,7 @@ class Gathered:
             if all(len(rows) >= 2 for rows in found.values()) or looked >= 24:
                 break
             table = self._follow.rows(part, ["site", "step", *columns], sites)
-            if table is None or first > step:
+            if table is None or not table.num_rows or first > step:
                 continue
             piece = PartColumns(table)
             for site in found:
@@ -334,7 +345,7 @@ class Gathered:
         found: dict[str, list[tuple[Array, Array]]] = {site: [] for site in sites}
         for i in np.unique(np.linspace(0, len(parts) - 1, min(len(parts), most)).astype(int)):
             table = self._follow.rows(parts[i], ["site", "step", "buckets", "counts"], sites)
-            if table is None:
+            if table is None or not table.num_rows:  # damaged, or without these sites
                 continue
             piece = PartColumns(table)
             for site, pieces in found.items():

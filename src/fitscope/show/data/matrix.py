@@ -24,6 +24,8 @@ Array = np.ndarray[Any, Any]
 
 #: Flags of a cell: a finite value, an infinite one, a NaN was there. None of them: nothing was recorded.
 VALUE, INF, NAN = 1, 2, 4
+#: In a comparison of runs: it was recorded here, and not in the other run.
+ONLY_HERE = 8
 
 EMPTY_LOW, EMPTY_HIGH = 65535, 0  #: of a cell without a value, so that merging needs no condition
 BLOCK = 512  #: columns that are worked on at a time, which a processor's cache can hold
@@ -219,6 +221,12 @@ class Matrix:
     def starts(self, level: int, first: int = 0, stop: int | None = None) -> Array:
         """The first step of each column."""
         return self.steps[first << level : None if stop is None else stop << level : 1 << level]
+
+    def lasts(self, level: int, first: int = 0, stop: int | None = None) -> Array:
+        """The last recorded step of each column: up to the next column, nothing was recorded."""
+        columns = np.arange(first, self.columns(level) if stop is None else min(stop, self.columns(level)))
+        last: Array = self.steps[np.minimum((columns + 1) << level, self.count) - 1]
+        return last
 
     def reserve(self, count: int) -> None:
         """Reserves space for this many steps."""

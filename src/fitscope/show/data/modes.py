@@ -13,7 +13,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fitscope.show.data.matrix import EMPTY_HIGH, EMPTY_LOW, INF, NAN, VALUE, Array, Cells, Code, Matrix
+from fitscope.show.data.matrix import (
+    EMPTY_HIGH,
+    EMPTY_LOW,
+    INF,
+    NAN,
+    ONLY_HERE,
+    VALUE,
+    Array,
+    Cells,
+    Code,
+    Matrix,
+)
 from fitscope.show.data.measures import Scale
 
 #: Key → title, in the order of the menu.
@@ -121,11 +132,14 @@ class Mode:
         code = self.matrix.code
         codes = code.encode(low)
         above = codes if new.high is new.low else code.encode((new.high - base) / unit)
-        # NaN and Inf keep their flag; a value without anything to relate it to is as good as none.
+        # NaN and Inf keep their flag; a value without anything to relate it to is as good as none, but not the same.
+        alone = flags & np.uint8(INF | NAN)
+        if self.key == "run":
+            alone = np.where(flags & VALUE, alone | np.uint8(ONLY_HERE), alone)
         return Cells(
             np.where(known, codes, np.uint16(EMPTY_LOW)),
             np.where(known, above, np.uint16(EMPTY_HIGH)),
-            np.where(known, flags, flags & np.uint8(INF | NAN)),
+            np.where(known, flags, alone),
         )
 
     def _base(self, new: NewColumns, against: Against | None) -> tuple[Array, Any]:

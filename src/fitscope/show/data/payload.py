@@ -22,6 +22,7 @@ from fitscope.show.data.series import GrowingSeries
 Payload = tuple[dict[str, Any], dict[str, Array]]
 
 COLUMNS = 2048  #: the most columns of a picture: what a wide screen has
+CLOCK = 16  #: points that relate steps to time
 MOVED = 12  #: rows named as those that moved most
 
 _STATS = (
@@ -64,6 +65,8 @@ def head(g: Gathered) -> dict[str, Any]:
         "measures": [{"key": m.key, "title": m.title, "kind": m.kinds[0]} for m in g.measures],
         "modes": [[key, title] for key, title in MODES.items()],
         "samples": g.has_samples,
+        "rate": _set_rate(run.configuration),
+        "epoch_steps": _epoch_steps(run.configuration),
         **now(g),
     }
 
@@ -83,6 +86,7 @@ def now(g: Gathered) -> dict[str, Any]:
         "step": last if last is not None else run.last_step,
         "epoch": g.epoch_of(last) if last is not None else None,
         "epochs": _thinned(sorted(g.epochs.items()), 64),  # and their first steps
+        "clock": [(step, round(at - g.clock[0][1], 3)) for step, at in _thinned(g.clock, CLOCK)],
         "speed": g.speed,
         "cost": run.overhead.get("cpu_share"),
         "compiled": run.overhead.get("compile_seconds"),  # seconds
@@ -98,6 +102,20 @@ def now(g: Gathered) -> dict[str, Any]:
         "births": births(g),
         "problems": problems(g),
     }
+
+
+def _set_rate(configuration: dict[str, Any]) -> float | None:
+    """The learning rate that the optimizer was given, if it is one number: for runs without recorded rates."""
+    optimizer = configuration.get("optimizer")
+    rate = optimizer.get("learning_rate") if isinstance(optimizer, dict) else None
+    return float(rate) if isinstance(rate, int | float) and math.isfinite(rate) else None
+
+
+def _epoch_steps(configuration: dict[str, Any]) -> int | None:
+    """How many steps an epoch has, as `fit` said."""
+    fit = configuration.get("fit")
+    steps = fit.get("steps_per_epoch") if isinstance(fit, dict) else None
+    return steps if isinstance(steps, int) and steps > 0 else None
 
 
 def rates(g: Gathered) -> list[tuple[int, float]]:
@@ -241,6 +259,8 @@ def _columns(
         "spread": cells.high - cells.low,  # of a cell without a value 1: 0 - 65535
         "flags": cells.flags,
     }
+    if level:  # of single steps, the last is the first
+        arrays["last"] = held.lasts(level, first, stop).astype(np.float64)
     return facts, arrays
 
 
@@ -331,7 +351,15 @@ def distribution(g: Gathered, sites: Sequence[str], columns: int = 120) -> dict[
         # The square root, so that rare values are seen beside the common ones; nothing there is 0 only if it is.
         level = np.where(share > 0, np.maximum(np.rint(np.sqrt(share) * 255), 1), 0)
         facts = {"site": site, "low": low - 256, "end": _end(steps)}
-        found[site] = (facts, {"start": steps[starts].astype(np.float64), "share": level.astype(np.uint8)})
+        last = steps[np.append(starts[1:], len(steps)) - 1]
+        found[site] = (
+            facts,
+            {
+                "start": steps[starts].astype(np.float64),
+                "last": last.astype(np.float64),
+                "share": level.astype(np.uint8),
+            },
+        )
     return found
 
 
@@ -343,10 +371,8 @@ def _places(held: Matrix, span: tuple[float, float] | None) -> tuple[int, int]:
 
 
 def _end(steps: Array) -> int:
-    """Where the last column ends: one usual distance after its step."""
-    if not len(steps):
-        return 0
-    return int(steps[-1]) + (int(np.median(np.diff(steps[-20:]))) if len(steps) > 1 else 1)
+    """Where the last column ends: after its last recorded step."""
+    return int(steps[-1]) + 1 if len(steps) else 0
 
 
 def _thinned(items: Sequence[Any], most: int) -> list[Any]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from fitscope.diagnose.network import Network
 from fitscope.sites import OF_LAYERS, OF_WEIGHTS, TRAIN, Site
 
 #: What lies before the first layer and after the last, as rows of their own, and the kind they count as.
@@ -29,8 +30,8 @@ class Row:
     sites: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-def rows_of(model: Any, sites: Iterable[str]) -> list[Row]:
-    """The rows for these sites, in the model's order."""
+def rows_of(model: Any, sites: Iterable[str], configuration: Mapping[str, Any] | None = None) -> list[Row]:
+    """The rows for these sites, in the model's order. The configuration says who feeds whom through operations that are not layers."""
     described = _described(model)
     owners = {path: name for name, layer in described.items() for path in layer.get("weights") or ()}
     found: dict[str, dict[str, list[str]]] = {}
@@ -43,7 +44,34 @@ def rows_of(model: Any, sites: Iterable[str]) -> list[Row]:
             found.setdefault(name, {}).setdefault(kind, []).append(site)
     order = {name: i for i, name in enumerate(described)}
     names = sorted(found, key=lambda name: _place(name, order))
-    return [_made(name, found[name], described, order, names) for name in names]
+    after = _connections(names, described, configuration)
+    return [_made(name, found[name], described, order, after.get(name, ())) for name in names]
+
+
+def _connections(
+    names: list[str], described: Mapping[str, dict[str, Any]], configuration: Mapping[str, Any] | None
+) -> dict[str, tuple[str, ...]]:
+    """By row: the rows whose outputs it takes, directly or through layers that were not recorded. Empty if the model is no graph."""
+    try:
+        network = Network({"layers": [*described.values()]}, configuration)
+    except (
+        AttributeError,
+        TypeError,
+        ValueError,
+    ):  # a forged description costs the connections, not the rows
+        return {}
+    if not network.graph:
+        return {}
+    layers = [name for name in names if name in described]
+    inputs = tuple(name for name in names if name.partition("/")[0] in BEFORE)
+    found = {name: tuple(network.producers(name, layers)) for name in layers}
+    for name in layers:
+        if not found[name] and network.inbound(name):  # fed by an input
+            found[name] = inputs
+    outputs = tuple(name for name in network.outputs if name in layers)
+    if "predictions" in names:
+        found["predictions"] = outputs
+    return found
 
 
 def _described(model: Any) -> dict[str, dict[str, Any]]:
@@ -89,14 +117,14 @@ def _made(
     sites: Mapping[str, list[str]],
     described: Mapping[str, dict[str, Any]],
     order: Mapping[str, int],
-    names: list[str],
+    after: tuple[str, ...],
 ) -> Row:
     owner = _owner(name, order)
     kinds = {kind: tuple(of) for kind, of in sites.items()}
     if owner is None:
         first = name.partition("/")[0]
         known = first in (*BEFORE, *AFTER, "taps")
-        return Row(name, first if known else "", "taps" if first == "taps" else "", sites=kinds)
+        return Row(name, first if known else "", "taps" if first == "taps" else "", after=after, sites=kinds)
     layer = described[owner]
     shape = layer.get("output_shape")
     return Row(
@@ -104,22 +132,9 @@ def _made(
         str(layer.get("type") or ""),
         _block(name, list(described)),
         " × ".join("?" if n is None else str(n) for n in shape[1:]) if isinstance(shape, list) else "",
-        tuple(_seen(str(source), described, names, set()) for source in layer.get("from") or ())
-        if name == owner
-        else (),
+        after,
         kinds,
     )
-
-
-def _seen(source: str, described: Mapping[str, dict[str, Any]], names: list[str], met: set[str]) -> str:
-    """A source that is a row: itself, or the one before it if it was not recorded."""
-    while source not in names and source not in met:
-        met.add(source)
-        before = described.get(source, {}).get("from") or ()
-        if not before:
-            break
-        source = str(before[0])
-    return source
 
 
 def _block(name: str, paths: list[str]) -> str:

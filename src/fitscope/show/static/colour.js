@@ -18,11 +18,20 @@ export const MARKS = {
 };
 
 /** @param {RGB[]} map @param {number} share @returns {RGB} */
-function at(map, share) {
+export function rgbAt(map, share) {
   const place = Math.min(Math.max(share, 0), 1) * (map.length - 1);
   const i = Math.min(Math.floor(place), map.length - 2);
   const [a, b] = [map[i], map[i + 1]];
   return /** @type {RGB} */ ([0, 1, 2].map((k) => Math.round(a[k] + (b[k] - a[k]) * (place - i))));
+}
+
+/** The ground of what was not recorded. @param {boolean} dark @returns {RGB} */
+export const ground = (dark) => (dark ? [44, 48, 54] : [214, 217, 222]);
+
+/** A colour as it looks between recorded steps: mostly the ground of what was not recorded. @param {RGB} colour @param {boolean} dark @returns {RGB} */
+export function paled(colour, dark) {
+  const below = ground(dark);
+  return /** @type {RGB} */ (colour.map((c, k) => Math.round(below[k] + 0.3 * (c - below[k]))));
 }
 
 /** Little-endian RGBA, as ImageData has it. @param {RGB} c */
@@ -38,23 +47,7 @@ export const isRelative = (kind) => ["past", "change", "start", "run", "cosine"]
 export const mapFor = (kind, dark) => (isRelative(kind) ? (dark ? RED_BLUE_DARK : RED_BLUE) : VIRIDIS);
 
 /** @param {string} kind @param {boolean} dark @param {number} share */
-export const colourAt = (kind, dark, share) => css(at(mapFor(kind, dark), share));
-
-/**
- * For every code its colour.
- * @param {[number, number]} code offset and step @param {[string, number, number, string]} scale kind, low, high, of what @param {boolean} dark
- */
-export function table([offset, step], [kind, low, high], dark) {
-  const map = mapFor(kind, dark);
-  const out = new Uint32Array(65536);
-  const fine = new Uint32Array(512);
-  for (let i = 0; i < 512; i++) fine[i] = packed(at(map, i / 511));
-  for (let i = 0; i < 65536; i++) {
-    const share = (offset + i * step - low) / (high - low);
-    out[i] = fine[share <= 0 ? 0 : share >= 1 ? 511 : Math.round(share * 511)];
-  }
-  return out;
-}
+export const colourAt = (kind, dark, share) => css(rgbAt(mapFor(kind, dark), share));
 
 /** By kind of layer. The first that fits. @type {[RegExp, string, string][]} */
 const TYPES = [
@@ -73,3 +66,9 @@ const TYPES = [
 
 /** @param {string} type */
 export const typeColour = (type) => TYPES.find(([fits]) => fits.test(type))?.[1] ?? "#8d8d8d";
+
+/** The kinds of layers among some types, with their colours, in the order of their first layer. @param {string[]} types @returns {[string, string][]} */
+export function typesOf(types) {
+  const found = new Map(types.map((type) => TYPES.find(([fits]) => fits.test(type)) ?? [/./, "#8d8d8d", "other"]).map(([, colour, name]) => [name, colour]));
+  return /** @type {[string, string][]} */ ([...found]);
+}

@@ -3,30 +3,14 @@
 import { sheet } from "./canvas.js";
 import { MARKS, css, isRelative } from "./colour.js";
 import { INF, NAN, VALUE } from "./matrix.js";
+import { usual } from "./relief.js";
 
 /** @typedef {import("./main.js").Page} Page */
 
-/** @type {WeakMap<import("./matrix.js").Matrix, {columns: number, usual: Float64Array}>} */
-const known = new WeakMap();
+const ENOUGH = 8; // columns, for a median that means something
 
-/** The median of each row, from columns spread evenly. @param {import("./matrix.js").Matrix} m */
-function usualOf(m) {
-  const before = known.get(m);
-  if (before && m.columns < before.columns * 1.1) return before.usual;
-  const usual = new Float64Array(m.rows).fill(Number.NaN);
-  const every = Math.max(m.columns / 64, 1);
-  for (let row = 0; row < m.rows; row++) {
-    const some = [];
-    for (let c = 0; c < m.columns; c += every) {
-      const i = row * m.room + Math.floor(c);
-      if (m.flags[i] & VALUE) some.push((m.low[i] + m.high[i]) / 2);
-    }
-    some.sort((a, b) => a - b);
-    if (some.length) usual[row] = m.value(some[some.length >> 1]);
-  }
-  known.set(m, { columns: m.columns, usual });
-  return usual;
-}
+/** Whether there is a usual value to compare with. @param {Page} page */
+export const hasUsual = (page) => (page.shown()?.columns ?? 0) >= ENOUGH;
 
 /** @param {HTMLCanvasElement} canvas @param {Page} page */
 export function drawDepth(canvas, page) {
@@ -35,14 +19,15 @@ export function drawDepth(canvas, page) {
   const { m, column } = page.steps.rowsAt(page.hover ?? page.selection.step);
   if (!m || !m.rows || !shown) return;
   const t = page.theme;
-  const each = h / m.rows;
+  const { order } = page.rowsShown;
+  const each = h / order.length;
   const [kind, low, high] = m.scale;
   const zero = isRelative(kind) ? w / 2 : 0;
   const x = (/** @type {number} */ v) => Math.min(Math.max((v - low) / (high - low), 0), 1) * (w - 2);
-  for (let row = 0; row < m.rows; row++) {
+  order.forEach((row, place) => {
     const i = row * m.room + column;
     const flags = m.flags[i];
-    const top = row * each;
+    const top = place * each;
     const tall = Math.max(each - (each > 3 ? 1 : 0), 0.7);
     if (flags & (NAN | INF)) {
       g.fillStyle = css(flags & NAN ? MARKS.nan : MARKS.inf);
@@ -54,18 +39,19 @@ export function drawDepth(canvas, page) {
       g.fillStyle = page.rows[row]?.name === page.selection.layer ? t.text : t.blue;
       g.fillRect(Math.min(zero, x(value)), top, Math.max(Math.abs(x(value) - zero), 1), tall);
     }
-  }
-  const usual = usualOf(shown);
+  });
+  if (!hasUsual(page)) return;
+  const { middle } = usual(shown);
   g.strokeStyle = t.warning;
   g.lineWidth = 1.2;
   g.beginPath();
   let pen = false;
-  for (let row = 0; row < m.rows; row++) {
-    if (Number.isNaN(usual[row])) {
+  for (const [place, row] of order.entries()) {
+    if (middle[row] < 0) {
       pen = false;
       continue;
     }
-    const [px, py] = [x(usual[row]), (row + 0.5) * each];
+    const [px, py] = [x(shown.value(middle[row])), (place + 0.5) * each];
     if (pen) g.lineTo(px, py);
     else g.moveTo(px, py);
     pen = true;

@@ -34,6 +34,7 @@ export class Findings {
       layer: finding.row ?? this.page.selection.layer, step: finding.step,
       ...(finding.measure && this.page.head.measures.some((/** @type {any} */ m) => m.key === finding.measure) ? { measure: finding.measure } : {}),
       ...(outside ? { from: null, to: null } : {}),
+      ...(finding.row && this.page.placeOf(finding.row) < 0 ? { filter: "" } : {}),
     });
   }
 }

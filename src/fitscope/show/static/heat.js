@@ -1,24 +1,16 @@
 // The training spectrogram: layers × steps. Every pixel shows the value farthest from its surroundings of all that falls
-// into it, so one odd batch is seen at every zoom; NaN, Inf and "not recorded" are marks of their own.
+// into it, so one odd batch is seen at every zoom; NaN, Inf and "not recorded" are marks of their own. Between recorded steps
+// the value before is drawn pale: nobody saw what was there.
 
 import { sheet } from "./canvas.js";
-import { MARKS, packed, table } from "./colour.js";
-import { INF, NAN, VALUE, pick, pixels } from "./matrix.js";
+import { MARKS, ground, packed, paled } from "./colour.js";
+import { INF, NAN, ONLY_HERE, VALUE, pick, pixels, recordedPixels } from "./matrix.js";
+import { PLAIN, ROOM, drawCourse, hasRelief, shadeAt, shadesOf, usual } from "./relief.js";
 
 /** @typedef {import("./main.js").Page} Page */
 
-/** @type {{key: string, colours: Uint32Array}} */
-let held = { key: "", colours: new Uint32Array(0) };
-
-/** What was painted last: moving the cursor only draws over it. @type {{matrix: any, key: string, image: ImageData | null}} */
-let painted = { matrix: null, key: "", image: null };
-
-/** @param {import("./matrix.js").Matrix} m @param {boolean} dark */
-function coloursOf(m, dark) {
-  const key = `${m.scale} ${m.code} ${dark}`;
-  if (held.key !== key) held = { key, colours: table(m.code, m.scale, dark) };
-  return held.colours;
-}
+/** What was painted last: moving the cursor only draws over it. @type {{matrix: any, key: string, image: ImageData | null, ended: number}} */
+let painted = { matrix: null, key: "", image: null, ended: 0 };
 
 /** @param {HTMLCanvasElement} canvas @param {Page} page */
 export function drawHeat(canvas, page) {
@@ -27,12 +19,14 @@ export function drawHeat(canvas, page) {
   if (!m || !m.rows || w < 2) return;
   const [wide, high] = [canvas.width, canvas.height];
   const { from, to } = page.span();
-  const key = `${from} ${to} ${wide} ${high} ${page.theme.dark}`;
+  const { order } = page.rowsShown;
+  const key = `${from} ${to} ${wide} ${high} ${page.theme.dark} ${usual(m).columns} ${order}`;
+  const ended = Math.min(Math.ceil(((m.until - from) / (to - from)) * wide), wide); // pixels from there on are after the training
   const same = painted.matrix === m && painted.key === key;
-  if (!same || m.fresh < m.columns) {
+  if (!same || m.fresh < m.columns || ended !== painted.ended) {
     const image = painted.image?.width === wide && painted.image.height === high ? painted.image : g.createImageData(wide, high);
-    paint(m, { from, to }, image, page.theme.dark, same ? m.fresh : 0);
-    painted = { matrix: m, key, image };
+    paint(m, order, { from, to, ended }, image, page.theme.dark, same ? m.fresh : 0, same ? painted.ended : 0);
+    painted = { matrix: m, key, image, ended };
     m.fresh = Infinity;
   }
   g.putImageData(/** @type {ImageData} */ (painted.image), 0, 0);
@@ -41,44 +35,51 @@ export function drawHeat(canvas, page) {
 }
 
 /**
- * @param {import("./matrix.js").Matrix} m @param {{from: number, to: number}} span @param {ImageData} image painted over
- * @param {boolean} dark @param {number} fresh the first column that the image does not show yet
+ * @param {import("./matrix.js").Matrix} m @param {number[]} order the rows on show @param {{from: number, to: number, ended: number}} span @param {ImageData} image painted over
+ * @param {boolean} dark @param {number} fresh the first column that the image does not show yet @param {number} before the pixel at which the training ended by then
  */
-function paint(m, span, image, dark, fresh) {
+function paint(m, order, span, image, dark, fresh, before) {
   const { width: wide, height: high } = image;
   const out = new Uint32Array(image.data.buffer);
-  const colours = coloursOf(m, dark);
-  const [nan, inf] = [packed(MARKS.nan), packed(MARKS.inf)];
-  const none = dark ? packed([44, 48, 54]) : packed([214, 217, 222]);
   const { first, last } = pixels(m, span.from, span.to, wide);
+  const seen = recordedPixels(m, span.from, span.to, wide);
+  const { fine, tables } = shadesOf(m, dark, seen.includes(0));
+  const { middle, reach } = usual(m);
+  const relief = hasRelief(m.scale[0]);
+  const tall = high / order.length >= ROOM;
+  const none = packed(ground(dark));
+  const marks = [MARKS.nan, MARKS.inf].map((colour) => [packed(paled(colour, dark)), packed(colour)]);
   // What a pixel shows depends on its neighbours too.
-  const changed = fresh ? last.findIndex((column) => column >= fresh) : 0;
+  const column = fresh ? last.findIndex((last_) => last_ >= fresh) : 0;
+  const changed = fresh && before !== span.ended ? Math.min(column < 0 ? wide : column, before, span.ended) : column;
   if (changed < 0) return;
   const [begin, picked] = [Math.max(changed - 1, 0), Math.max(changed - 2, 0)];
   const codes = new Uint16Array(wide);
   const flags = new Uint8Array(wide);
   const line = new Uint32Array(wide);
   const worst = new Uint8Array(wide);
-  for (let row = 0; row < m.rows; row++) {
-    const [top, bottom] = [Math.floor((row * high) / m.rows), Math.floor(((row + 1) * high) / m.rows)];
+  order.forEach((row, place) => {
+    const [top, bottom] = [Math.floor((place * high) / order.length), Math.floor(((place + 1) * high) / order.length)];
     // Where there are more rows than pixels, several share one: the worst of them is seen.
-    const shared = row > 0 && top === Math.floor(((row - 1) * high) / m.rows);
+    const shared = place > 0 && top === Math.floor(((place - 1) * high) / order.length);
     pick(m, row, first, last, codes, flags, picked);
+    const colour = (/** @type {number} */ x) => tables[seen[x]][(relief && !tall ? shadeAt(codes[x], middle[row], reach[row]) : PLAIN) + fine[codes[x]]];
     for (let x = begin; x < wide; x++) {
       const f = flags[x];
       if (f === VALUE && !shared) {
         worst[x] = 2;
-        line[x] = colours[codes[x]];
+        line[x] = colour(x);
         continue;
       }
       const rank = rankOf(first[x], f);
       if (shared && rank <= worst[x]) continue;
       worst[x] = rank;
-      line[x] = rank === 0 ? 0 : rank === 4 ? nan : rank === 3 ? inf : rank === 2 ? colours[codes[x]] : hatched(none, x, top, dark);
+      line[x] = rank > 2 ? marks[4 - rank][seen[x]] : rank === 2 ? colour(x) : x < span.ended ? hatched(none, x, top, dark) : 0;
     }
     const drawn = begin ? line.subarray(begin) : line;
     for (let y = top; y < Math.max(bottom, top + 1); y++) out.set(drawn, y * wide + begin);
-  }
+    if (relief && tall) drawCourse(image, { top, bottom, begin }, { codes, flags, seen }, middle[row], reach[row]);
+  });
 }
 
 /** Not recorded: striped, so that it is no colour of the scale. @param {number} none @param {number} x @param {number} y @param {boolean} dark */
@@ -87,18 +88,17 @@ const hatched = (none, x, y, dark) => ((x + y) & 7) < 2 ? (dark ? packed([64, 69
 /** Lines, marks and the cursor. @param {CanvasRenderingContext2D} g @param {number} w @param {number} h @param {Page} page */
 function drawOver(g, w, h, page) {
   const { from, to } = page.span();
-  const rows = page.rows.length;
+  const { order, pins } = page.rowsShown;
+  const rows = order.length;
   const x = (/** @type {number} */ step) => ((step - from) / (to - from)) * w;
   const y = (/** @type {number} */ row) => ((row + 0.5) / rows) * h;
-  const at = page.rowIndex(page.selection.layer);
-  const m = page.shown();
-  /** The middle of what a step is drawn as: it may be many pixels wide. @param {number} step */
-  const middle = (step) => {
-    const column = m ? m.at(step) : -1;
-    const end = m && column >= 0 ? x(m.stop(column)) : 0;
-    return m && end - x(m.start[column]) > 3 ? (x(m.start[column]) + end) / 2 : x(step);
-  };
+  const at = page.placeOf(page.selection.layer);
+  const middle = (/** @type {number} */ step) => x(step + 0.5); // it may be many pixels wide
   g.lineWidth = 1;
+  if (pins && pins < rows) {
+    g.fillStyle = page.theme.text;
+    g.fillRect(0, (pins / rows) * h - 1, w, 2);
+  }
   if (at >= 0) {
     g.strokeStyle = "rgb(255 255 255 / .75)";
     line(g, 0, y(at), w, y(at));
@@ -110,7 +110,7 @@ function drawOver(g, w, h, page) {
     if (at >= 0) box(g, middle(step), y(at));
   }
   for (const finding of page.head.findings) {
-    const row = page.rowIndex(finding.row);
+    const row = page.placeOf(finding.row);
     if (row >= 0 && finding.step >= from && finding.step <= to) flag(g, x(finding.step), y(row), finding.severity === "error");
   }
   if (page.drag) {
@@ -161,6 +161,8 @@ function flag(g, x, y, error) {
  * @property {number} code of the value
  * @property {[number, number]} ends lowest and highest code of all that falls into the pixel
  * @property {[number, number]} steps first and last
+ * @property {boolean} alone whether the run compared with has nothing there
+ * @property {number | null} between the step under the place, if it lies between recorded ones
  */
 
 const RANKS = /** @type {const} */ (["none", "none", "high", "inf", "nan"]);
@@ -175,15 +177,17 @@ export function under(canvas, page, px, py) {
   const y = Math.min(Math.max(Math.floor((py / canvas.clientHeight) * high), 0), high - 1);
   const end = Math.min(x + 2, wide); // what a pixel shows depends on its neighbours
   const { first, last } = pixels(m, from, to, wide, end);
-  const bottom = Math.ceil(((y + 1) * m.rows) / high) - 1;
+  const { order } = page.rowsShown;
+  const bottom = Math.ceil(((y + 1) * order.length) / high) - 1;
   const [codes, flags] = [new Uint16Array(end), new Uint8Array(end)];
-  let [row, worst, code] = [bottom, -1, 0];
-  for (let r = Math.min(Math.ceil((y * m.rows) / high), bottom); r <= bottom; r++) {
+  let [row, worst, code, seen] = [order[bottom], -1, 0, 0];
+  for (const r of order.slice(Math.min(Math.ceil((y * order.length) / high), bottom), bottom + 1)) {
     pick(m, r, first, last, codes, flags, Math.max(x - 1, 0));
     const rank = rankOf(first[x], flags[x]);
-    if (rank > worst) [row, worst, code] = [r, rank, codes[x]];
+    if (rank > worst) [row, worst, code, seen] = [r, rank, codes[x], flags[x]];
   }
-  return { matrix: m, row, code, ...inPixel(m, row, first[x], last[x], worst, code), steps: first[x] < 0 ? [Math.round(from + ((to - from) * x) / wide), 0] : [m.start[first[x]], m.stop(last[x]) - 1] };
+  const pointed = Math.floor(from + ((to - from) * (x + 0.5)) / wide);
+  return { matrix: m, row, code, alone: Boolean(seen & ONLY_HERE), ...inPixel(m, row, first[x], last[x], worst, code), steps: first[x] < 0 ? [pointed, 0] : [m.start[first[x]], m.last[last[x]]], between: first[x] >= 0 && !recordedPixels(m, from, to, wide)[x] ? pointed : null };
 }
 
 /** Which of a pixel's columns is seen. @param {import("./matrix.js").Matrix} m @param {number} row @param {number} first @param {number} last @param {number} rank @param {number} code */

@@ -4,7 +4,9 @@
 import { sheet } from "./canvas.js";
 import { MARKS, colourAt, css } from "./colour.js";
 import { clean, element, number, percent, whole } from "./format.js";
-import { INF, NAN, VALUE } from "./matrix.js";
+import { pinned, togglePin } from "./rows.js";
+import { neighbours } from "./graph.js";
+import { INF, NAN, ONLY_HERE, VALUE } from "./matrix.js";
 
 /** @typedef {import("./main.js").Page} Page */
 
@@ -32,8 +34,22 @@ function title(page, row, moment) {
   const where = [row.type, `layer ${page.rowIndex(row.name) + 1} of ${page.rows.length}`, row.shape && `output ${row.shape}`];
   const when = `step ${whole(page.selection.step ?? 0)}${at ? ` (epoch ${at.epoch + 1}, batch ${at.batch})` : ""}`;
   const made = element("div", "", element("h2", "", row.name));
-  made.append(element("p", "faint", [...where, when].filter(Boolean).join(" · ")));
+  const pin = element("button", "link", pinned(page).includes(row.name) ? "unpin" : "pin");
+  pin.title = "pin this layer to the top, or unpin it (t)";
+  pin.addEventListener("click", () => void togglePin(page, row.name));
+  made.append(element("p", "faint", [...where, when].filter(Boolean).join(" · "), " ", pin), ...connected(page, row.name));
   return made;
+}
+
+/** Which layers feed a layer, and which it feeds, each a button. @param {Page} page @param {string} layer */
+function connected(page, layer) {
+  const [before, after] = neighbours(page, layer).map((names) => names.slice(0, 12).map((name) => {
+    const button = element("button", "link", name);
+    button.addEventListener("click", () => void page.select({ layer: name }));
+    return button;
+  }));
+  const line = (/** @type {string} */ said, /** @type {HTMLElement[]} */ buttons) => (buttons.length ? [element("span", "", said), ...buttons] : []);
+  return before.length + after.length ? [element("p", "connected", ...line("fed by", before), ...line("feeds", after))] : [];
 }
 
 /** The site that the measure on show is about. @param {Page} page @param {any} moment */
@@ -49,6 +65,7 @@ function values(page, site) {
   const head = element("h3", "", `${WORDS[/** @type {"gradients"} */ (site.kind)] ?? site.kind} in this batch `);
   head.append(element("i", "", before ? `(grey: step ${whole(before.step)})` : ""));
   const canvas = /** @type {HTMLCanvasElement} */ (element("canvas", "values"));
+  canvas.title = "How many values have which size. Each bar spans a factor of 2; its height is the square root of the number. Dashed: the ends of fp16.";
   requestAnimationFrame(() => histogram(canvas, page, now, before));
   return [signs(now), head, canvas, ...sampled(now)];
 }
@@ -117,10 +134,13 @@ function histogram(canvas, page, now, before) {
   g.fillStyle = t.faint;
   g.textAlign = "center";
   const every = Math.max(Math.ceil((high - low) / 3), 1);
-  for (let b = low + 1; b < high; b += every) {
+  const taken = [x(0) + w / span / 2];
+  for (let b = high - 1; b > low; b -= every) {
     for (const side of [b, -b]) {
       const at = x(side) + w / span / 2;
-      if (at > 16 && at < w - 16 && Math.abs(at - x(0)) > 30) g.fillText(`${side < 0 ? "−" : ""}2^${b - 129}`, at, h - 6);
+      if (at < 22 || at > w - 22 || taken.some((other) => Math.abs(at - other) < 56)) continue;
+      taken.push(at);
+      g.fillText(`${side < 0 ? "−" : ""}${number(2 ** (b - 129))}`, at, h - 6);
     }
   }
   g.fillText("0", x(0) + w / span / 2, h - 6);
@@ -136,9 +156,10 @@ function histogram(canvas, page, now, before) {
 /** @param {Page} page @param {any} spread */
 function distribution(page, spread) {
   const canvas = /** @type {HTMLCanvasElement} */ (element("canvas", "spread"));
+  canvas.title = "The same over the steps: from the smallest size (bottom) to the largest (top), both signs together. Brighter: more values.";
   requestAnimationFrame(() => {
     const { g, w, h } = sheet(canvas);
-    const { start, share } = spread.arrays;
+    const { start, last, share } = spread.arrays;
     const wide = start.length;
     if (!wide) return;
     const low = spread.facts.low;
@@ -168,10 +189,15 @@ function distribution(page, spread) {
     }
     for (const [c, column] of columns.entries()) {
       const [a, b] = [x(start[c]), x(start[c + 1] ?? end)];
+      const seen = Math.max(x(last[c] + 1), a + 2); // from there on nothing was recorded
       for (let s = 0; s < tall; s++) {
         if (!column[s]) continue;
         g.fillStyle = colourAt("log2", page.theme.dark, column[s] / peak);
-        g.fillRect(a, ((tall - 1 - s) * h) / tall, Math.max(b - a, 1) + 0.4, h / tall + 0.4);
+        g.fillRect(a, ((tall - 1 - s) * h) / tall, Math.max(Math.min(b, seen) - a, 1) + 0.4, h / tall + 0.4);
+        if (b <= seen) continue;
+        g.globalAlpha = 0.25;
+        g.fillRect(seen, ((tall - 1 - s) * h) / tall, b - seen, h / tall + 0.4);
+        g.globalAlpha = 1;
       }
     }
     const at = page.selection.step;
@@ -184,8 +210,8 @@ function distribution(page, spread) {
     g.strokeStyle = page.theme.panel;
     g.fillStyle = page.theme.text;
     for (const [size, y] of [[most, 8], [least, h - 7]]) {
-      g.strokeText(`2^${size - 129}`, 3, y); // readable on whatever lies below
-      g.fillText(`2^${size - 129}`, 3, y);
+      g.strokeText(number(2 ** (size - 129)), 3, y); // readable on whatever lies below
+      g.fillText(number(2 ** (size - 129)), 3, y);
     }
   });
   return canvas;
@@ -273,7 +299,7 @@ function ends(m, row, column) {
   const f = m.flags[i];
   if (f & NAN) return ["NaN", "NaN"];
   if (f & INF) return ["Inf", "Inf"];
-  if (!(f & VALUE)) return ["not recorded", "not recorded"];
+  if (!(f & VALUE)) return Array(2).fill(f & ONLY_HERE ? "not in the other run" : "not recorded");
   return [m.word(m.low[i]), m.word(m.high[i])];
 }
 

@@ -1,59 +1,16 @@
-// The loss of every batch: thin from the lowest to the highest of a pixel's steps, the running median bold; below it the
+// The loss of every batch: thin from the lowest to the highest of a pixel's steps, smoothed bold, with other runs; below it the
 // lanes: when each thing that stands out was so. Both share the spectrogram's steps.
 
+import { marks } from "./axis.js";
 import { fitted, sheet, ticks } from "./canvas.js";
 import { MARKS, css } from "./colour.js";
+import { smoothed } from "./curve.js";
 import { number, whole } from "./format.js";
+import { recordedPixels } from "./matrix.js";
 
 /** @typedef {import("./main.js").Page} Page */
 
-/** A scalar over the steps, growing at its end. */
-export class Curve {
-  /** @param {any} facts @param {any} arrays */
-  constructor(facts, arrays) {
-    this.facts = facts;
-    /** @type {number[]} */ this.start = Array.from(arrays.start ?? []);
-    /** @type {number[]} */ this.low = Array.from(arrays.low ?? []);
-    /** @type {number[]} */ this.high = Array.from(arrays.high ?? []);
-    /** @type {number[]} */ this.broken = Array.from(arrays.broken ?? []);
-    /** @type {number[]} */ this.smooth = [];
-    this.level = facts.level;
-    this.end = facts.end;
-  }
-
-  /** @param {any} facts @param {any} new_ */
-  append(facts, new_) {
-    for (const name of /** @type {const} */ (["start", "low", "high", "broken"])) {
-      this[name].length = facts.first;
-      this[name].push(...(new_[name] ?? []));
-    }
-    this.smooth.length = Math.min(this.smooth.length, facts.first);
-    this.end = facts.end;
-    this.facts = { ...this.facts, ...facts };
-  }
-
-  /** Whether what comes fits to what is here. @param {any} facts */
-  fits(facts) {
-    return facts.level === this.level && facts.first <= this.start.length && facts.rewritten === this.facts.rewritten;
-  }
-}
-
-const REACH = 12; // columns to either side of the running median
-
-/** The running median, computed only where something is new. @param {Curve} c */
-function median(c) {
-  const many = c.start.length;
-  for (let i = Math.max(c.smooth.length - REACH - 1, 0); i < many; i++) {
-    const some = [];
-    for (let k = Math.max(i - REACH, 0); k <= Math.min(i + REACH, many - 1); k++) {
-      const middle = (c.low[k] + c.high[k]) / 2;
-      if (Number.isFinite(middle)) some.push(middle);
-    }
-    some.sort((a, b) => a - b);
-    c.smooth[i] = some.length ? some[some.length >> 1] : Number.NaN;
-  }
-  return c.smooth;
-}
+const FEW = 80; // points in view, each of which gets a dot: a line through one point is nothing
 
 /** @param {HTMLCanvasElement} canvas @param {Page} page */
 export function drawLoss(canvas, page) {
@@ -66,22 +23,24 @@ export function drawLoss(canvas, page) {
   if (!c || page.head.empty) return;
   const x = (/** @type {number} */ step) => left + ((step - from) / (to - from)) * (w - left);
   const inside = c.start.flatMap((s, i) => (s <= to && (c.start[i + 1] ?? c.end) >= from ? [i] : []));
+  let [low, high] = page.overlay.ends(from, to);
   g.strokeStyle = t.line;
   g.fillStyle = t.faint;
   g.textAlign = "center";
-  for (const step of ticks(from, to, (w - left) / 90).filter(Number.isInteger)) {
+  const axis = marks(page, from, to, (w - left) / 90);
+  document.body.dataset.axis = `${axis[0]?.text} … ${axis.at(-1)?.text}`;
+  for (const { step, text } of axis) {
     stroke(g, [[x(step), 4], [x(step), bottom]]);
-    const text = whole(step);
     const room = g.measureText(text).width / 2;
     g.fillText(text, Math.min(Math.max(x(step), left + room), w - room), bottom + 9);
   }
   epochs(g, page.head.epochs ?? [], x, left, w, bottom, t.faint);
-  if (!inside.length) {
+  if (!inside.length && low > high) {
     g.fillText("no loss was recorded", (left + w) / 2, h / 2);
+    readout(g, page, left, w);
     return;
   }
   const finite = inside.filter((i) => Number.isFinite(c.low[i]));
-  let [low, high] = [Infinity, -Infinity];
   for (const i of finite) [low, high] = [Math.min(low, c.low[i]), Math.max(high, c.high[i])];
   const log = low > 0 && high / low > 8;
   const f = log ? Math.log10 : (/** @type {number} */ v) => v;
@@ -99,17 +58,21 @@ export function drawLoss(canvas, page) {
   g.beginPath();
   g.rect(left, 0, w - left, h);
   g.clip();
+  page.overlay.draw(g, x, y, from, to);
   g.strokeStyle = t.blue;
   g.lineWidth = 1;
-  stroke(g, finite.flatMap((i) => [[x(c.start[i]), y(c.low[i])], [x(c.start[i]), y(c.high[i])]]));
-  const smooth = median(c);
+  const at = (/** @type {number} */ i) => x(c.start[i] + 0.5); // the middle of a step, as the spectrogram draws it
+  stroke(g, finite.flatMap((i) => [[at(i), y(c.low[i])], [at(i), y(c.high[i])]]));
+  if (finite.length <= FEW) dots(g, finite.map((i) => [at(i), y(c.high[i])]), t.blue);
+  const smooth = smoothed(c, page.selection.smooth);
   g.strokeStyle = t.bold;
   g.lineWidth = 1.8;
-  stroke(g, finite.filter((i) => Number.isFinite(smooth[i])).map((i) => [x(c.start[i]), y(smooth[i])]));
+  stroke(g, finite.filter((i) => Number.isFinite(smooth[i])).map((i) => [at(i), y(smooth[i])]));
   g.fillStyle = css(MARKS.nan);
   for (const i of inside) if (c.broken[i]) g.fillRect(x(c.start[i]) - 0.5, bottom - 5, Math.max(x(c.start[i + 1] ?? c.end) - x(c.start[i]), 1.5), 5);
   cursor(g, page, x, h);
   g.restore();
+  readout(g, page, left, w);
   g.save();
   g.translate(9, bottom / 2);
   g.rotate(-Math.PI / 2);
@@ -117,6 +80,29 @@ export function drawLoss(canvas, page) {
   g.fillStyle = t.faint;
   g.fillText(`${c.facts.title ?? "loss per batch"}${log ? " (log)" : ""}`, 0, 0);
   g.restore();
+}
+
+/** The loss and the learning rate at the cursor, in words. @param {CanvasRenderingContext2D} g @param {Page} page @param {number} left @param {number} right */
+function readout(g, page, left, right) {
+  const step = page.hover ?? page.selection.step;
+  const c = page.curve;
+  if (!c || step === null) return;
+  const i = c.at(step);
+  const exact = i >= 0 && (c.level > 0 || c.start[i] === step);
+  const value = !exact ? "not recorded" : c.broken[i] ? "NaN" : c.low[i] === c.high[i] ? number(c.low[i]) : `${number(c.low[i])} … ${number(c.high[i])}`;
+  const curve = page.head.lanes.find((/** @type {any} */ lane) => lane.curve?.length)?.curve;
+  const rate = curve ? ` · learning rate ${number(rateAt(curve, step))}` : typeof page.head.rate === "number" ? ` · learning rate ${number(page.head.rate)} at the start` : "";
+  const said = `step ${whole(step)} · ${c.facts.title ?? "loss"} ${value}${rate}`;
+  document.body.dataset.readout = said;
+  const text = fitted(g, said, right - left - 12);
+  const wide = g.measureText(text).width + 10;
+  g.fillStyle = page.theme.panel;
+  g.globalAlpha = 0.85;
+  g.fillRect(right - wide, 14, wide, 15);
+  g.globalAlpha = 1;
+  g.fillStyle = page.theme.text;
+  g.textAlign = "right";
+  g.fillText(text, right - 5, 22);
 }
 
 /**
@@ -140,6 +126,16 @@ function epochs(g, begun, x, left, right, bottom, colour) {
   }
   g.setLineDash([]);
   g.textAlign = "center";
+}
+
+/** @param {CanvasRenderingContext2D} g @param {number[][]} points @param {string} colour */
+function dots(g, points, colour) {
+  g.fillStyle = colour;
+  for (const [px, py] of points) {
+    g.beginPath();
+    g.arc(px, py, 2.2, 0, 7);
+    g.fill();
+  }
 }
 
 /** @param {CanvasRenderingContext2D} g @param {number[][]} points */
@@ -175,7 +171,10 @@ function cursor(g, page, x, h) {
 /** @param {HTMLCanvasElement} canvas @param {Page} page */
 export function drawLanes(canvas, page) {
   const lanes = page.head.lanes.filter((/** @type {any} */ lane) => lane.spans.length || lane.curve?.length);
-  canvas.style.height = `${Math.max(lanes.length * 13, 0)}px`;
+  const m = page.shown();
+  const gaps = m !== null && m.columns > 0 && m.facts.count < page.trained() - page.all().from;
+  const tall = (lanes.length + (gaps ? 1 : 0)) * 13;
+  canvas.style.height = `${tall}px`;
   const { g, w } = sheet(canvas);
   const left = page.gutter;
   const { from, to } = page.span();
@@ -195,7 +194,28 @@ export function drawLanes(canvas, page) {
       if (b >= left && a <= w) g.fillRect(Math.min(a, w - 2), i * 13 + 2, Math.max(b - a, 2), 8);
     }
   });
-  cursor(g, page, x, lanes.length * 13);
+  if (gaps) recordedLane(g, page, lanes.length * 13, w);
+  cursor(g, page, x, tall);
+}
+
+/** Which steps were recorded: a mark for each, fainter where a pixel has others too. @param {CanvasRenderingContext2D} g @param {Page} page @param {number} top @param {number} right */
+function recordedLane(g, page, top, right) {
+  const left = page.gutter;
+  const m = page.shown();
+  if (!m) return;
+  const { from, to } = page.span();
+  g.textAlign = "right";
+  g.fillStyle = page.theme.faint;
+  g.fillText("recorded steps", left - 6, top + 6.5);
+  const wide = Math.max(Math.round(right - left), 1);
+  const scale = (to - from) / wide;
+  recordedPixels(m, from, to, wide).forEach((seen, x) => {
+    if (!seen) return;
+    const share = Math.min(m.recorded(Math.floor(from + x * scale), Math.ceil(from + (x + 1) * scale)) / Math.max(scale, 1), 1);
+    g.globalAlpha = 0.45 + 0.55 * share;
+    g.fillRect(left + x, top + 3, 1, 6);
+  });
+  g.globalAlpha = 1;
 }
 
 /** The rate at a step, the newest where none is chosen. @param {[number, number][]} curve @param {number | null} step */

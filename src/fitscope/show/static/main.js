@@ -1,6 +1,7 @@
 // The page: asks for the run, draws it, and keeps one selection through all views.
 
 import { theme } from "./canvas.js";
+import { Curve } from "./curve.js";
 import { drawDepth } from "./depth.js";
 import { Findings } from "./findings.js";
 import { by, clean, element } from "./format.js";
@@ -8,9 +9,12 @@ import { drawHeat } from "./heat.js";
 import { drawInspector } from "./inspector.js";
 import { listen } from "./keys.js";
 import { Live } from "./live.js";
-import { Curve, drawLanes, drawLoss } from "./lossplot.js";
+import { drawLanes, drawLoss } from "./lossplot.js";
 import { Matrix } from "./matrix.js";
 import { chooseRun, fillMenus, fillRuns } from "./menus.js";
+import { Overlay } from "./overlay.js";
+import { visible } from "./rows.js";
+import { RunsTable } from "./runs.js";
 import { drawSamples, drawTable } from "./samples.js";
 import { Enclosed, Served } from "./source.js";
 import { fromAddress, toAddress } from "./state.js";
@@ -34,6 +38,7 @@ export class Page {
   spreadOf = "";
   told = "";
   stripped = "";
+  rowsShown = { order: /** @type {number[]} */ ([]), pins: 0, hidden: 0 };
   reach = 0;
 
   /** @param {Served | Enclosed} source */
@@ -43,9 +48,11 @@ export class Page {
     this.theme = theme();
     /** @type {number | null} */ this.hover = null;
     /** @type {{x0: number, x1: number} | null} */ this.drag = null;
+    /** @type {{x: number, from: number, to: number} | null} */ this.panning = null;
     this.live = new Live(this);
     this.findings = new Findings(this);
     this.steps = new Steps(this);
+    this.overlay = new Overlay(this);
     this.missing = ""; // the run asked for that is not here (any more)
     /** Why the page is not up to date. @type {{status: string, text: string} | null} */ this.trouble = null;
     this.gutter = 168;
@@ -82,7 +89,8 @@ export class Page {
   all() {
     const starts = [this.matrix?.start[0], this.curve?.start[0]].filter((s) => s !== undefined);
     const from = starts.length ? Math.min(.../** @type {number[]} */ (starts)) : 0;
-    const end = Math.max(this.matrix?.end ?? 0, this.curve?.end ?? 0, from + 1);
+    const others = [...this.overlay.runs.values()].map(({ curve }) => curve.end);
+    const end = Math.max(this.matrix?.end ?? 0, this.curve?.end ?? 0, ...others, from + 1);
     if (this.head.status !== "running") return { from, to: end };
     // While a run grows its last pixel is still being filled: what is on show moves by whole pixels, not at every tick.
     const pixel = (end - from) / Math.max(by("heat").clientWidth, 1);
@@ -90,8 +98,19 @@ export class Page {
     return { from, to: this.reach };
   }
 
+  /** Before which step the training stands, as far as it is known. */
+  trained() {
+    return Math.max(this.matrix?.end ?? 0, this.curve?.end ?? 0);
+  }
+
   /** The finest matrix that covers the stretch. */
   shown() {
+    const found = this.covering();
+    if (found) found.until = this.trained();
+    return found;
+  }
+
+  covering() {
     const d = this.detail;
     const { from, to } = this.span();
     if (d && d.columns && this.selection.from !== null && d.start[0] <= Math.max(from, this.matrix?.start[0] ?? 0) && d.facts.until >= Math.min(to, this.matrix?.end ?? to)) return d;
@@ -103,6 +122,11 @@ export class Page {
     return name === null ? -1 : (this.places.get(name) ?? -1);
   }
 
+  /** Where a layer is among the rows on show; -1: it is not. @param {string | null} name */
+  placeOf(name) {
+    return this.rowsShown.order.indexOf(this.rowIndex(name));
+  }
+
   measure() {
     return this.head.measures.find((/** @type {any} */ m) => m.key === this.selection.measure);
   }
@@ -112,6 +136,7 @@ export class Page {
   async open() {
     const { source } = this;
     if (source.live) chooseRun(this, await source.runs());
+    void this.overlay.load();
     if (!(await this.fetch())) return;
     const first = this.head.findings[0];
     if (this.selection.step === null && this.head.selected) Object.assign(this.selection, this.head.selected);
@@ -149,6 +174,7 @@ export class Page {
     if (head.rows) {
       this.rows = head.rows;
       this.places = new Map(this.rows.map((row, i) => [row.name, i]));
+      this.rowsShown = visible(this); // a key may come before the picture
       by("layers").replaceChildren(...this.rows.map((row) => new Option(clean(row.name), row.name)));
       if (!document.getElementById("title")) document.title = `${clean(head.model ?? head.id)} · fitscope`;
     }
@@ -211,6 +237,7 @@ export class Page {
       }
       this.live.follow();
     } else if (selection.from !== before.from || selection.to !== before.to) this.zoomIn();
+    if (selection.overlay !== before.overlay || selection.other !== before.other) void this.overlay.load();
     this.inspect();
     this.draw();
   }
@@ -244,8 +271,9 @@ export class Page {
 
   /** @param {number} rows */
   moveLayer(rows) {
-    const at = this.rowIndex(this.selection.layer);
-    const next = this.rows[Math.min(Math.max(at + rows, 0), this.rows.length - 1)];
+    const { order } = this.rowsShown;
+    const at = this.placeOf(this.selection.layer);
+    const next = this.rows[order[Math.min(Math.max(at + rows, 0), order.length - 1)]];
     if (next) this.select({ layer: next.name, step: this.selection.step ?? this.head.step });
   }
 
@@ -254,10 +282,26 @@ export class Page {
     const { from, to } = this.span();
     const all = this.all();
     const wide = Math.max((to - from) * factor, 4);
-    if (wide >= all.to - all.from) return this.select({ from: null, to: null });
+    if (wide >= all.to - all.from) return this.stretch(null, null);
     const share = Math.min(Math.max((step - from) / (to - from), 0), 1);
     const begin = Math.min(Math.max(step - share * wide, all.from), all.to - wide);
-    return this.select({ from: Math.round(begin), to: Math.round(begin + wide) });
+    return this.stretch(Math.round(begin), Math.round(begin + wide));
+  }
+
+  /** Moves the stretch on show by so many steps, within the run. @param {number} steps */
+  pan(steps) {
+    const { from, to } = this.span();
+    const all = this.all();
+    const begin = Math.round(Math.min(Math.max(from + steps, all.from), all.to - (to - from)));
+    if (this.selection.from !== null) this.stretch(begin, begin + Math.round(to - from));
+  }
+
+  /** Shows other steps. What is selected stays. @param {number | null} from @param {number | null} to */
+  stretch(from, to) {
+    Object.assign(this.selection, { from, to });
+    toAddress(this.selection);
+    this.zoomIn();
+    this.draw();
   }
 
   // ---- drawing ----------------------------------------------------------------------------------------
@@ -273,6 +317,7 @@ export class Page {
 
   drawNow() {
     this.gutter = by("strip").clientWidth || 62;
+    this.rowsShown = visible(this);
     drawLoss(by("loss"), this);
     drawLanes(by("lanes"), this);
     this.strip();
@@ -287,7 +332,7 @@ export class Page {
   /** The strip changes seldom: with the layers, the selection, the findings, the window. */
   strip() {
     const canvas = /** @type {HTMLCanvasElement} */ (by("strip"));
-    const key = [this.head.id, this.head.generation, this.rows.length, this.selection.layer, this.told, canvas.clientWidth, canvas.clientHeight, devicePixelRatio, this.theme.dark].join(" ");
+    const key = [this.head.id, this.head.generation, this.rowsShown.order, this.selection.layer, this.told, canvas.clientWidth, canvas.clientHeight, devicePixelRatio, this.theme.dark].join(" ");
     if (key === this.stripped) return;
     this.stripped = key;
     drawStrip(canvas, this);
@@ -320,7 +365,11 @@ async function start() {
     }
   }
   if (!source.live) return;
-  const refresh = async () => fillRuns(page, await source.runs());
+  new RunsTable(page);
+  const refresh = async () => {
+    fillRuns(page, await source.runs());
+    await page.overlay.load(true);
+  };
   const quietly = () => void refresh().catch(() => {}); // that the server is gone is said already
   setInterval(quietly, 15_000);
   document.addEventListener("visibilitychange", quietly);

@@ -4,9 +4,10 @@
 import { meaning } from "./format.js";
 
 export const VALUE = 1, INF = 2, NAN = 4;
+export const ONLY_HERE = 8; // in a comparison: the other run has nothing there
 const MOST = 2048;
 
-/** @typedef {{low: Uint16Array, spread: Uint16Array, flags: Uint8Array, start: Float64Array}} Columns spread: high - low */
+/** @typedef {{low: Uint16Array, spread: Uint16Array, flags: Uint8Array, start: Float64Array, last?: Float64Array}} Columns spread: high - low; last: recorded step of each column, if it has several */
 
 /** @param {Columns} of @returns {Uint16Array} */
 function highOf({ low, spread }) {
@@ -32,7 +33,9 @@ export class Matrix {
     this.high = highOf(arrays);
     this.flags = arrays.flags;
     this.start = arrays.start;
+    this.last = arrays.last ?? this.start;
     this.end = facts.end;
+    this.until = Infinity; // where the training ended: after that nothing was to be recorded
     this.fresh = 0; // the first column that changed since somebody set this to Infinity
   }
 
@@ -46,9 +49,9 @@ export class Matrix {
     return meaning(this.scale[0], this.value(code), this.scale[3]);
   }
 
-  /** The column that a step lies in; -1 before the first. @param {number} step */
+  /** The column that a step lies in, or the one before it; -1 before the first. @param {number} step */
   at(step) {
-    if (!this.columns || step < this.start[0] || step >= this.end) return -1;
+    if (!this.columns || step < this.start[0]) return -1;
     let low = 0;
     let high = this.columns;
     while (high - low > 1) {
@@ -59,9 +62,25 @@ export class Matrix {
     return low;
   }
 
-  /** Where a column ends. @param {number} column */
+  /** Where the next column begins: steps between the last of this one and there were not recorded. @param {number} column */
   stop(column) {
-    return column + 1 < this.columns ? this.start[column + 1] : this.end;
+    return column + 1 < this.columns ? this.start[column + 1] : Math.max(this.until, this.end);
+  }
+
+  /** How many recorded steps a column stands for. @param {number} column */
+  many(column) {
+    return column + 1 < this.columns ? 2 ** this.level : Math.min(this.facts.count - (this.first + column) * 2 ** this.level, 2 ** this.level);
+  }
+
+  /** How many of the steps between two were recorded. @param {number} from @param {number} to */
+  recorded(from, to) {
+    let found = 0;
+    for (let c = Math.max(this.at(from), 0); c < this.columns && this.start[c] < to; c++) {
+      const [a, b] = [this.start[c], this.last[c] + 1];
+      const inside = Math.min(b, to) - Math.max(a, from);
+      if (inside > 0) found += (this.many(c) * inside) / (b - a);
+    }
+    return Math.round(found);
   }
 
   /** Whether what comes fits to what is here. @param {any} facts */
@@ -83,6 +102,7 @@ export class Matrix {
       this.flags.set(new_.flags.subarray(row * wide, (row + 1) * wide), row * this.room + from);
     }
     this.start.set(new_.start, from);
+    if (this.last !== this.start) this.last.set(new_.last ?? new_.start, from);
     this.columns = from + wide;
     this.fresh = Math.min(this.fresh, from);
     this.end = facts.end;
@@ -103,9 +123,11 @@ export class Matrix {
       high.set(this.high.subarray(a, b), row * room);
       flags.set(this.flags.subarray(a, b), row * room);
     }
-    const start = new Float64Array(room);
+    const [start, last] = [new Float64Array(room), new Float64Array(room)];
     start.set(this.start.subarray(0, this.columns));
-    [this.low, this.high, this.flags, this.start, this.room] = [low, high, flags, start, room];
+    last.set(this.last.subarray(0, this.columns));
+    [this.last, this.start] = [this.last === this.start ? start : last, start];
+    [this.low, this.high, this.flags, this.room] = [low, high, flags, room];
   }
 }
 
@@ -167,4 +189,30 @@ export function pixels(m, from, to, wide, end = wide) {
     last[x] = d;
   }
   return { first, last };
+}
+
+const THIN = 2; // pixels of a recorded step: a thinner one could not be seen
+const NARROW = 6; // pixels of a gap that is left out: stripes so close together could not be read
+
+/**
+ * Which of `wide` pixels between two steps have a recorded step in them, or right beside them. The others lie in a gap.
+ * @param {Matrix} m @param {number} from @param {number} to @param {number} wide
+ */
+export function recordedPixels(m, from, to, wide) {
+  const seen = new Uint8Array(wide);
+  const scale = wide / (to - from);
+  for (let c = Math.max(m.at(from), 0); c < m.columns && m.start[c] < to; c++) {
+    const a = Math.floor((m.start[c] - from) * scale);
+    const next = Math.floor((m.stop(c) - from) * scale);
+    let b = Math.max(Math.ceil((m.last[c] + 1 - from) * scale), a + THIN);
+    if (next - b < NARROW) b = Math.max(b, next);
+    if (b <= 0) continue;
+    if (m.many(c) >= b - a || m.level === 0) seen.fill(1, Math.max(a, 0), b);
+    else {
+      // Fewer steps than pixels: only where the first and the last are is known.
+      seen.fill(1, Math.max(a, 0), Math.max(a + THIN, 0));
+      seen.fill(1, Math.max(b - THIN, 0), b);
+    }
+  }
+  return seen;
 }

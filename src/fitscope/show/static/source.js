@@ -28,6 +28,11 @@ export class Served {
     return (await this.#get("runs", {})).json();
   }
 
+  /** @returns {Promise<any[]>} */
+  async table() {
+    return (await this.#get("table", {})).json();
+  }
+
   /** @param {string | undefined} run @returns {Promise<any>} */
   async head(run) {
     return (await this.#get("head", { run })).json();
@@ -107,6 +112,11 @@ export class Enclosed {
   }
 
   async runs() {
+    return [];
+  }
+
+  /** @returns {Promise<any[]>} */
+  async table() {
     return [];
   }
 

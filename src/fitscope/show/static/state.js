@@ -7,12 +7,18 @@
  * @property {string} measure
  * @property {string} mode
  * @property {string} layer
+ * @property {string} overlay runs whose loss is shown too, separated by commas
+ * @property {string} smooth how the loss is smoothed
+ * @property {string} axis what the axis counts: steps, epochs or time
+ * @property {string} filter of layers
+ * @property {string} pins layers on top, separated by commas
+ * @property {string} rows "all": also rows without anything to show
  * @property {number | null} step
  * @property {number | null} from the stretch that is shown, null for all
  * @property {number | null} to
  */
 
-const TEXTS = /** @type {const} */ (["run", "other", "measure", "mode", "layer"]);
+const TEXTS = /** @type {const} */ (["run", "other", "measure", "mode", "layer", "overlay", "smooth", "axis", "filter", "pins", "rows"]);
 const NUMBERS = /** @type {const} */ (["step", "from", "to"]);
 
 /** @returns {Selection} */

@@ -1,16 +1,17 @@
 // The model as a strip along the layer axis: the colour of each layer's type, names of layers or of blocks with their
-// brackets, arcs where an output skips layers, and a dot where something stands out.
+// brackets, the graph of who feeds whom where it branches, and a dot where something stands out.
 
 import { fitted, sheet } from "./canvas.js";
 import { typeColour } from "./colour.js";
 import { clean } from "./format.js";
+import { LANE, drawGraph, layout } from "./graph.js";
 
 /** @typedef {import("./main.js").Page} Page */
 
 /** @param {HTMLCanvasElement} canvas @param {Page} page */
 export function drawStrip(canvas, page) {
   const { g, w, h } = sheet(canvas);
-  const rows = page.rows;
+  const rows = page.rowsShown.order.map((i) => page.rows[i]);
   if (!rows.length) return;
   const each = h / rows.length;
   const y = (/** @type {number} */ row) => (row + 0.5) * each;
@@ -19,17 +20,10 @@ export function drawStrip(canvas, page) {
     g.fillStyle = typeColour(row.type);
     g.fillRect(w - 14, i * each, 10, Math.max(each - (each > 4 ? 1 : 0.3), 0.7));
   });
-  const arcs = skips(page);
-  g.strokeStyle = t.faint;
-  g.lineWidth = 0.8;
-  for (const [a, b] of arcs) {
-    const reach = Math.min(6 + 2 * Math.log2(b - a), 16);
-    g.beginPath();
-    g.moveTo(w - 16, y(a));
-    g.bezierCurveTo(w - 16 - reach, y(a), w - 16 - reach, y(b), w - 16, y(b));
-    g.stroke();
-  }
-  names(g, page, w - (arcs.length ? 34 : 20), each, y);
+  const graph = layout(page);
+  if (graph.wide) drawGraph(g, page, graph, w - 16, each);
+  canvas.dataset.lanes = [...graph.lanes].map(([place, lane]) => `${rows[place].name}:${lane}`).join(" ");
+  names(g, page, w - 20 - graph.wide * LANE, each, y);
   const worst = new Map();
   for (const f of page.head.findings) if (f.row !== null && !(worst.get(f.row) === "error")) worst.set(f.row, f.severity);
   rows.forEach((row, i) => {
@@ -41,25 +35,14 @@ export function drawStrip(canvas, page) {
   });
 }
 
-/** Where a layer takes an output from further up than its neighbour. @param {Page} page @returns {[number, number][]} */
-function skips(page) {
-  const found = /** @type {[number, number][]} */ ([]);
-  page.rows.forEach((row, i) => {
-    for (const from of row.after) {
-      const at = page.rowIndex(from);
-      if (at >= 0 && i - at > 1) found.push([at, i]);
-    }
-  });
-  return found.length > 120 ? [] : found;
-}
-
 /**
  * @param {CanvasRenderingContext2D} g @param {Page} page @param {number} right @param {number} each
  * @param {(row: number) => number} y
  */
 function names(g, page, right, each, y) {
   const t = page.theme;
-  const chosen = page.rowIndex(page.selection.layer);
+  const chosen = page.placeOf(page.selection.layer);
+  const rows = page.rowsShown.order.map((i) => page.rows[i]);
   g.textAlign = "right";
   const blocks = each < 10 ? grouped(page) : [];
   const free = (/** @type {number} */ at) => chosen < 0 || Math.abs(at - y(chosen)) > 11;
@@ -75,14 +58,14 @@ function names(g, page, right, each, y) {
     }
   } else {
     const every = Math.max(Math.ceil(11 / each), 1);
-    page.rows.forEach((row, i) => {
+    rows.forEach((row, i) => {
       if (i % every === 0 && i !== chosen && free(y(i))) g.fillText(fitted(g, clean(row.name), right - 14), right, y(i));
     });
   }
   if (chosen >= 0) {
     g.font = "bold 12px system-ui, sans-serif";
     g.fillStyle = t.text;
-    g.fillText(fitted(g, clean(page.rows[chosen].name), right - 14), right, y(chosen));
+    g.fillText(fitted(g, clean(rows[chosen].name), right - 14), right, y(chosen));
     g.font = "11px system-ui, sans-serif";
   }
 }
@@ -91,7 +74,8 @@ function names(g, page, right, each, y) {
 function grouped(page) {
   /** @type {{name: string, first: number, last: number}[]} */
   const found = [];
-  page.rows.forEach((row, i) => {
+  page.rowsShown.order.forEach((number, i) => {
+    const row = page.rows[number];
     const name = row.block || row.name;
     const last = found.at(-1);
     if (last && row.block && last.name === name) last.last = i;

@@ -1,9 +1,8 @@
 // The text of the page: the line of facts, the findings, the caption of the spectrogram, and the tooltip.
 
-import { sheet } from "./canvas.js";
-import { MARKS, colourAt, css } from "./colour.js";
-import { by, clean, element, meaning, percent, whole } from "./format.js";
+import { by, clean, element, percent, whole } from "./format.js";
 import { under } from "./heat.js";
+import { drawKey, drawScale } from "./legend.js";
 
 /** @typedef {import("./main.js").Page} Page */
 
@@ -89,30 +88,23 @@ export function drawCaption(page) {
   const each = (to - from) / wide;
   document.body.dataset.span = `${from} ${to}`;
   document.body.dataset.shown = m ? `${m.facts.measure} ${m.facts.mode} ${m.level}` : "";
-  by("span").textContent = m ? `step ${whole(from)} … ${whole(Math.max(Math.min(to - 1, page.head.step ?? to), from))} · ${each > 1 ? `1 pixel = ${each < 10 ? each.toFixed(1) : whole(each)} steps, showing the largest outlier` : "every recorded step"}` : "";
-  if (m) legend(by("legend"), m, page.theme.dark);
+  const there = m ? m.recorded(from, Math.min(to, page.trained())) : 0;
+  by("span").textContent = m ? [`step ${whole(from)} … ${whole(Math.max(Math.min(to - 1, page.head.step ?? to), from))}`, ...recordedWords(there, Math.min(to, page.trained()) - from, each)].join(" · ") : "";
+  const { hidden } = page.rowsShown;
+  const all = page.selection.rows === "all";
+  by("hidden-rows").hidden = !hidden && !all;
+  by("hidden-rows").textContent = all ? "hide empty rows" : `${whole(hidden)} empty ${hidden === 1 ? "row" : "rows"} hidden`;
+  if (m) drawScale(by("legend"), m, page.theme.dark, there < Math.min(to, page.trained()) - from);
+  drawKey(by("key"), page);
 }
 
-/** @param {HTMLElement} box @param {import("./matrix.js").Matrix} m @param {boolean} dark */
-function legend(box, m, dark) {
-  const key = `${m.scale} ${dark}`;
-  if (box.dataset.key === key) return;
-  box.dataset.key = key;
-  const [kind, low, high, of] = m.scale;
-  const bar = /** @type {HTMLCanvasElement} */ (element("canvas"));
-  const swatch = (/** @type {string} */ colour) => {
-    const made = element("span", "swatch");
-    made.style.background = colour;
-    return made;
-  };
-  box.replaceChildren(
-    meaning(kind, low, of), bar, meaning(kind, high, of), swatch(css(MARKS.nan)), "NaN", swatch(css(MARKS.inf)), "Inf", swatch("var(--missing)"), "not recorded",
-  );
-  const { g, w, h } = sheet(bar);
-  for (let x = 0; x < w; x++) {
-    g.fillStyle = colourAt(kind, dark, x / (w - 1));
-    g.fillRect(x, 0, 1.2, h);
-  }
+/** How much of what is shown was recorded, and what one pixel stands for. @param {number} there recorded steps @param {number} steps @param {number} each steps of a pixel */
+function recordedWords(there, steps, each) {
+  const all = Math.max(Math.round(steps), 1);
+  const share = each * Math.min(there / all, 1); // recorded steps of a pixel
+  const words = [there >= all ? "every step recorded" : `${whole(there)} of ${whole(all)} steps recorded`];
+  if (share > 1) words.push(`1 pixel = ${share < 10 ? share.toFixed(1) : whole(share)} recorded steps, showing the largest outlier`);
+  return words;
 }
 
 /** @param {[number, number]} steps */
@@ -131,9 +123,10 @@ export function drawTip(page, event) {
   page.hover = found.column < 0 ? steps[0] : m.start[found.column];
   const step = page.steps.point(found, () => drawTip(page, event));
   if (step !== null) page.hover = step;
-  const value = { nan: "NaN", inf: "Inf", low: m.word(found.code), high: m.word(found.code), none: "not recorded" }[found.mark];
+  const value = { nan: "NaN", inf: "Inf", low: m.word(found.code), high: m.word(found.code), none: found.alone ? "not in the other run" : "not recorded" }[found.mark];
   const born = /NaN|Inf/.test(value) ? page.head.births?.[page.rows[row].name]?.[page.measure()?.kind] : undefined;
   const said = [clean(page.rows[row].name), step === null ? between(steps) : `step ${whole(step)}`, value];
+  if (found.between !== null) said.splice(1, 0, `step ${whole(found.between)} not recorded; before it`);
   if (born !== undefined) said.push(`since step ${whole(born)}`);
   else if (steps[1] > steps[0] && found.ends[0] < found.ends[1]) said.push(`(${between(steps)}: ${m.word(found.ends[0])} … ${m.word(found.ends[1])})`);
   tip.textContent = said.join("  ");

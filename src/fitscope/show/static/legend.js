@@ -1,0 +1,49 @@
+// What colours, bars and lines mean: the scale and marks of the spectrogram, the types of the layers, the depth profile.
+
+import { sheet } from "./canvas.js";
+import { MARKS, colourAt, css, typesOf } from "./colour.js";
+import { hasUsual } from "./depth.js";
+import { by, element, meaning, whole } from "./format.js";
+import { ROOM, hasRelief } from "./relief.js";
+
+/** A small patch of colour. @param {string} colour @param {string} [cls] */
+export function swatch(colour, cls = "") {
+  const made = element("span", `swatch ${cls}`.trim());
+  if (colour) made.style.background = colour;
+  return made;
+}
+
+/** The scale of the spectrogram, and its marks. @param {HTMLElement} box @param {import("./matrix.js").Matrix} m @param {boolean} dark @param {boolean} gaps whether some steps were not recorded */
+export function drawScale(box, m, dark, gaps) {
+  const key = `${m.scale} ${dark} ${gaps}`;
+  if (box.dataset.key === key) return;
+  box.dataset.key = key;
+  const [kind, low, high, of] = m.scale;
+  const bar = /** @type {HTMLCanvasElement} */ (element("canvas"));
+  box.replaceChildren(
+    meaning(kind, low, of), bar, meaning(kind, high, of), swatch(css(MARKS.nan)), "NaN", swatch(css(MARKS.inf)), "Inf", swatch("var(--missing)"), kind === "run" ? "not in the other run, or not recorded" : "not recorded",
+    ...(gaps ? [swatch("", "pale"), "pale: between recorded steps"] : []),
+  );
+  const { g, w, h } = sheet(bar);
+  for (let x = 0; x < w; x++) {
+    g.fillStyle = colourAt(kind, dark, x / (w - 1));
+    g.fillRect(x, 0, 1.2, h);
+  }
+}
+
+/** The layer types in the strip, and the bars beside the spectrogram. @param {HTMLElement} box @param {import("./main.js").Page} page */
+export function drawKey(box, page) {
+  const { m, column } = page.steps.rowsAt(page.hover ?? page.selection.step);
+  const step = m && column >= 0 ? (m.level ? (page.hover ?? page.selection.step ?? m.last[column]) : m.start[column]) : null;
+  const types = typesOf(page.rowsShown.order.map((i) => page.rows[i].type));
+  const when = step === null ? "" : `each layer at step ${whole(step)}`;
+  const course = !m || !hasRelief(m.scale[0]) ? "" : by("heat").clientHeight / page.rowsShown.order.length >= ROOM ? "line in a row: its own course, from its lowest to its highest" : "lighter, darker: above, below the layer’s median";
+  const graph = /** @type {HTMLElement} */ (by("strip")).dataset.lanes ? "lines beside the names: who feeds whom; of the selected layer its inputs blue, its outputs orange" : "";
+  const key = JSON.stringify([types, when, hasUsual(page), course, graph]);
+  if (box.dataset.key === key) return;
+  box.dataset.key = key;
+  const parts = types.map(([name, colour]) => element("span", "", swatch(colour), name));
+  if (when) parts.push(element("span", "", swatch("", "bar"), when), ...(hasUsual(page) ? [element("span", "", swatch("", "usual"), "its median over the run")] : []));
+  for (const said of [course, graph]) if (said) parts.push(element("span", "", said));
+  box.replaceChildren(...parts);
+}

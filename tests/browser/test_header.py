@@ -1,0 +1,89 @@
+"""The top of the page and what explains the picture: the header at every width, names of runs, the cursor's numbers, legends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+from fitscope.show.serve import Server
+
+from . import made
+from .conftest import settle, until
+from .looking import Look, heat
+
+LAYERS = ("conv_a", "dense_b")
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three runs of one model, with the names that fitscope gives, and one of a single step."""
+    place = tmp_path_factory.mktemp("several")
+    for name in ("20260102-030405-678-a1", "20260102-030405-679-b2", "20260102-030406-001-c3"):
+        run = made.Growing(place, LAYERS, name)
+        run.add(range(30))
+        run.close()
+    single = made.Growing(place, LAYERS, "single")
+    single.add([0])
+    single.close()
+    return place
+
+
+@pytest.mark.parametrize("width", [1440, 1100, 1024, 390])
+def test_nothing_of_the_header_is_cut_off(several: Path, look: Look, width: int) -> None:
+    with Server(several, 0).start() as server:
+        page = look(server.url)
+        page.set_viewport_size({"width": width, "height": 900})
+        until(page, lambda: page.evaluate("() => innerWidth") == width)
+        settle(page)
+        assert page.evaluate("() => document.documentElement.scrollWidth") <= width
+        cut = page.evaluate(
+            """() => [...document.querySelectorAll("header > *, header > label > *")].filter((e) => {
+                const box = e.getBoundingClientRect();
+                return box.width && (box.right > innerWidth || (e.tagName === "SPAN" && e.scrollWidth > e.clientWidth + 1));
+            }).map((e) => e.id || e.tagName)"""
+        )
+        assert cut == []
+
+
+def test_runs_of_one_model_have_names_that_differ(several: Path, look: Look) -> None:
+    with Server(several, 0).start() as server:
+        page = look(server.url)
+        names = page.locator("#run option").all_inner_texts()
+        assert len(names) == len(set(names)) == 4
+        assert all(mark in " ".join(names) for mark in ("a1", "b2", "c3", "single"))
+        assert not any("20260102" in name for name in names), "no row of digits"
+
+
+def test_the_loss_and_the_learning_rate_at_the_cursor_are_told(tmp_path: Path, look: Look) -> None:
+    made.sampled(tmp_path)  # a rate of 0.1, from step 4 on of 0.025
+    with Server(tmp_path, 0).start() as server:
+        page = look(server.url, "#measure=activations.rms&layer=a&step=1")
+        said = page.locator("body")
+        expect(said).to_have_attribute("data-readout", "step 1 · loss not recorded · learning rate 0.1")
+        box = heat(page)
+        page.mouse.move(box["x"] + box["width"] * 0.95, box["y"] + 5)
+        expect(said).to_have_attribute("data-readout", "step 7 · loss not recorded · learning rate 0.025")
+
+
+def test_a_run_of_one_step_shows_its_point(several: Path, look: Look) -> None:
+    with Server(several, 0).start() as server:
+        page = look(server.url, "#run=single")
+        blue = page.evaluate(
+            """() => {
+                const canvas = document.getElementById("loss");
+                const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+                let found = 0;
+                for (let i = 0; i < data.length; i += 4) found += data[i] < 60 && data[i + 2] > 180 && data[i + 3] > 200;
+                return found;
+            }"""
+        )
+        assert blue >= 8, "a dot"
+
+
+def test_the_legends_name_layer_types_bars_and_line(several: Path, look: Look) -> None:
+    with Server(several, 0).start() as server:
+        page = look(server.url, "#run=20260102-030405-678-a1&layer=conv_a&step=7")
+        expect(page.locator("#key")).to_contain_text("denseeach layer at step 7its median over the run")
+        assert page.locator("#key .swatch").count() == 3
