@@ -83,3 +83,17 @@ def jax_differentiators(jax: Any, api: Any) -> list[tuple[Any, str]]:
     if hasattr(api, "vjp") and any("vjp" in code.co_names for code in made):
         return [(api, "vjp")]
     return [(jax, "value_and_grad"), (jax, "grad")]
+
+
+def jax_store() -> Any:
+    """The key-value store of `jax.distributed`, which JAX does not make public; None if there is none."""
+    state = getattr(importlib.import_module("jax._src.distributed"), "global_state", None)
+    store = getattr(state, "client", None)
+    return store if hasattr(store, "key_value_set") and hasattr(store, "blocking_key_value_get") else None
+
+
+def torch_store() -> Any:
+    """The key-value store of the default process group of `torch.distributed`; None if it cannot be had."""
+    find = getattr(importlib.import_module("torch.distributed.distributed_c10d"), "_get_default_store", None)
+    store = find() if find is not None else None
+    return store if hasattr(store, "compare_set") else None

@@ -70,6 +70,8 @@ class Scope(Hooks):
             finding as JSON. fitscope logs and stores findings in any case.
         thresholds: Changes to the thresholds of the rules, as a dict or the path of a TOML file.
         live: Draw the training in the cell of a notebook while it runs. None: if there is a notebook. False: never.
+        name: The name of the run; by default date and time. If there is a run of this name, training continues it. The processes of
+            one training find the same run themselves; if they cannot, a warning says so, and they need a name.
 
     One scope can record several trainings, one after the other. `fit` on the same model continues its run, also after a new
     `compile`. Another model starts a new run.
@@ -100,11 +102,12 @@ class Scope(Hooks):
         on_finding: OnFinding | None = None,
         thresholds: Given = None,
         live: bool | None = None,
+        name: str | None = None,
     ) -> None:
         settings = Settings.checked(
             to=to, watch=watch, every=every, budget=budget, allowance=allowance, exact=exact, identity=identity, on=on, limit=limit,
             memory=memory, when_full=when_full, reduce=reduce, notes=notes, tensorboard=tensorboard, database=database, npy=npy,
-            on_finding=on_finding, thresholds=thresholds, live=live,
+            on_finding=on_finding, thresholds=thresholds, live=live, name=name,
         )  # fmt: skip
         self._recordings = Recordings(settings)
         self._life = Life(self._recordings)

@@ -259,6 +259,7 @@ class Life:
                 "configuration": configuration(self.model, optimizers=optimizers, fit=self._fit),
                 "plan": plan.describe(),
                 "backend": adapter.name,
+                "doing": self._doing or "loop",
             },
             adapter,
             budget,

@@ -6,11 +6,10 @@ model, and `recorder` makes the way to the run. The caller then puts the new rec
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable
-from datetime import datetime
 from typing import Any, Protocol
 
+from fitscope.capture.opening import open_writer
 from fitscope.capture.settings import Settings
 from fitscope.errors import WatchError, one_of
 from fitscope.pipeline import notebook
@@ -132,13 +131,10 @@ class Recordings:
         settings = self.settings
 
         def open_run(step: int) -> RunWriter:
-            self._run = (self._run if goes_on(step) else None) or existing(settings.to)
-            begin = RunWriter.create if self._run is None else RunWriter.attempt
-            runs, name = self._run or (settings.to, _new_name())
-            writer = begin(
-                runs, name, {**info, "notes": settings.notes}, start_step=step, limit=settings.limit
-            )
-            self._run = runs, writer.id
+            there = (self._run if goes_on(step) else None) or existing(settings.to)
+            told = {**info, "notes": settings.notes}
+            writer = open_writer(settings, there, told, step, getattr(adapter, "name", None))
+            self._run = there[0] if there else settings.to, writer.id
             return writer
 
         def diagnosis() -> Diagnosis:
@@ -185,9 +181,3 @@ class Recordings:
             return
         self.newest.recorder.failed(error)
         self.newest.recorder.tell()
-
-
-def _new_name() -> str:
-    """A unique name that sorts after earlier ones."""
-    now = datetime.now()
-    return f"{now:%Y%m%d-%H%M%S}-{now.microsecond // 1000:03}-{secrets.token_hex(1)}"

@@ -22,7 +22,8 @@ from fitscope.pipeline.sinks import Make
 from fitscope.plan.allowance import seconds
 from fitscope.plan.budget import Budget
 from fitscope.schedule import Every, Schedule, schedule
-from fitscope.store import Objects, place
+from fitscope.store import Objects, existing, place
+from fitscope.store.begin import folder
 from fitscope.watch import On, Watch, passes, several
 
 Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
@@ -48,6 +49,7 @@ class Settings:
     on_finding: OnFinding | None = None  #: what to do about a finding
     thresholds: Given = None  #: of the rules, where they are to differ
     live: bool | None = None  #: draw in the notebook; None: if there is one
+    name: str | None = None  #: of the run
 
     @classmethod
     def checked(
@@ -69,6 +71,7 @@ class Settings:
         on_finding: OnFinding | None,
         thresholds: Given,
         live: bool | None,
+        name: str | None,
         **sinks: Any,
     ) -> Settings:
         """Checks the arguments of `Scope`; raises an error that names the wrong one."""
@@ -97,6 +100,7 @@ class Settings:
             on_finding=_action(on_finding),
             thresholds=_limits(thresholds),
             live=notebook.checked(live),
+            name=_name(to, name),
         )
 
     def words(self) -> dict[str, str]:
@@ -125,6 +129,18 @@ def _action(given: Any) -> OnFinding | None:
 def _limits(given: Given) -> Given:
     """The thresholds, read now: a file may be gone, or another, when they are needed."""
     return None if given is None else all_thresholds(given)
+
+
+def _name(to: Any, name: str | None) -> str | None:
+    if name is not None:
+        folder(to, name)  # refuses what cannot be one
+        if existing(to):
+            raise WatchError(
+                "`name` with a directory of runs",
+                f"name={name!r} and {to!r}, which is a run",
+                "Give one of them",
+            )
+    return name
 
 
 def _choice(name: str, value: str, known: tuple[str, ...]) -> str:

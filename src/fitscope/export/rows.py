@@ -102,10 +102,7 @@ def _stream(
     for document in run.attempts:
         if before is not None and int(document["attempt"]) >= before:
             break
-        folders = [
-            schema.rank_folder(int(document["attempt"]), rank)
-            for rank in range(int(document.get("world") or 1))
-        ]
+        folders = [schema.rank_folder(int(document["attempt"]), rank) for rank in run._now.numbers(document)]
         lanes = [deque(p for p in parts if p.key.startswith(f"{folder}/")) for folder in folders]
         yield from _merged(lanes, read, order)
     run._now.damaged.warn(4)

@@ -60,7 +60,8 @@ class Output:
     def start(self) -> None:
         """Opens what is written to, and compiles the kernels."""
         assert self.writer is not None
-        self._sinks.open(self.writer)
+        if self.writer.rank == 0:  # two processes cannot write one file; `fitscope export` has all ranks
+            self._sinks.open(self.writer)
         self.diagnosis = self._make_diagnosis()
         if self.diagnosis is not None:
             self.diagnosis.failed = self._failed

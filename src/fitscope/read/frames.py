@@ -1,7 +1,8 @@
 """Converts rows of the stats table to data frames and histograms.
 
 Rows of several ranks at one moment become one. Statistics over samples are merged with the same sums as `Stats.merge`, on whole columns.
-Other values (weights, scalars) are the same on every rank, so the first rank is used.
+Other values (weights, scalars) are the same on every rank, so the first rank is used; unless ranks hold shards of one tensor, which are
+merged too.
 """
 
 from __future__ import annotations
@@ -47,15 +48,15 @@ def plain(table: pa.Table) -> pa.Table:
     return pa.table(columns, table.column_names)
 
 
-def by_step(table: pa.Table, *, of_pass: bool) -> pd.DataFrame:
+def by_step(table: pa.Table, *, of_pass: bool, shards: bool = False) -> pd.DataFrame:
     """The rows of one site, one per moment, indexed by step; those of a pass by step and batch."""
-    frame = _one_rank(frame_of(table), of_pass)
+    frame = _one_rank(frame_of(table), of_pass, shards)
     return frame.sort_values("step", kind="stable").set_index(["step", "batch"] if of_pass else "step")
 
 
-def by_epoch(table: pa.Table, *, of_pass: bool) -> pd.DataFrame:
+def by_epoch(table: pa.Table, *, of_pass: bool, shards: bool = False) -> pd.DataFrame:
     """The stats of one site per epoch, as if its tensors were one. `captures` is the number of captures."""
-    frame = _one_rank(frame_of(table), of_pass).sort_values(
+    frame = _one_rank(frame_of(table), of_pass, shards).sort_values(
         ["epoch", "step"], kind="stable", ignore_index=True
     )
     place = frame.groupby("epoch").ngroup().to_numpy()
@@ -73,7 +74,7 @@ def without_empty(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.drop(columns=empty)
 
 
-def _one_rank(frame: pd.DataFrame, of_pass: bool) -> pd.DataFrame:
+def _one_rank(frame: pd.DataFrame, of_pass: bool, shards: bool) -> pd.DataFrame:
     """Merges the rows of several ranks into one row per moment."""
     if "rank" not in frame or frame["rank"].nunique() < 2:
         return frame
@@ -82,7 +83,7 @@ def _one_rank(frame: pd.DataFrame, of_pass: bool) -> pd.DataFrame:
     frame = frame.assign(again=_again(frame, of_pass))
     frame = frame.sort_values(["step", "epoch", *inner, "rank"], kind="stable", ignore_index=True)
     place = frame.groupby(["step", "epoch", *inner]).ngroup().to_numpy()
-    batched = frame.groupby(place)["batched"].first().to_numpy(bool)
+    batched = frame.groupby(place)["batched"].first().to_numpy(bool) | shards
     return _merged(frame.drop(columns="again"), place, batched)
 
 

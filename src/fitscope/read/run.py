@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from fitscope.errors import FitscopeWarning, RunError, one_of
 from fitscope.read.damage import Damage
@@ -45,7 +45,8 @@ SEVERITY = ("failed", "interrupted", "running", "complete")  #: of several ranks
 class Run:
     """A recorded training. `fs.open` returns one."""
 
-    def __init__(self, objects: Objects, document: dict[str, Any]) -> None:
+    def __init__(self, objects: Objects, document: dict[str, Any], only: int | None = None) -> None:
+        self._only = only  # the rank that it is restricted to
         self.id = str(document.get("id", ""))  #: the name of its folder, which begins with date and time
         self.path = objects.describe()  #: its directory or URL
         self.info = document  #: run.json: software versions, model, plan and notes at the start
@@ -138,6 +139,23 @@ class Run:
         """The starts of this training, each described as it began."""
         self._now.look()
         return self._now.attempts
+
+    @property
+    def ranks(self) -> pd.DataFrame:
+        """The processes of the newest attempt, one row each: status, last recorded step, when it last wrote, host, process."""
+        from fitscope.read.rank_frames import ranks
+
+        self._now.look()
+        return ranks(self._now.newest_ranks())
+
+    def rank(self, number: int) -> Run:
+        """The same run, but only what one process of the training recorded."""
+        self._now.look()
+        numbers = sorted({rank.number for rank in self._now.ranks})
+        if number not in numbers:
+            there = one_of([str(one) for one in numbers], str(number))
+            raise RunError(f"a rank of run {self.id!r}", f"{number!r}", there)
+        return Run(self._now.objects, self.info, number)
 
     @property
     def model(self) -> dict[str, Any] | None:
@@ -285,23 +303,36 @@ class Run:
         of_pass = pass_of(name) is not None
         if by == "epoch":
             needed = ("step", "epoch", "batch", "time", "rank", "batched", *NAMES, "cosine")
-            return by_epoch(self._rows(name, needed), of_pass=of_pass)
+            return by_epoch(self._rows(name, needed), of_pass=of_pass, shards=self._now.shards)
         about = ("step", "epoch", "batch", "time", "attempt", "rank", "dtype", "shape", "batched")
-        return without_empty(by_step(self._rows(name, (*about, *STATS, "error", "over")), of_pass=of_pass))
+        rows = self._rows(name, (*about, *STATS, "error", "over"))
+        return without_empty(by_step(rows, of_pass=of_pass, shards=self._now.shards))
 
-    def series(self, site: str, stat: str | None = None) -> pd.Series[Any]:
+    @overload
+    def series(self, site: str, stat: str | None = None, by: Literal["step"] = "step") -> pd.Series[Any]: ...
+    @overload
+    def series(self, site: str, stat: str | None = None, *, by: Literal["rank"]) -> pd.DataFrame: ...
+    def series(
+        self, site: str, stat: str | None = None, by: Literal["step", "rank"] = "step"
+    ) -> pd.Series[Any] | pd.DataFrame:
         """One stat of one site, indexed by step. A scalar site such as `loss` needs no stat.
+
+        Several processes of a training are merged. `by="rank"` returns a data frame with a column for each of them.
 
         A site of a pass (`validation/…`) is indexed by step and batch. `run.frame(site)` has the same index, with the
         epoch and batch of each step.
         """
         from fitscope.read.frames import by_step, columns_for
+        from fitscope.read.rank_frames import by_rank
 
+        if by not in ("step", "rank"):
+            raise RunError("'step' or 'rank'", f"by={by!r}", one_of(("step", "rank"), str(by)))
         if stat is not None and stat not in STATS:
             raise RunError("a stat", f"{stat!r}", one_of(STATS, stat))
         name = self.resolve(site)
         of_pass = pass_of(name) is not None
-        columns = columns_for(stat or "value", ranks=self._now.several_ranks, of_pass=of_pass)
+        ranks = by == "rank" or self._now.several_ranks
+        columns = columns_for(stat or "value", ranks=ranks, of_pass=of_pass)
         rows = self._rows(name, columns)
         if stat is None and rows["value"].null_count == rows.num_rows:
             raise RunError(
@@ -313,7 +344,9 @@ class Run:
             raise RunError(
                 "a site of fs.changes: only those have a cosine", f"{name!r}", "Watch it with fs.changes(…)"
             )
-        found = by_step(rows, of_pass=of_pass)[stat or "value"]
+        if by == "rank":
+            return by_rank(rows, stat or "value", of_pass=of_pass, shards=self._now.shards)
+        found = by_step(rows, of_pass=of_pass, shards=self._now.shards)[stat or "value"]
         return found.rename(name if stat is None else f"{name}.{stat}")
 
     def histogram(self, site: str) -> xr.DataArray:
@@ -431,7 +464,7 @@ class Run:
         return self._resolve(site, self.sites, "a site")
 
     def _follow(self, objects: Objects) -> RunState:
-        return RunState(objects, self.id, self.info.get("format", schema.FORMAT))
+        return RunState(objects, self.id, self.info.get("format", schema.FORMAT), self._only)
 
     # ---- from the parts to the whole ----------------------------------------------------------------
 

@@ -22,8 +22,11 @@ from fitscope.store._base import Objects
 class RunState:
     """The parts that a run is merged from, kept up to date."""
 
-    def __init__(self, objects: Objects, run_id: str, written_as: int = schema.FORMAT) -> None:
+    def __init__(
+        self, objects: Objects, run_id: str, written_as: int = schema.FORMAT, only: int | None = None
+    ) -> None:
         self.objects = objects
+        self._only = only  # the rank that counts; None: all
         self.damaged = DamageReport(run_id)
         older = written_as < schema.FORMAT
         self.tables = {name: Table(name, objects, self.damaged, older=older) for name in schema.TABLES}
@@ -52,7 +55,17 @@ class RunState:
     @property
     def several_ranks(self) -> bool:
         """Whether one step may have data of several ranks."""
-        return any(int(document.get("world") or 1) > 1 for document in self._attempts.values())
+        return any(len(self.numbers(document)) > 1 for document in self._attempts.values())
+
+    @property
+    def shards(self) -> bool:
+        """Whether ranks hold parts of one tensor, each element once."""
+        return any(document.get("shards") for document in self._attempts.values())
+
+    def numbers(self, document: dict[str, Any]) -> list[int]:
+        """The numbers of the ranks of an attempt, as far as they count."""
+        world = range(int(document.get("world") or 1))
+        return list(world) if self._only is None else [self._only] if self._only in world else []
 
     @property
     def ends(self) -> dict[int, int | None]:
@@ -98,13 +111,13 @@ class RunState:
                 self._read_attempt(key)
         for document in self._attempts.values():
             attempt = int(document["attempt"])
-            for number in range(int(document.get("world") or 1)):
+            for number in self.numbers(document):
                 if (attempt, number) not in self._ranks:
                     self._ranks[attempt, number] = Rank(self.objects, attempt, number, self.damaged)
         ends = self.ends
         for document in self._attempts.values():
             attempt = int(document["attempt"])
-            for number in range(int(document.get("world") or 1)):
+            for number in self.numbers(document):
                 rank = self._ranks[attempt, number]
                 # Asked before the tables are listed: who has ended by then adds nothing afterwards.
                 said = rank.said()
@@ -123,14 +136,14 @@ class RunState:
             default=None,
         )
 
+    def newest_ranks(self) -> list[tuple[int, Rank]]:
+        """The ranks of the newest attempt, each with its number."""
+        last = max((attempt for attempt, _ in self._ranks), default=0)
+        return [(attempt, rank) for (attempt, _), rank in sorted(self._ranks.items()) if attempt == last]
+
     def statuses(self, *, newest: bool = False) -> list[dict[str, Any]]:
         """The status of every rank that has one, of all attempts or of the newest."""
-        last = max((attempt for attempt, _ in self._ranks), default=0)
-        found = [
-            rank.status()
-            for (attempt, _), rank in sorted(self._ranks.items())
-            if attempt == last or not newest
-        ]
+        found = [rank.status() for rank in ([r for _, r in self.newest_ranks()] if newest else self.ranks)]
         return [status for status in found if "heartbeat" in status]
 
     def _read_attempt(self, key: str) -> None:

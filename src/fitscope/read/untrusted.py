@@ -173,6 +173,7 @@ ATTEMPT: Form = {
     "attempt": up_to(MOST_ATTEMPTS),
     "start_step": integer,
     "world": lambda value: up_to(MOST_RANKS)(value) and value > 0,
+    "shards": lambda value: isinstance(value, bool),
 }
 
 STATUS: Form = {

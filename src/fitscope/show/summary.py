@@ -95,11 +95,13 @@ def _nothing(run: Run) -> str:
 
 def headline(run: Run, overview: Overview, pen: Pen) -> Text:
     """The status of the run, and the cost of recording."""
+    from fitscope.read.rank_frames import told  # brings in pandas
+
     sign, style = STATUS.get(run.status, ("?", "bold"))
     sign = sign if pen.unicode else "*"
     model = run.model if isinstance(run.model, dict) else {}
     line = Text.assemble((f"{sign} {clean(run.status)}", style))
-    facts = [clean(run.info.get("backend") or "")]
+    facts = [clean(run.info.get("backend") or ""), clean(told(run.ranks))]
     if model.get("parameters"):
         facts.append(f"{model['parameters']:,} parameters")
     if run.last_step is not None:

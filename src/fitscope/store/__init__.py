@@ -6,9 +6,12 @@ and `place` selects one. `writer` is the only sink; `tables` and `tensors` are i
 
 from fitscope.store._base import Objects
 from fitscope.store.files import Files
+from fitscope.store.meeting import attempt_of, next_attempt
 from fitscope.store.memory import Memory
 from fitscope.store.objects import Remote
 from fitscope.store.places import existing, place
 from fitscope.store.writer import RunWriter, interval
 
-__all__ = ["Files", "Memory", "Objects", "Remote", "RunWriter", "existing", "interval", "place"]
+__all__ = [
+    "Files", "Memory", "Objects", "Remote", "RunWriter", "attempt_of", "existing", "interval", "next_attempt", "place",
+]  # fmt: skip

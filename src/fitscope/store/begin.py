@@ -29,20 +29,20 @@ Location = str | os.PathLike[str] | Objects
 Info = Mapping[str, Any]
 
 
-def begin_run(runs: Location, run_id: str, info: Info) -> Objects:
-    """Creates a run that does not exist yet."""
-    run = _folder(runs, run_id)
+def begin_run(runs: Location, run_id: str, info: Info, *, first: bool = True) -> Objects:
+    """Creates a run that does not exist yet. Not `first`: another rank of the same training may have created it just now."""
+    run = folder(runs, run_id)
     ours = {"format": schema.FORMAT, "id": run_id, **_birth()}
     document = {**ours, **info, **ours}  # fitscope's keys win over the user's
     with usable(run):
-        if not run.create(schema.RUN, schema.encode(document)):
+        if not run.create(schema.RUN, schema.encode(document)) and first:
             raise StoreError("the id of a new run", f"{run.describe()!r}, which exists", "Choose another id")
     return run
 
 
 def existing_run(runs: Location, run_id: str) -> tuple[Objects, int]:
     """An existing run, and the number of its attempts."""
-    run = _folder(runs, run_id)
+    run = folder(runs, run_id)
     with usable(run):
         if schema.RUN not in run.list():
             raise StoreError("a run that exists", f"{run.describe()!r}", "Create it first, or check the id")
@@ -71,11 +71,13 @@ def beside(runs: Location, run_id: str) -> str:
     return next(name for n in itertools.count(1) if (name := f"{run_id[:190]}+{n}") not in taken)
 
 
-def begin_attempt(run: Objects, number: int, info: Info, *, start_step: int, world: int) -> int:
-    """Creates attempt `number`, or the next free one. Returns its number."""
+def begin_attempt(
+    run: Objects, number: int, info: Info, *, start_step: int, world: int, first: bool = True
+) -> int:
+    """Creates attempt `number`, or the next free one. Returns its number. Not `first`: or joins the one of this number."""
     ours = {"attempt": number, "start_step": start_step, "world": world, **me(), **_birth()}
     with usable(run):
-        while not run.create(schema.attempt_key(number), schema.encode({**ours, **info, **ours})):
+        while not run.create(schema.attempt_key(number), schema.encode({**ours, **info, **ours})) and first:
             ours["attempt"] = number = number + 1
     return number
 
@@ -95,7 +97,8 @@ def usable(run: Objects) -> Iterator[None]:
         ) from problem
 
 
-def _folder(runs: Location, run_id: str) -> Objects:
+def folder(runs: Location, run_id: str) -> Objects:
+    """The objects of a run, which need not exist."""
     if not re.fullmatch(r"\w[\w.+@ -]{0,199}", run_id):
         raise StoreError(
             "an id that can name a folder: letters, digits and . _ + @ -", f"{run_id!r}", "Choose another id"

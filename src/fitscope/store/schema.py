@@ -63,6 +63,9 @@ ATTEMPTS = "attempts"
 #   attempt       its number, counted from 0
 #   start_step    the step it started at: it owns the steps from here to the next attempt's start
 #   world         how many ranks write
+#   launch        the same for all ranks of one start, if there are several;  doing: train, evaluate, predict or loop
+#   shards        true: what several ranks wrote of one site at one moment are parts of one tensor, each element once;
+#                 else of samples each rank has its own, and all else is the same on every rank
 #   host, pid     of the process that began it;  created, software: as above
 #   and whatever the capturing side says: model, plan, … of this attempt
 

@@ -41,6 +41,7 @@ from fitscope.store.begin import (
     usable,
     writer_of,
 )
+from fitscope.store.meeting import meet
 from fitscope.store.meter import Meter
 from fitscope.store.parts import MOST_MEMORY, PART_BYTES, Parts
 from fitscope.store.reserve import FULL, Reserve
@@ -132,6 +133,23 @@ class RunWriter:
             )
             return writer
         number = begin_attempt(run, attempts, info or {}, start_step=start_step, world=world)
+        return cls(run, run_id, number, rank, limit)._begun()
+
+    @classmethod
+    def share(
+        cls,
+        runs: Location,
+        run_id: str,
+        info: Info | None = None,
+        *,
+        attempt: int,
+        start_step: int,
+        world: int,
+        rank: int,
+        limit: int | None = None,
+    ) -> RunWriter:
+        """Writes as one of several ranks that agreed on the run and the attempt. Whichever comes first begins both."""
+        run, number = meet(runs, run_id, attempt, info or {}, start_step=start_step, world=world)
         return cls(run, run_id, number, rank, limit)._begun()
 
     @classmethod

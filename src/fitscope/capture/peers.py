@@ -1,0 +1,123 @@
+"""The other processes of a training: who this one is among them, and how all of them find one run.
+
+A training in several processes is one run, and each process is a rank of it. This module says which rank this process is, and
+lets all ranks agree on the run and the attempt, at the start of a training and never in a step. Nothing is guessed from times:
+
+1. The engine knows its processes: `jax.distributed`, or the default process group of `torch.distributed`. Its key-value store
+   keeps the first proposal, and every rank takes that. Nobody waits, and no rank leads.
+2. Otherwise the launcher's environment says who this is: `RANK`, `WORLD_SIZE` and `MASTER_ADDR` (torchrun and many others), or
+   `TF_CONFIG`. There is no store to agree in, so the run needs a name: `Scope(name=...)`, `FITSCOPE_RUN`, or the id that torchrun
+   was given (`--rdzv-id`).
+3. Otherwise the process is alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from fitscope._compat import jax_store, torch_store
+
+#: Keeps the first value that any process proposes for a key, and returns it.
+Agree = Callable[[str, str], str]
+
+_asked: Counter[str] = Counter()  # how often this process asked for a run of each kind
+
+
+class Peers(NamedTuple):
+    """The place of this process among those of its training."""
+
+    rank: int
+    world: int
+    agree: Agree | None = None  #: the store of the engine, if it has one
+    launch: str = ""  #: the same for all processes of one start, as far as the launcher says
+    shards: bool = False  #: every element of a tensor is recorded by one process alone
+
+    def choose(self, about: Any, propose: Callable[[], tuple[str, int]]) -> tuple[str, int]:
+        """The run and attempt of the training that `about` describes, the same in every process."""
+        if self.agree is None:
+            return propose()
+        kind = hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode()).hexdigest()[:16]
+        key = f"fitscope/{kind}/{_asked[kind]}"
+        _asked[kind] += 1
+        run, attempt = json.loads(self.agree(key, json.dumps(propose())))
+        return str(run), int(attempt)
+
+
+def peers(backend: str | None) -> Peers | None:
+    """The place of this process in a training on this backend; None if it trains alone."""
+    engine = {"jax": _jax, "torch": _torch}.get(backend or "")
+    found = (engine() if engine is not None else None) or from_environment(os.environ)
+    return found if found is not None and found.world > 1 else None
+
+
+def _jax() -> Peers | None:
+    import jax
+
+    store = jax_store()
+    if store is None or jax.process_count() == 1:
+        return None
+
+    def agree(key: str, value: str) -> str:
+        try:
+            store.key_value_set(key, value)
+        except Exception:  # another process was first, or the service is gone: then this raises too
+            return str(store.blocking_key_value_get(key, 10_000))
+        return value
+
+    return Peers(jax.process_index(), jax.process_count(), agree, _token(agree), shards=True)
+
+
+def _torch() -> Peers | None:
+    import torch.distributed as dist
+
+    if not (dist.is_available() and dist.is_initialized()):
+        return None
+    store = torch_store()
+    if store is None:
+        return Peers(dist.get_rank(), dist.get_world_size(), launch=_launch(os.environ))
+
+    def agree(key: str, value: str) -> str:
+        return bytes(store.compare_set(key, "", value)).decode()
+
+    return Peers(dist.get_rank(), dist.get_world_size(), agree, _token(agree))
+
+
+def _token(agree: Agree) -> str:
+    """A name of this start of the training, which no other start has."""
+    return agree("fitscope/launch", secrets.token_hex(8))
+
+
+def from_environment(given: Mapping[str, str]) -> Peers | None:
+    """What the launcher says; None if it says nothing that can be understood."""
+    try:
+        if "MASTER_ADDR" in given and "RANK" in given and "WORLD_SIZE" in given:
+            return _checked(int(given["RANK"]), int(given["WORLD_SIZE"]), _launch(given))
+        if "TF_CONFIG" in given:
+            said = json.loads(given["TF_CONFIG"])
+            cluster, task = said["cluster"], said["task"]
+            training = [(kind, n) for kind in ("chief", "worker") for n in range(len(cluster.get(kind, ())))]
+            return _checked(training.index((task["type"], int(task["index"]))), len(training), "")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        pass
+    return None
+
+
+def _checked(rank: int, world: int, launch: str) -> Peers | None:
+    return Peers(rank, world, launch=launch) if 0 <= rank < world else None
+
+
+def _launch(given: Mapping[str, str]) -> str:
+    names = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
+    return " ".join(given.get(name, "") for name in names).strip()
+
+
+def name_given(chosen: str | None, given: Mapping[str, str] = os.environ) -> str | None:
+    """The name of the run that the user gave, in the scope or for all processes of a launch."""
+    job = given.get("TORCHELASTIC_RUN_ID", "none")
+    return chosen or given.get("FITSCOPE_RUN") or (f"job-{job}" if job != "none" else None)

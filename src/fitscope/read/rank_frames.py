@@ -1,0 +1,65 @@
+"""The ranks of a run as tables: how each of them is doing, and one stat of each side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fitscope.read.frames import by_step
+from fitscope.read.ranks import Rank
+
+COLUMNS = ("attempt", "status", "step", "last_seen", "host", "pid", "ended_by")
+LATEST = 4_102_444_800.0  #: the year 2100 in seconds since 1970: a later heartbeat is none
+
+
+def ranks(found: Sequence[tuple[int, Rank]]) -> pd.DataFrame:
+    """One row for each rank, given with the number of its attempt. `last_seen` is its last flush, by its own clock, in UTC."""
+    rows = []
+    for attempt, rank in found:
+        said = rank.status()
+        beat = float(said.get("heartbeat") or -1.0)
+        rows.append(
+            {
+                "rank": rank.number,
+                "attempt": attempt,
+                "status": said.get("status", "not started"),
+                "step": said.get("step"),
+                "last_seen": pd.Timestamp(beat, unit="s", tz="UTC").floor("ms")
+                if 0 <= beat < LATEST
+                else pd.NaT,
+                "host": said.get("host"),
+                "pid": said.get("pid"),
+                "ended_by": said.get("ended_by"),
+            }
+        )
+    frame = pd.DataFrame(rows, columns=["rank", *COLUMNS]).set_index("rank")
+    return frame.astype({"step": "Int64", "pid": "Int64"})
+
+
+def told(frame: pd.DataFrame) -> str:
+    """How many ranks there are, and which of them stopped while others did not. Empty for one rank."""
+    if len(frame) < 2:
+        return ""
+    said = frame["status"]
+    usual = "running" if (said == "running").any() else "complete" if (said == "complete").any() else ""
+    odd = frame[~said.isin([usual, "complete"])] if usual else frame[:0]
+    text = f"{len(frame):,} ranks"
+    for number, row in odd[:3].iterrows():
+        at = "" if pd.isna(row["step"]) else f" at step {row['step']:,}"
+        when = "" if pd.isna(row["last_seen"]) else f", last seen {row['last_seen']:%Y-%m-%d %H:%M:%S} UTC"
+        text += f", rank {number} {row['status']}{at}{when}"
+    return f"{text}, …" if len(odd) > 3 else text
+
+
+def by_rank(table: pa.Table, stat: str, *, of_pass: bool, shards: bool) -> pd.DataFrame:
+    """One stat of a site, indexed as by `by_step`, with a column for each rank that saw it."""
+    numbers = sorted(pc.unique(table["rank"]).to_pylist())
+    columns: dict[int, Any] = {}
+    for number in numbers:
+        rows = by_step(table.filter(pc.equal(table["rank"], number)), of_pass=of_pass, shards=shards)[stat]
+        columns[number] = rows[~rows.index.duplicated(keep="last")]  # repeated moments have no common place
+    return pd.DataFrame(columns).rename_axis(columns="rank")
