@@ -51,6 +51,9 @@ class Record:
     cosine: float | None = None  #: cosine similarity with the batch before, where that was asked for
     error: float | None = None  #: the value was derived, and is off by no more than this; None: it was seen
     over: int | None = None  #: so many steps, of which a derived value is the mean
+    offset: tuple[int, ...] | None = (
+        None  #: where `tensor` begins in the whole, if this process holds a part of it
+    )
 
 
 class Head(NamedTuple):

@@ -69,6 +69,8 @@ class TappedSteps:
             function = plain if phase == "step" else None
             ask = Ask(self.anatomy, wants, phase, self.finish(wants), function, self._trace)
             strictest = min((request.identity for request in requests), key=STRICTEST.index)
+            if strictest == "proven" and self.adapter.lockstep():
+                strictest = "lockstep"
             program = self._timed(self.adapter.tapped(ask))
             step = Checked(program, plain, strictest, lambda: sum(self.first_calls))
             self.built[key] = (weakly(plain), step)
@@ -161,6 +163,9 @@ class StandIn:
                 for timing in timings:
                     timing.start()
         result, harvests, failure = self._run(*args, **kwargs)
+        with shield(self._failed):
+            for harvest in harvests:
+                self.steps.adapter.divided(harvest)
         for request in self._asking:
             with shield(request.failed):
                 request.deliver(harvests, failure)

@@ -262,6 +262,10 @@ class PerSignature:
 FIRST = {
     "proven": Standing("not provable", "nothing was proven yet"),
     "twin": Standing("twin", 'Scope(identity="twin") asks for it'),
+    "lockstep": Standing(
+        "twin",
+        "several processes must run the same programs in the same order, so none decides by a proof of its own",
+    ),
     "trust": Standing("trust", 'Scope(identity="trust") asks for no proof'),
 }
 

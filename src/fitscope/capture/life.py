@@ -19,6 +19,7 @@ from fitscope.capture.dispatch import when_built
 from fitscope.capture.leaving import OUTSIDE, Frame, notice, outside
 from fitscope.capture.logged_loss import logged_loss, sizes_in
 from fitscope.capture.loop import Loop
+from fitscope.capture.peers import rank_of, together
 from fitscope.capture.recordings import Recordings
 from fitscope.capture.shield import shield
 from fitscope.capture.training import Recording
@@ -31,6 +32,10 @@ from fitscope.pipeline.troubles import warn
 from fitscope.plan.anatomy import Anatomy
 from fitscope.plan.configuration import configuration
 
+NO_STOP = (
+    'Expected a training in one process for on_finding="stop". Received: one in several, which must all end at the same step. '
+    "The training is not stopped; findings are in the run"
+)
 #: What Keras calls the compiled function of each.
 FUNCTIONS = {"train": "train", "evaluate": "test", "predict": "predict"}
 
@@ -245,8 +250,13 @@ class Life:
             return None
         anatomy = Anatomy.of(self.model, optimizers)
         after = before if before is not None and before.model is anatomy.model else None
-        plan, budget = recordings.plan(anatomy, settings.watches, after)
+        lockstep = adapter.lockstep()
+        plan, budget = recordings.plan(anatomy, settings.watches, after, lockstep=lockstep)
         why_not = adapter.why_not(self.model)
+        if why_not is None and lockstep:
+            why_not = together(
+                adapter.name, [anatomy.describe(), plan.describe(), self._doing, settings.identity]
+            )
         if why_not is not None:
             warn(f"fitscope records nothing of this training: {why_not}")
             return None
@@ -265,18 +275,23 @@ class Life:
             budget,
             lambda step: after is not None and (last is None or last < step),
             (lambda note: SampleLosses(anatomy.model, ids, adapter, note)) if per_sample else None,
-            _stopping(anatomy.model),
+            (lambda: None) if lockstep else _stopping(anatomy.model),
         )
-        if self._sizes is not None:
+        speaks = not lockstep or rank_of(adapter.name) == 0
+        if self._sizes is not None and speaks:
             recorder.output.batch_ends = BatchEnds(
                 logged_loss(anatomy.model, self._sizes), recorder.look_closer
             )
         in_step = settings.reduce == "step" or (settings.reduce == "auto" and adapter.on_accelerator())
+        in_step = in_step and not lockstep  # statistics of all processes would need messages between them
+        if lockstep and settings.on_finding == "stop":
+            recorder.failed(NO_STOP)
         recording = recordings.newest = Recording(
             plan, adapter, recorder, in_step=in_step, identity=settings.identity, after=after
         )
         if self._doing == "train":
             recorder.begin_picture()
+        recording.speaks = speaks
         recording.note_saves()
         if owner is not None:
             recording.notice_steps()

@@ -17,6 +17,7 @@ import hashlib
 import json
 import os
 import secrets
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -29,6 +30,11 @@ Agree = Callable[[str, str], str]
 _asked: Counter[str] = Counter()  # how often this process asked for a run of each kind
 
 
+PATIENCE = (
+    60.0  #: seconds that a process waits for the others before a training that all of them must record alike
+)
+
+
 class Peers(NamedTuple):
     """The place of this process among those of its training."""
 
@@ -37,16 +43,51 @@ class Peers(NamedTuple):
     agree: Agree | None = None  #: the store of the engine, if it has one
     launch: str = ""  #: the same for all processes of one start, as far as the launcher says
     shards: bool = False  #: every element of a tensor is recorded by one process alone
+    wait: Callable[[str, float], bool] | None = None  #: for a key of the store, at most so many seconds
 
     def choose(self, about: Any, propose: Callable[[], tuple[str, int]]) -> tuple[str, int]:
         """The run and attempt of the training that `about` describes, the same in every process."""
         if self.agree is None:
             return propose()
-        kind = hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode()).hexdigest()[:16]
-        key = f"fitscope/{kind}/{_asked[kind]}"
-        _asked[kind] += 1
+        key = _key("run", about)
         run, attempt = json.loads(self.agree(key, json.dumps(propose())))
         return str(run), int(attempt)
+
+    def all_here(self, about: Any) -> str | None:
+        """Waits until every process has come here with the same words. None if all did, else what is wrong, in every process."""
+        if self.agree is None or self.wait is None:
+            return "its processes have no store to agree in"
+        key, until = _key("here", about), time.monotonic() + PATIENCE
+        self.agree(f"{key}/{self.rank}", "here")
+        ranks = range(self.world)
+        missing = next((n for n in ranks if not self.wait(f"{key}/{n}", until - time.monotonic())), None)
+        # What one process decides holds for all, also for one that comes too late.
+        return self.agree(f"{key}/all", "" if missing is None else NOT_HERE.format(missing)) or None
+
+
+NOT_HERE = (
+    "all its processes must run the same programs, and process {} has no scope with the same settings. "
+    "Give every process the same scope"
+)
+
+
+def _key(what: str, about: Any) -> str:
+    """The key of what is agreed now about a training: the same in every process that comes here as often."""
+    kind = what + hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode()).hexdigest()[:16]
+    _asked[kind] += 1
+    return f"fitscope/{kind}/{_asked[kind]}"
+
+
+def rank_of(backend: str | None) -> int:
+    """The rank of this process; 0 if it trains alone."""
+    found = peers(backend)
+    return 0 if found is None else found.rank
+
+
+def together(backend: str | None, about: Any) -> str | None:
+    """Why the processes of a training cannot record it together, or None."""
+    found = peers(backend)
+    return "its processes do not know of each other" if found is None else found.all_here(about)
 
 
 def peers(backend: str | None) -> Peers | None:
@@ -70,7 +111,14 @@ def _jax() -> Peers | None:
             return str(store.blocking_key_value_get(key, 10_000))
         return value
 
-    return Peers(jax.process_index(), jax.process_count(), agree, _token(agree), shards=True)
+    def wait(key: str, seconds: float) -> bool:
+        try:
+            store.blocking_key_value_get(key, max(int(1000 * seconds), 1))
+        except Exception:  # none came in time
+            return False
+        return True
+
+    return Peers(jax.process_index(), jax.process_count(), agree, _token(agree), shards=True, wait=wait)
 
 
 def _torch() -> Peers | None:

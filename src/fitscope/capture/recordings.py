@@ -29,6 +29,17 @@ from fitscope.store import RunWriter, existing
 from fitscope.watch import Watch
 
 
+def _thins_out(step: int) -> bool:
+    """The first ten steps, then every tenth, and from step 100 on every hundredth: about one percent of a long training."""
+    return step % (1 if step < 10 else 10 if step < 100 else 100) == 0
+
+
+THINNING = Schedule(
+    lambda turn: _thins_out(turn.step if turn.in_pass == "train" else turn.batch),
+    "steps 0–9, every 10 up to 100, then every 100",
+)  #: where several processes must capture the same steps, and no clock can decide
+
+
 class AnyRecording(Protocol):
     """The common interface of the recordings of Keras, sessions and legacy Keras."""
 
@@ -100,10 +111,19 @@ class Recordings:
         return newest if newest is not None and newest.model is model else None
 
     def plan(
-        self, anatomy: Anatomy, watches: tuple[Watch, ...], before: AnyRecording | None
+        self,
+        anatomy: Anatomy,
+        watches: tuple[Watch, ...],
+        before: AnyRecording | None,
+        *,
+        lockstep: bool = False,
     ) -> tuple[Plan, Budget | None]:
-        """The plan, and the budget that decides how often to capture, if any. A watch that does not fit the model is an error."""
-        every, budget = self._pace(before)
+        """The plan, and the budget that decides how often to capture, if any. A watch that does not fit the model is an error.
+
+        In `lockstep` no clock decides: every process must capture the same steps.
+        """
+        fixed = lockstep and self.settings.every is None
+        every, budget = (THINNING, None) if fixed else self._pace(before)
         return resolve(watches, anatomy, every, self.settings.on), budget
 
     def _pace(self, before: AnyRecording | None) -> tuple[Schedule, Budget | None]:

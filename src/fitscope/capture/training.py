@@ -68,6 +68,8 @@ class Recording:
         recorder.leaving, recorder.hurry = self._leave, self._hurry
         self._ends = recorder.output.batch_ends.waiting if recorder.output.batch_ends is not None else None
         self._identity = identity
+        self._lockstep = adapter.lockstep()  # whether to capture must not depend on this process alone
+        self.speaks = True  #: for all processes, of what is the same in each: the logs of epochs
         self._undo, self._noticing = ExitStack(), ExitStack()
         self._stand_in: StandIn | None = None
         self._epoch, self._epoch_start = 0, 0
@@ -142,7 +144,7 @@ class Recording:
         if recorder.output.batch_ends is not None and recorder.writer is None:
             recorder.output.batch_ends.together = together
             recorder.ready(step)  # a run begins with its first step, captured or not
-        if recorder.stopped:
+        if recorder.stopped and not self._lockstep:
             return []
         return [Turn(step + k, self._epoch, batch + k, self._batches) for k in range(together)]
 
@@ -159,7 +161,7 @@ class Recording:
         """Ends an epoch, so a step that might have been its last one was. `logs` are those of Keras."""
         self._goes_on()
         self._put_pending()
-        if logs and not self.recorder.stopped and self.recorder.ready(self._epoch_start):
+        if logs and self.speaks and not self.recorder.stopped and self.recorder.ready(self._epoch_start):
             step = max(
                 self._count.done() - 1, self._epoch_start
             )  # the last one; Keras has waited for it already
@@ -179,7 +181,7 @@ class Recording:
         """Announces a step of the pass, which starts with this batch of it."""
         self._goes_on()
         self.recorder.tell()
-        if self.recorder.stopped:
+        if self.recorder.stopped and not self._lockstep:
             return
         together = self.model.steps_per_execution if together is None else together
         turns = [
@@ -211,7 +213,7 @@ class Recording:
         if recorder.costs.budget is not None and turns[0].in_pass == "train":
             timing = recorder.costs.weigh(turns, *self.plan.paced(due))
         wanted: Watches = frozenset().union(*(each.all for each in due if each is not NOTHING))
-        if wanted and not recorder.ready(turns[0].step):
+        if wanted and not recorder.ready(turns[0].step) and not self._lockstep:
             wanted = frozenset()
         if not wanted and timing is None:
             return None
@@ -233,9 +235,9 @@ class Recording:
         self._quiet = range(0)
 
     def _put_pending(self) -> None:
-        if self._pending is not None:
+        if self._pending is not None and not self.recorder.stopped:
             self.recorder.put(*self._pending)
-            self._pending = None
+        self._pending = None
 
     def note_saves(self) -> None:
         """Notes every checkpoint that is saved through the model from now on."""
@@ -306,7 +308,7 @@ class Recording:
                     self.batches.pop(turn.in_pass, None)  # the newest one stands last
                     self.batches[turn.in_pass] = at, self._shown(wanted, shown, turn.in_pass, harvest)
                 now = self._shown(wanted, wanted.now, turn.in_pass, harvest)
-                if now:
+                if now and not self.recorder.stopped:
                     self.recorder.put(at, now)
                 later = wanted.if_last - wanted.now
                 if self._pending is not None:

@@ -18,7 +18,7 @@ import numpy as np
 from fitscope.pipeline import to_record
 from fitscope.pipeline.activity import Joined, Vector
 from fitscope.pipeline.derived import Derived
-from fitscope.pipeline.handover import HostAdapter, Shown, Slot, slots
+from fitscope.pipeline.handover import HostAdapter, Shard, Shown, Slot, slots
 from fitscope.pipeline.sample_loss import SampleLosses
 from fitscope.pipeline.to_record import HostTensor
 from fitscope.pipeline.troubles import described
@@ -146,12 +146,18 @@ class Digest:
             host.check(row.array.dtype)
             rows.append(row)
         if want.tensor and not isinstance(value, dict):
-            records.append(to_record.kept(site, want, self._adapter.to_numpy(value), at))
+            tensor = to_record.kept(site, want, value, at, self._adapter)
+            records.extend([] if tensor is None else [tensor])
         if want.mean and site not in self._unaveraged:
             self._average(site, value, at)
         if want.change or want.reference:
-            records.extend(self._compare(site, want, self._adapter.to_numpy(value), at))
-        if want.derived:
+            changed = self._compare(site, want, self._adapter.to_numpy(value), at)
+            # of a part of two tensors there is no angle between them
+            records.extend(replace(one, cosine=None) if isinstance(value, Shard) else one for one in changed)
+        if want.derived and isinstance(value, Shard):
+            if not any(value.offset):  # one process speaks, of the samples and units that it has
+                self._derived.take(site, want, self._adapter.to_numpy(value), None)
+        elif want.derived:
             self._derived.take(site, want, value, row)
 
     def _counted(

@@ -52,6 +52,22 @@ class Thin(NamedTuple):
     shape: Any  #: of the whole tensor: its dimensions as a vector, known now or only when the step runs
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Shard:
+    """The part of a tensor that this process holds and records. The other parts are those of other processes."""
+
+    blocks: tuple[tuple[tuple[int, ...], Any], ...]  #: where each begins in the part, and its values
+    offset: tuple[int, ...]  #: where the part begins in the whole tensor
+    extent: tuple[int, ...]  #: of the part
+    shape: tuple[int, ...]  #: of the whole tensor
+    dtype: Any
+
+    @property
+    def whole_rows(self) -> bool:
+        """Whether only the first axis is divided."""
+        return self.extent[1:] == self.shape[1:]
+
+
 class Finish:
     """The last operation on the harvested tensors inside the step. This one does nothing."""
 

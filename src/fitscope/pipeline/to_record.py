@@ -9,11 +9,12 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fitscope.pipeline.handover import HostAdapter, Thin, first_samples
+from fitscope.pipeline.handover import HostAdapter, Shard, Thin, first_samples
 from fitscope.plan.plan import Want
 from fitscope.plan.sampling import as_rows, stride
 from fitscope.record import Head, Moment, Record
@@ -43,9 +44,9 @@ def seen(site: Site, want: Want, value: Any, adapter: HostAdapter) -> HostTensor
         shape = tuple(int(n) for n in adapter.to_numpy(value.shape))
     else:
         array = value if isinstance(value, np.ndarray) else adapter.to_numpy(value)
-        shape = array.shape
+        shape = value.shape if isinstance(value, Shard) else array.shape
         if want.sampled:
-            rows, length = as_rows(shape, batched=site.batched)
+            rows, length = as_rows(array.shape, batched=site.batched)
             step = stride(rows, length)
             if step > 1:
                 array = np.ascontiguousarray(array.reshape(rows, length)[::step])
@@ -57,12 +58,20 @@ def one_loss(array: Array) -> Array:
     return array if array.ndim == 0 else np.asarray(array.mean(dtype=np.float64), array.dtype)
 
 
-def kept(site: Site, want: Want, array: Array, at: Moment) -> Record:
-    """The record of the kept part of a whole tensor, without stats."""
+def kept(site: Site, want: Want, value: Any, at: Moment, adapter: HostAdapter) -> Record | None:
+    """The record of the kept part of a whole tensor, without stats; None if this process holds nothing of that part."""
+    array = adapter.to_numpy(value)
+    batched, shape, offset = site.batched and array.ndim > 0, array.shape, None
+    if isinstance(value, Shard):
+        shape, offset = value.shape, value.offset
+        if batched and want.samples is not None:
+            want = replace(want, samples=max(want.samples - offset[0], 0))
+            if want.samples == 0:
+                return None
     tensor = first_samples(array, want, site)
     if tensor.nbytes < array.nbytes:
         tensor = tensor.copy()  # a view would hold on to the whole tensor
-    return Record(site, at, array.shape, _name_of(array.dtype), None, tensor, site.batched and array.ndim > 0)
+    return Record(site, at, shape, _name_of(array.dtype), None, tensor, batched, offset=offset)
 
 
 def reduced(site: Site, want: Want, value: Mapping[str, Any], at: Moment, adapter: HostAdapter) -> Record:
@@ -84,6 +93,9 @@ def add_to_average(average: Average, site: Site, value: Any, at: Moment, adapter
         average.add_moments(mean, m2, int(shape[0]) if site.batched and len(shape) else 1, at.step)
     else:
         array = adapter.to_numpy(value)
+        part = isinstance(value, Shard) and array.shape != value.shape
+        if part and not (site.batched and value.whole_rows):
+            raise ValueError("each process holds a part of every observation")
         average.add(array, at.step, site.batched and array.ndim > 0)
 
 

@@ -26,6 +26,7 @@ MOST_DIMENSIONS = 32  #: what NumPy can
 MOST_CHUNK = 64 << 20  #: bytes; the writer splits a capture into chunks of 16 MB or less
 PLENTY = 64 << 20  #: bytes of tensors that may be asked for whatever lies in the store
 MOST_PADDING = 64  #: times the bytes in the store
+LARGEST_OFFSET = 2**40
 
 
 class StoredArray:
@@ -56,6 +57,9 @@ class StoredArray:
             _column(facts[name], count) for name in ("step", "epoch", "batch")
         )
         self.shapes = self._shapes(facts, count)  #: the true shape of each capture
+        self.offset = self._offsets(
+            facts, count
+        )  #: where each capture begins in the whole; None if it is the whole
         self.batch_size = _column(facts["batch_size"], count) if self.batched else np.zeros(count, np.int64)
 
     def _shapes(self, facts: dict[str, Any], count: int) -> Index:
@@ -79,6 +83,16 @@ class StoredArray:
         if claimed > PLENTY and claimed > self._stored_bytes():
             raise ValueError(f"its captures would have {claimed:,} bytes, more than its chunks have")
         return shapes
+
+    def _offsets(self, facts: dict[str, Any], count: int) -> Index | None:
+        if "offset" not in facts:
+            return None
+        ndim = len(self.shape) - 1
+        flat = [n for offset in facts["offset"] for n in offset]
+        offsets = _column(flat, count * ndim).reshape(count, ndim)
+        if (offsets < 0).any() or (offsets > LARGEST_OFFSET).any():
+            raise ValueError("it has captures that begin nowhere")
+        return offsets
 
     def _stored_bytes(self) -> int:
         """The bytes of all chunks that there are."""

@@ -1,8 +1,8 @@
 """The tensors of one site over a whole run: all its arrays, attempts and ranks as one.
 
 A step counts in the attempt that owns it. The samples of several ranks at one step are concatenated along `sample`, in rank order. Tensors
-without samples (weights, updates) are the same on every rank, so the first is used. Nothing is read before it is needed, and then only the
-necessary chunks.
+without samples (weights, updates) are the same on every rank, so the first is used. If ranks hold shards of one tensor, each is put where
+it belongs, and what no rank recorded is padding. Nothing is read before it is needed, and then only the necessary chunks.
 
 A pass (such as a validation) has many batches at one step. They are one entry, concatenated along `sample`, or along `batch` if they have
 no samples.
@@ -10,6 +10,7 @@ no samples.
 
 from __future__ import annotations
 
+import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -22,7 +23,7 @@ from xarray.core import indexing  # documented for backends, though under `core`
 
 from fitscope.errors import RunError
 from fitscope.read.joint import Joint, padding
-from fitscope.read.stored import Array, Index, StoredArray
+from fitscope.read.stored import MOST_PADDING, PLENTY, Array, Index, StoredArray
 from fitscope.sites import pass_of
 
 BLOCK_BYTES = 64 << 20  #: of a pass that are read at once
@@ -30,12 +31,13 @@ BLOCK_BYTES = 64 << 20  #: of a pass that are read at once
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The share of one array: its `row[i]` is part of the capture `place[i]` of the run, from sample `offset[i]` on."""
+    """The share of one array: its `row[i]` is part of the capture `place[i]` of the run, from `offset[i]` on."""
 
     array: StoredArray
     row: Index
     place: Index
-    offset: Index
+    offset: Index  #: along the samples, or the batches of a pass without samples
+    inner: Index  #: along the other axes, (n, axes): not 0 only for shards
 
 
 class Segment(NamedTuple):
@@ -78,16 +80,14 @@ class Captures:
         for place, entry in enumerate(self.entries):
             if self.of_pass:
                 entry.segments.sort(key=lambda segment: segment.batch)  # stable: ranks stay in their order
-            offset = 0
-            for array, row, _, size, _ in entry.segments:
-                pieces.setdefault(id(array), (array, []))[1].append((row, place, offset))
-                offset += size
-            sizes.append(offset)
+            end = 0
+            for segment, offset in _placed(entry.segments):
+                array = segment.array
+                pieces.setdefault(id(array), (array, []))[1].append((segment.row, place, offset))
+                end = max(end, offset + segment.size)
+            sizes.append(end)
         self.size = np.array(sizes, np.int64)  # along the second axis of the whole, if it is one of samples
-        self.pieces = [
-            Share(array, *(np.array(column) for column in zip(*rows, strict=True)))
-            for array, rows in pieces.values()
-        ]
+        self.pieces = [_share(array, rows) for array, rows in pieces.values()]
 
     def _add(
         self, found: dict[tuple[int, ...], Entry], rank: int, arrays: Sequence[tuple[StoredArray, int | None]]
@@ -110,7 +110,7 @@ class Captures:
                 entry = found.get(place)
                 if entry is None:
                     entry = found[place] = Entry(rank, moment[1], moment[2])
-                if array.batched or rank == entry.rank:
+                if array.batched or rank == entry.rank or array.offset is not None:
                     entry.segments.append(Segment(array, row, moment[2], sizes[row], batch_sizes[row]))
 
     @property
@@ -124,16 +124,19 @@ class Captures:
             known["batch"] = np.array([entry.batch for entry in entries], np.int64)
         if self.batched:
             known["size"] = self.size
-            sizes = [sum(segment.batch_size for segment in entry.segments) for entry in entries]
-            known["batch_size"] = np.array(sizes, np.int64)
+            known["batch_size"] = np.array([_batch_size(entry.segments) for entry in entries], np.int64)
         return known
 
     def shape(self, place: int) -> tuple[int, ...]:
         """The shape of the capture at `place`, as `capture` returns it."""
-        return self._joint(place).shape
+        segments = self.entries[place].segments
+        return self._joint(place).shape if segments[0].array.offset is None else self._extent(segments)
 
     def blocks(self, place: int) -> Iterator[Array]:
         """One capture batch by batch, along its first axis; padded if batches differ in other axes."""
+        if self.entries[place].segments[0].array.offset is not None:
+            yield self._assembled(self.entries[place].segments)
+            return
         joint = self._joint(place)
         for array, row, *_ in self.entries[place].segments:
             yield joint.block(array.capture(row), array.batched)
@@ -142,6 +145,28 @@ class Captures:
         segments = self.entries[place].segments
         parts = [(s.array.batched, tuple(int(extent) for extent in s.array.shapes[s.row])) for s in segments]
         return Joint.of(self.site, parts)
+
+    def _extent(self, segments: Sequence[Segment]) -> tuple[int, ...]:
+        """The shape of the tensor that shards make up."""
+        ends = np.array([_corner(segment, offset, self.of_pass)[1] for segment, offset in _placed(segments)])
+        return tuple(int(n) for n in ends.max(axis=0))
+
+    def _assembled(self, segments: Sequence[Segment]) -> Array:
+        """The tensor that shards make up."""
+        extent, dtype = self._extent(segments), segments[0].array.dtype
+        stored = sum(math.prod(s.array.shapes[s.row].tolist()) for s in segments)
+        if math.prod(extent) * dtype.itemsize > PLENTY and math.prod(extent) > MOST_PADDING * stored:
+            raise RunError(
+                f"shards of {self.site!r} that make up a tensor",
+                f"{stored:,} values of {math.prod(extent):,}",
+                "Take them rank by rank: run.rank(0).array(site, step)",
+            )
+        whole = np.full(extent, padding(dtype), dtype)
+        for segment, offset in _placed(segments):
+            start, end = _corner(segment, offset, self.of_pass)
+            region = tuple(slice(*ends) for ends in zip(start, end, strict=True))
+            whole[region] = segment.array.capture(segment.row).reshape(whole[region].shape)
+        return whole
 
     def capture(self, place: int) -> Array:
         """The capture at `place`, with no padding except that of `blocks`."""
@@ -170,7 +195,7 @@ class Captures:
             )
         batched, ndim = kinds.pop()
         dims = [f"dim_{axis}" for axis in range(ndim - 1)]
-        shapes = zip(*(piece.array.shape[1:] for piece in self.pieces), strict=True)
+        shapes = zip(*(_reach(piece) for piece in self.pieces), strict=True)
         extents = [max(along) for along in shapes]
         if batched:
             dims[0], extents[0] = "sample", int(self.size.max())
@@ -216,15 +241,15 @@ class LazyBatches(Lazy):
         for piece in self._captures.pieces:
             row_at = np.full(self.shape[0], -1)
             row_at[piece.place] = piece.row
-            offset_at = np.zeros(self.shape[0], np.intp)
-            offset_at[piece.place] = piece.offset
+            offset_at = np.zeros((self.shape[0], len(self.shape) - 1), np.intp)
+            offset_at[piece.place] = piece.inner
+            if piece.array.batched:
+                offset_at[piece.place, 0] = piece.offset
             rows = row_at[wanted[0]]
-            for offset in np.unique(offset_at[wanted[0][rows >= 0]]):
+            for offset in np.unique(offset_at[wanted[0][rows >= 0]], axis=0):
                 # A rank's padding lies where the next rank's samples go, and is overwritten by them.
-                moved = list(wanted)
-                if len(moved) > 1:
-                    moved[1] = moved[1] - offset
-                inside = [(rows >= 0) & (offset_at[wanted[0]] == offset)]
+                moved = [wanted[0], *(places - n for places, n in zip(wanted[1:], offset, strict=True))]
+                inside = [(rows >= 0) & (offset_at[wanted[0]] == offset).all(axis=1)]
                 inside += [
                     (places >= 0) & (places < extent)
                     for places, extent in zip(moved[1:], piece.array.shape[1:], strict=True)
@@ -249,8 +274,13 @@ class LazyPasses(Lazy):
         if not out.size:
             return out
         for piece in self._captures.pieces:
-            array, inner = piece.array, wanted[2:]
-            inside = [places < extent for places, extent in zip(inner, self._inner(array), strict=True)]
+            array = piece.array
+            shift = (
+                piece.inner[0][1:] if array.batched else piece.inner[0]
+            )  # a rank's shard stays where it is
+            inner = [places - n for places, n in zip(wanted[2:], shift, strict=True)]
+            within = zip(inner, self._inner(array), strict=True)
+            inside = [(places >= 0) & (places < extent) for places, extent in within]
             inner = [places[i] for places, i in zip(inner, inside, strict=True)]
             sizes = array.shapes[piece.row, 0] if array.batched else np.ones(len(piece.row), np.int64)
             needed = np.isin(piece.place, wanted[0])
@@ -273,6 +303,49 @@ class LazyPasses(Lazy):
     @staticmethod
     def _inner(array: StoredArray) -> tuple[int, ...]:
         return array.shape[2:] if array.batched else array.shape[1:]
+
+
+def _placed(segments: Sequence[Segment]) -> Iterator[tuple[Segment, int]]:
+    """Each row, and where it begins along the first axis of its capture: after those before it, or where a shard belongs."""
+    end = 0
+    for _, batch in itertools.groupby(segments, key=lambda segment: segment.batch):
+        start = end
+        for segment in batch:
+            array, at = segment.array, end
+            if array.offset is not None:
+                at = start + (int(array.offset[segment.row, 0]) if array.batched else 0)
+            yield segment, at
+            end = max(end, at + segment.size)
+
+
+def _corner(segment: Segment, offset: int, of_pass: bool) -> tuple[list[int], list[int]]:
+    """Where a shard begins and ends in the tensor that it is a part of."""
+    array = segment.array
+    assert array.offset is not None
+    start, shape = array.offset[segment.row].tolist(), array.shapes[segment.row].tolist()
+    if array.batched:
+        start[0] = offset
+    elif of_pass:
+        start, shape = [offset, *start], [1, *shape]
+    return start, [n + extent for n, extent in zip(start, shape, strict=True)]
+
+
+def _share(array: StoredArray, rows: Sequence[tuple[int, int, int]]) -> Share:
+    """The share of an array, from the row, place and offset of each of its captures."""
+    row, place, offset = (np.array(column) for column in zip(*rows, strict=True))
+    whole = np.zeros((len(rows), len(array.shape) - 1), np.intp)
+    return Share(array, row, place, offset, whole if array.offset is None else array.offset[row])
+
+
+def _reach(piece: Share) -> tuple[int, ...]:
+    """How far the captures of an array go along each axis of the whole."""
+    return tuple((piece.inner.max(axis=0) + np.array(piece.array.shape[1:], np.int64)).tolist())
+
+
+def _batch_size(segments: Sequence[Segment]) -> int:
+    """The rows of a batch: of all ranks, each of which says its own, or a shard says those of all."""
+    shards = {s.batch: s.batch_size for s in segments if s.array.offset is not None}
+    return sum(shards.values()) + sum(s.batch_size for s in segments if s.array.offset is None)
 
 
 def _places(key: Any, extent: int) -> Index:

@@ -71,6 +71,7 @@ class ArrayKind(NamedTuple):
     stored_as: np.dtype[Any]
     ndim: int  #: of one capture
     batched: bool
+    sharded: bool = False  #: captures are parts of larger tensors, each with an offset
 
 
 class GrowingArray:
@@ -95,6 +96,7 @@ class GrowingArray:
         self._stale: set[Cell] = set()  # put for a capture that then failed: the next one must overwrite them
         self._json_bytes = 0
         index = ("step", "epoch", "batch", *(("size", "batch_size") if kind.batched else ()), "shapes")
+        index += ("offset",) if kind.sharded else ()
         # as JSON text, so that a commit only has to join it
         self._index: dict[str, list[str]] = {name: [] for name in index}
 
@@ -118,10 +120,14 @@ class GrowingArray:
         self._suited = shape
         return True
 
-    def write(self, tensor: Array, at: Moment, batch_size: int) -> None:
+    def write(
+        self, tensor: Array, at: Moment, batch_size: int, offset: tuple[int, ...] | None = None
+    ) -> None:
         """Adds a capture. If that raises, the caller must `roll_back`."""
         place = self.captures
         self._note(tensor.shape, at, batch_size)
+        if offset is not None:
+            self._index["offset"].append(str([int(n) for n in offset]))
         if self._chunk[0] == 1:
             self._put_capture(place, tensor)
             self.stored = self.captures

@@ -178,6 +178,7 @@ TABLES = {STATS: STATS_SCHEMA, SAMPLES: SAMPLES_SCHEMA}
 #   size          the rows kept of each capture (batched only): what lies beyond is padding
 #   batch_size    the rows the tensor had in the step (batched only)
 #   shapes        the whole shape kept of each capture, only where more than the rows varies
+#   offset        where each capture begins in the tensor of all ranks, only where a rank holds a part of it
 #
 # The root group's attributes say which arrays there are:
 #   arrays        [{site, path}], in the order they were begun. A site has a further array, in a folder of its

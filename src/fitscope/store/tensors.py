@@ -51,7 +51,7 @@ class TensorStore:
         """Takes one capture; raises OSError if it, and perhaps others of its chunk, could not be kept."""
         array = self._array_for(record, tensor)
         try:
-            array.write(tensor, record.at, record.shape[0] if array.kind.batched else 0)
+            array.write(tensor, record.at, record.shape[0] if array.kind.batched else 0, record.offset)
         except BaseException:
             self._lose(array.kind.site, array.roll_back())
             raise
@@ -105,9 +105,8 @@ class TensorStore:
             self.lost[site] = self.lost.get(site, 0) + captures
 
     def _array_for(self, record: Record, tensor: Array) -> GrowingArray:
-        kind = ArrayKind(
-            record.site, record.dtype, tensor.dtype, tensor.ndim, record.batched and tensor.ndim > 0
-        )
+        batched, sharded = record.batched and tensor.ndim > 0, record.offset is not None
+        kind = ArrayKind(record.site, record.dtype, tensor.dtype, tensor.ndim, batched, sharded)
         array = self._open.get(kind)
         if array is not None and array.suits(tensor.shape):
             return array

@@ -286,6 +286,13 @@ class Adapter(ABC):
     def settle(self, values: Any) -> None:
         """Waits until these values are computed."""
 
+    def lockstep(self) -> bool:
+        """Whether several processes must run the same programs in the same order, so that none may decide by itself."""
+        return False
+
+    def divided(self, harvest: Harvest) -> None:  # noqa: B027 - elsewhere every process has its own tensors
+        """Leaves in a harvest what this process is to record, if several processes hold its tensors together."""
+
     @abstractmethod
     def iterations(self, optimizer: Any) -> int:
         """The number of batches that the optimizer has processed."""

@@ -136,7 +136,12 @@ class Step(Program):
 
     def look(self, held: Held) -> list[Harvest]:
         call = held.call()
-        return [self._traced.harvest(self._shown(*call.args, fitscope_zero=_ZERO, **call.kwargs))]
+        return [self._traced.harvest(_alone(self._shown(*call.args, fitscope_zero=_ZERO, **call.kwargs)))]
+
+
+def _alone(results: Any) -> Any:
+    """What a twin returned. Among several processes it ends first: its messages must not meet those of the user's own program."""
+    return jax.block_until_ready(results) if jax.process_count() > 1 else results
 
 
 class _Keras(Program):
@@ -239,9 +244,9 @@ class Fit(_Keras):
     def look(self, held: Held) -> list[Harvest]:
         assert isinstance(held, HeldBatches)
         if len(held.batches) == 1:
-            return [self._traced.harvest(self._shown(held.state, held.batches[0], _ZERO))]
+            return [self._traced.harvest(_alone(self._shown(held.state, held.batches[0], _ZERO)))]
         harvests, state = [], held.state
         for data in held.batches:  # the next one needs the state after this one
-            (_, state), tensors = self._beside(state, data, _ZERO)
+            (_, state), tensors = _alone(self._beside(state, data, _ZERO))
             harvests.append(self._traced.harvest(tensors))
         return harvests

@@ -7,6 +7,7 @@ how such a program runs in place of the user's own, compared with it, or alongsi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,6 +27,7 @@ from fitscope.capture.backends._base import (
     steps_of,
 )
 from fitscope.capture.backends._jax_programs import IN_ANOTHER_ORDER, EagerFit, EagerStep, Fit, Step, Traced
+from fitscope.capture.backends._jax_shards import assembled, divide, spread
 from fitscope.capture.backends._jax_taps import (
     Collector,
     collecting,
@@ -36,7 +38,7 @@ from fitscope.capture.backends._jax_taps import (
 )
 from fitscope.capture.collector import kept
 from fitscope.capture.patch import guarded, show_batch
-from fitscope.pipeline.handover import SMALL, Thin
+from fitscope.pipeline.handover import SMALL, Shard, Thin
 from fitscope.plan.sampling import as_rows, stride
 from fitscope.sites import Site
 
@@ -183,7 +185,16 @@ class JaxAdapter(Adapter):
 
         return Fit(model, ask.phase, program)
 
+    def lockstep(self) -> bool:
+        return jax.process_count() > 1
+
+    def divided(self, harvest: Harvest) -> None:
+        if self.lockstep():
+            divide(harvest)
+
     def thinned(self, tensor: Any, *, batched: bool) -> Any:
+        if spread():  # rows of a tensor on several devices would have to travel between them
+            return tensor
         rows, length = as_rows(tensor.shape, batched=batched)
         step = stride(rows, length)
         if step == 1:
@@ -192,16 +203,18 @@ class JaxAdapter(Adapter):
 
     def small(self, tensor: Any) -> bool:
         real = not jnp.issubdtype(tensor.dtype, jnp.complexfloating)
-        return real and isinstance(tensor, jax.core.Tracer) and tensor.size <= SMALL
+        return not spread() and real and isinstance(tensor, jax.core.Tracer) and tensor.size <= SMALL
 
     def joined(self, tensors: dict[int, Any]) -> tuple[Any, Any]:
         layout = [n for number, x in tensors.items() for n in (number, x.ndim, *x.shape)]
         return jnp.concatenate([x.reshape(-1) for x in tensors.values()]), np.array(layout, np.int32)
 
     def to_numpy(self, tensor: Any) -> np.ndarray[Any, Any]:
-        return np.asarray(tensor)
+        return assembled(tensor) if isinstance(tensor, Shard) else np.asarray(tensor)
 
     def nbytes(self, tensor: Any) -> int:
+        if isinstance(tensor, Shard):
+            return math.prod(tensor.extent) * int(tensor.dtype.itemsize)
         return int(tensor.size * tensor.dtype.itemsize)
 
     def settle(self, values: Any) -> None:

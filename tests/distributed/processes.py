@@ -1,0 +1,52 @@
+"""Runs the processes of one training, each ended by its own process id, every wait bounded."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+TESTS = Path(__file__).parents[1]
+PATIENCE = 240  #: seconds for all of them together; a busy machine takes 30
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def run(program: str, commands: list[list[str]], **environment: str) -> list[Any]:
+    """What each process of a program printed last, as JSON. The commands are the arguments of each."""
+    path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+    given = {**os.environ, "PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo", **environment}
+    with contextlib.ExitStack() as stack:
+        outputs = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in commands]
+        children = [
+            subprocess.Popen(
+                [sys.executable, str(TESTS / "distributed" / program), *command],
+                env=given, stdout=output, stderr=subprocess.STDOUT, text=True,
+            )
+            for command, output in zip(commands, outputs, strict=True)
+        ]  # fmt: skip
+        try:
+            for child in children:
+                child.wait(PATIENCE)
+        finally:
+            for child in children:
+                child.kill()
+                child.wait(30)
+        return [_result(child, output) for child, output in zip(children, outputs, strict=True)]
+
+
+def _result(child: subprocess.Popen[str], output: Any) -> Any:
+    output.seek(0)
+    text = output.read()
+    assert child.returncode == 0, text[-3000:]
+    return json.loads(text.rpartition("RESULT ")[2].partition("\n")[0])
