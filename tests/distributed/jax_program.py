@@ -32,7 +32,8 @@ def spread(kind: str) -> None:
     if kind == "data":
         distribution.set_distribution(distribution.DataParallel(auto_shard_dataset=False))
         return
-    mesh = distribution.DeviceMesh((2, 2), ("batch", "model"), distribution.list_devices())
+    # of two processes, each holds one half of the model and all samples
+    mesh = distribution.DeviceMesh((2, 2), ("model", "batch"), distribution.list_devices())
     layout = distribution.LayoutMap(mesh)
     layout["net/h/kernel"], layout["net/h/bias"] = (None, "model"), ("model",)
     layout["net/out/kernel"] = ("model", None)
@@ -41,7 +42,12 @@ def spread(kind: str) -> None:
     )
 
 
-def train(callbacks: list[Any], **more: Any) -> str:
+def rows(kind: str) -> Any:
+    """What this process feeds: its rows of every batch, unless each process has all."""
+    return [mine(values, rank, world) if kind == "data" else values for values in data()]
+
+
+def train(kind: str, callbacks: list[Any], **more: Any) -> str:
     """A digest of this process's shards of all weights after the training, and of the losses."""
     keras.utils.set_random_seed(0)  # every process must begin with the same weights
     model = keras.Sequential(
@@ -54,8 +60,8 @@ def train(callbacks: list[Any], **more: Any) -> str:
     )
     model.compile(keras.optimizers.SGD(RATE), "mse")
     model.set_weights(first_weights())
-    x, y = (mine(values, rank, world) for values in data())
-    more = {"batch_size": BATCH // world, **more}
+    x, y = rows(kind)
+    more = {"batch_size": len(x) * BATCH // len(data()[0]), **more}
     history = model.fit(x, y, shuffle=False, verbose=0, callbacks=callbacks, **more).history
     shards = [
         (str(shard.index), np.asarray(shard.data).tobytes())
@@ -71,22 +77,22 @@ def main() -> None:
     said: dict[str, Any] = {}
     for kind in ("data", "model"):
         spread(kind)
-        x, y = (mine(values, rank, world) for values in data())
-        validation = {"validation_data": (x, y), "validation_batch_size": BATCH // world}
-        said[f"{kind} alone"] = train([], **validation)
+        x, y = rows(kind)
+        validation = {"validation_data": (x, y), "validation_batch_size": len(x) * BATCH // len(data()[0])}
+        said[f"{kind} alone"] = train(kind, [], **validation)
         scope = fs.Scope(out / kind, WATCH, every=1, on=("train", "validation"))
-        said[f"{kind} watched"] = train([scope], **validation)
+        said[f"{kind} watched"] = train(kind, [scope], **validation)
         said[f"{kind} batch"] = [
             list(scope.batch["activations/h"].shape),
             scope.batch["activations/h"].tolist(),
         ]
     spread("data")
-    said["default alone"] = train([], epochs=4)
-    said["default watched"] = train([fs.Scope(out / "default")], epochs=4)
+    said["default alone"] = train("data", [], epochs=4)
+    said["default watched"] = train("data", [fs.Scope(out / "default")], epochs=4)
     if world > 1:  # as many programs do: only one process has a scope
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            said["one scope"] = train([fs.Scope(out / "one")] if rank == 0 else [], epochs=4)
+            said["one scope"] = train("data", [fs.Scope(out / "one")] if rank == 0 else [], epochs=4)
         said["warned"] = [str(one.message) for one in caught if isinstance(one.message, fs.FitscopeWarning)]
     print("RESULT", json.dumps(said), flush=True)
 

@@ -89,7 +89,7 @@ def test_who_recorded_what(ran: Ran, run: read.Run, kind: str) -> None:
     world = len(ran[1])
     assert run.status == "complete"
     assert run.errors == []
-    assert {why for why in run.unseen.values()} == {"the loss is not one of classes"}
+    assert set(run.unseen.values()) == {"the loss is not one of classes"}
     assert run.ranks["status"].tolist() == ["complete"] * world
     rows = run.sql("select rank, site, sum(count) as n from stats where pass = 'train' group by all")
     by_rank = rows.pivot_table(index="site", columns="rank", values="n")
@@ -97,12 +97,17 @@ def test_who_recorded_what(ran: Ran, run: read.Run, kind: str) -> None:
     assert by_rank.loc["activations/h"].tolist() == [halves] * world
     if world > 1:
         assert by_rank.loc["loss"].isna().tolist() == [False, True], "what all have, one records"
-        # the mesh of ModelParallel gives each process one half of the batch and all of the weights
-        assert run.rank(1).array("activations/h", 0).shape[0] in (BATCH // 2, BATCH)
-        shapes = [said[f"{kind} batch"][0] for said in ran[1]]
-        assert shapes == [[BATCH // 2, 8]] * 2, "a process reads its own rows"
-        last = np.concatenate([said[f"{kind} batch"][1] for said in ran[1]])
-        np.testing.assert_array_equal(run.array("activations/h", STEPS - 1), last.astype(np.float32))
+        shape = [BATCH // 2, 8] if kind == "data" else [BATCH, 4]
+        assert [said[f"{kind} batch"][0] for said in ran[1]] == [shape] * 2, "a process reads its own part"
+        parts = [np.array(said[f"{kind} batch"][1], np.float32) for said in ran[1]]
+        whole = np.concatenate(parts, axis=0 if kind == "data" else 1)
+        np.testing.assert_array_equal(run.array("activations/h", STEPS - 1), whole)
+        for rank in range(world):
+            np.testing.assert_array_equal(
+                run.rank(rank).tensor("activations/h").values[-1][tuple(slice(-n, None) for n in shape)],
+                parts[rank],
+            )
+        assert by_rank.loc["weights/h/kernel"].isna().tolist() == [False, kind == "data"]
     assert run.identity == ("twin" if world > 1 else run.identity)
     assert run.identity in ("proven", "twin")
 
