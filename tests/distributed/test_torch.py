@@ -1,0 +1,69 @@
+"""torch's DistributedDataParallel around a Keras model, in two processes that train with half of every batch each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from distributed import processes
+from distributed.reference import STEPS, expected
+from fitscope import read
+
+WORLD = 2
+Ran = tuple[read.Run, list[Any]]
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    out: Path = tmp_path_factory.mktemp("ddp")
+    port = processes.free_port()
+    commands = [[str(rank), str(WORLD), str(port), str(out)] for rank in range(WORLD)]
+    said = processes.run("torch_program.py", commands, KERAS_BACKEND="torch")
+    assert len(read.runs(out)) == 1, "both processes write one run"
+    return read.open(out), said
+
+
+def test_training_is_bit_identical(ran: Ran) -> None:
+    run, said = ran
+    assert [one["watched"] for one in said] == [one["alone"] for one in said]
+    assert run.identity == "proven"
+    assert run.status == "complete"
+    assert run.ranks["status"].tolist() == ["complete"] * WORLD
+    assert run.errors == []
+
+
+def test_rows_of_all_processes_in_order(ran: Ran) -> None:
+    run, _ = ran
+    for site in ("activations/h", "activations/out"):
+        values = expected()[site]
+        np.testing.assert_allclose(run.tensor(site).values, values, rtol=2e-5, atol=2e-6, err_msg=site)
+        frame = run.frame(site)
+        assert frame["count"].tolist() == [values[0].size] * STEPS
+        np.testing.assert_allclose(frame["mean"], values.reshape(STEPS, -1).mean(1), rtol=2e-5, atol=2e-6)
+
+
+def test_gradients_of_outputs_are_local(ran: Ran) -> None:
+    """Those of the loss of one process, which is the mean over its own rows."""
+    for site in ("gradients/h", "gradients/out"):
+        local = WORLD * expected()[site]
+        np.testing.assert_allclose(ran[0].tensor(site).values, local, rtol=2e-5, atol=2e-6, err_msg=site)
+
+
+def test_gradients_of_weights_are_reduced(ran: Ran) -> None:
+    """The optimizer's: the same in every process, and those of the whole batch."""
+    for site, values in expected().items():
+        if site.startswith(("weight_gradients/", "weights/", "updates/")):
+            for rank in range(WORLD):
+                seen = ran[0].rank(rank).tensor(site).values
+                np.testing.assert_allclose(seen, values, rtol=2e-5, atol=2e-6, err_msg=site)
+            assert ran[0].frame(site)["count"].tolist() == [values[0].size] * STEPS
+
+
+def test_losses_of_each_process(ran: Ran) -> None:
+    losses = ran[0].series("loss", by="rank")
+    np.testing.assert_allclose(losses.mean(axis=1), expected()["loss"], rtol=1e-5)
+    assert (losses[0] != losses[1]).all()
+    np.testing.assert_array_equal(ran[0].series("loss"), losses[0])
