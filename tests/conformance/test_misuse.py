@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+import warnings
 
 import keras
 import numpy as np
@@ -105,7 +106,9 @@ def test_a_strategy_with_several_replicas(tmp_path, backend):
             return [str(w.message) for w in caught if w.category is fs.FitscopeWarning]
         said = train(["CPU:0", "CPU:1"], fs.Scope({str(tmp_path / "two")!r}, every=1))
         assert len(said) == 1 and "several replicas" in said[0], said
-        assert fs.runs({str(tmp_path / "two")!r}) == []
+        run = fs.open({str(tmp_path / "two")!r})
+        assert run.status == "complete" and run.sites == ["logs/loss"], run.sites
+        assert "MirroredStrategy" in run.unseen["activations/d"], run.unseen
         assert train(["CPU:0"], fs.Scope({str(tmp_path / "one")!r}, every=1)) == []
         assert list(fs.open({str(tmp_path / "one")!r}).series("loss").index) == [0, 1]
     """
@@ -113,3 +116,22 @@ def test_a_strategy_with_several_replicas(tmp_path, backend):
         [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_a_distribution_that_the_backend_ignores(tmp_path, backend):
+    model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(2, name="d")])
+    model.compile("sgd", "mse")
+    x, y = np.zeros((8, 3), "float32"), np.zeros((8, 2), "float32")
+    scope = fs.Scope(tmp_path, every=1)
+    before = keras.distribution.distribution()
+    mesh = keras.distribution.DeviceMesh((1,), ("batch",), ["cpu:0"])
+    keras.distribution.set_distribution(keras.distribution.DataParallel(mesh))
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            model.fit(x, y, verbose=0, callbacks=[scope])
+    finally:
+        keras.distribution.set_distribution(before)
+    said = [str(one.message) for one in caught if one.category is fs.FitscopeWarning]
+    assert any("Keras ignores it" in text for text in said) == (backend != "jax"), said
+    assert fs.open(tmp_path).series("activations/d", "rms").index.tolist() == [0]

@@ -122,10 +122,13 @@ def test_without_a_schedule_all_capture_the_same_steps(ran: Ran) -> None:
     assert run.series("loss").index.tolist() == [*range(4 * STEPS)]
 
 
-def test_a_scope_in_one_process_alone_records_nothing_and_says_so(ran: Ran) -> None:
+def test_a_scope_in_one_process_alone_records_no_step_and_says_so(ran: Ran) -> None:
     if len(ran[1]) == 1:
         return
-    assert not (ran[0] / "one").exists()
+    run = read.open(ran[0] / "one")
+    assert run.sites == ["logs/loss"]
+    assert "process 1 has no scope" in run.unseen["activations/h"]
+    assert run.ranks["status"].tolist() == ["complete", "not started"]
     (warning,) = ran[1][0]["warned"]
     assert "process 1 has no scope" in warning
     assert ran[1][1]["warned"] == []

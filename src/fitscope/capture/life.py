@@ -19,23 +19,24 @@ from fitscope.capture.dispatch import when_built
 from fitscope.capture.leaving import OUTSIDE, Frame, notice, outside
 from fitscope.capture.logged_loss import logged_loss, sizes_in
 from fitscope.capture.loop import Loop
-from fitscope.capture.peers import rank_of, together
+from fitscope.capture.missing import Missing
+from fitscope.capture.peers import rank_of
 from fitscope.capture.recordings import Recordings
+from fitscope.capture.refusals import why_not, without_effect
 from fitscope.capture.shield import shield
 from fitscope.capture.training import Recording
 from fitscope.errors import WatchError
 from fitscope.pipeline.batch_ends import BatchEnds
 from fitscope.pipeline.batch_loss import Sizes
 from fitscope.pipeline.ending import COMPLETE
+from fitscope.pipeline.recorder import Recorder
 from fitscope.pipeline.sample_loss import SampleLosses
 from fitscope.pipeline.troubles import warn
 from fitscope.plan.anatomy import Anatomy
+from fitscope.plan.budget import Budget
 from fitscope.plan.configuration import configuration
+from fitscope.plan.plan import Plan
 
-NO_STOP = (
-    'Expected a training in one process for on_finding="stop". Received: one in several, which must all end at the same step. '
-    "The training is not stopped; findings are in the run"
-)
 #: What Keras calls the compiled function of each.
 FUNCTIONS = {"train": "train", "evaluate": "test", "predict": "predict"}
 
@@ -251,41 +252,28 @@ class Life:
         anatomy = Anatomy.of(self.model, optimizers)
         after = before if before is not None and before.model is anatomy.model else None
         lockstep = adapter.lockstep()
-        plan, budget = recordings.plan(anatomy, settings.watches, after, lockstep=lockstep)
-        why_not = adapter.why_not(self.model)
-        if why_not is None and lockstep:
-            why_not = together(
-                adapter.name, [anatomy.describe(), plan.describe(), self._doing, settings.identity]
-            )
-        if why_not is not None:
-            warn(f"fitscope records nothing of this training: {why_not}")
-            return None
-        last = after.last_step if after is not None else None
-        per_sample = [watch for watch in settings.watches if watch.per_sample]
-        ids = next((watch.ids for watch in per_sample if watch.ids is not None), None)
-        recorder = recordings.recorder(
-            {
-                "model": anatomy.describe(),
-                "configuration": configuration(self.model, optimizers=optimizers, fit=self._fit),
-                "plan": plan.describe(),
-                "backend": adapter.name,
-                "doing": self._doing or "loop",
-            },
-            adapter,
-            budget,
-            lambda step: after is not None and (last is None or last < step),
-            (lambda note: SampleLosses(anatomy.model, ids, adapter, note)) if per_sample else None,
-            (lambda: None) if lockstep else _stopping(anatomy.model),
-        )
+        watched, budget = recordings.plan(anatomy, settings.watches, after, lockstep=lockstep)
+        about = [anatomy.describe(), watched.describe(), self._doing, settings.identity]
+        refused = why_not(adapter, self.model, about)
+        if refused is not None:
+            logs = self._doing == "train" and owner is not None  # of epochs, which need no step
+            what = "only Keras's logs of each epoch" if logs else "nothing"
+            warn(f"fitscope records {what} of this training: {refused}")
+            if not logs:
+                return None
+        recorder = self._recorder(adapter, watched, None if refused else budget, after, optimizers)
+        for text in without_effect(adapter, settings.on_finding):
+            recorder.failed(text)
         speaks = not lockstep or rank_of(adapter.name) == 0
-        if self._sizes is not None and speaks:
+        if refused is not None:
+            Missing(watched, recorder).all(watched.all, "train", refused)
+        elif self._sizes is not None and speaks:
             recorder.output.batch_ends = BatchEnds(
                 logged_loss(anatomy.model, self._sizes), recorder.look_closer
             )
         in_step = settings.reduce == "step" or (settings.reduce == "auto" and adapter.on_accelerator())
         in_step = in_step and not lockstep  # statistics of all processes would need messages between them
-        if lockstep and settings.on_finding == "stop":
-            recorder.failed(NO_STOP)
+        plan = watched if refused is None else recordings.nothing(anatomy)
         recording = recordings.newest = Recording(
             plan, adapter, recorder, in_step=in_step, identity=settings.identity, after=after
         )
@@ -297,6 +285,34 @@ class Life:
             recording.notice_steps()
             recorder.finish_with(owner, self._frame)
         return recording
+
+    def _recorder(
+        self,
+        adapter: Adapter,
+        plan: Plan,
+        budget: Budget | None,
+        after: Recording | None,
+        optimizers: tuple[Any, ...],
+    ) -> Recorder:
+        """The way to the run."""
+        recordings, model = self._recordings, plan.anatomy.model
+        last = after.last_step if after is not None else None
+        per_sample = [watch for watch in recordings.settings.watches if watch.per_sample]
+        ids = next((watch.ids for watch in per_sample if watch.ids is not None), None)
+        return recordings.recorder(
+            {
+                "model": plan.anatomy.describe(),
+                "configuration": configuration(self.model, optimizers=optimizers, fit=self._fit),
+                "plan": plan.describe(),
+                "backend": adapter.name,
+                "doing": self._doing or "loop",
+            },
+            adapter,
+            budget,
+            lambda step: after is not None and (last is None or last < step),
+            (lambda note: SampleLosses(model, ids, adapter, note)) if per_sample else None,
+            (lambda: None) if adapter.lockstep() else _stopping(model),
+        )
 
 
 def _stopping(model: Any) -> Callable[[], None]:

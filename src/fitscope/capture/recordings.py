@@ -126,6 +126,10 @@ class Recordings:
         every, budget = (THINNING, None) if fixed else self._pace(before)
         return resolve(watches, anatomy, every, self.settings.on), budget
 
+    def nothing(self, anatomy: Anatomy) -> Plan:
+        """The plan of a training of which no step can be watched."""
+        return resolve((), anatomy, THINNING, self.settings.on)
+
     def _pace(self, before: AnyRecording | None) -> tuple[Schedule, Budget | None]:
         """The schedule. A budget keeps its measurements from the previous recording."""
         settings = self.settings

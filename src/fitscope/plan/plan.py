@@ -157,6 +157,11 @@ class Plan:
         )
 
     @property
+    def all(self) -> Watches:
+        """Every watch."""
+        return frozenset(range(len(self.watches)))
+
+    @property
     def on_validation(self) -> bool:
         """Whether anything is wanted from a validation."""
         return bool(self._in_pass("validation"))

@@ -57,6 +57,10 @@ class Compiled(Eager):
         )
 
     def obstacle(self, held: Held) -> Obstacle | None:  # noqa: ARG002
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            return Obstacle(
+                "processes exchange gradients in the step, so none may run it twice", beside=False
+            )
         if self._model is None:
             return Obstacle(
                 "the state of a compiled step of your own is not known, so it runs once", beside=False

@@ -122,8 +122,12 @@ class TensorFlowAdapter(Adapter):
     name = "tensorflow"
 
     def why_not(self, model: Any) -> str | None:
-        if model.distribute_strategy.num_replicas_in_sync > 1:
-            return "the model trains under tf.distribute with several replicas, which is not supported yet"
+        strategy = model.distribute_strategy
+        name = type(strategy).__name__
+        if name.startswith("ParameterServer"):
+            return f"the model trains under tf.distribute with parameter servers ({name}), which is not supported"
+        if strategy.num_replicas_in_sync > 1:
+            return f"the model trains under tf.distribute with several replicas ({name}), which is not supported yet"
         return None
 
     def unbuilt(self, model: Any) -> bool:

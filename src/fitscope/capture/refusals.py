@@ -1,0 +1,34 @@
+"""What cannot be done with a training, found before its first step: which steps cannot be watched, and which settings have no effect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from fitscope.capture.backends import Adapter
+from fitscope.capture.peers import together
+
+NO_STOP = (
+    'Expected a training in one process for on_finding="stop". Received: one in several, which must all end at the same step. '
+    "The training is not stopped; findings are in the run"
+)
+IGNORED = (
+    "Expected keras.distribution on the JAX backend. Received: the {} backend, on which Keras ignores it: every process trains by "
+    "itself, on one device. Use the JAX backend, or leave it out"
+)
+
+
+def why_not(adapter: Adapter, model: Any, about: Any) -> str | None:
+    """Why no step of this training can be watched, or None. `about` is what all its processes must agree in."""
+    found = adapter.why_not(model)
+    return together(adapter.name, about) if found is None and adapter.lockstep() else found
+
+
+def without_effect(adapter: Adapter, on_finding: Any) -> Iterator[str]:
+    """What the user has set and will not happen."""
+    from keras.distribution import distribution
+
+    if adapter.lockstep() and on_finding == "stop":
+        yield NO_STOP
+    if adapter.name != "jax" and distribution() is not None:
+        yield IGNORED.format(adapter.name)
