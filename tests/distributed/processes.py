@@ -23,17 +23,25 @@ def free_port() -> int:
 
 
 def run(program: str, commands: list[list[str]], **environment: str) -> list[Any]:
-    """What each process of a program printed last, as JSON. The commands are the arguments of each."""
+    """What each process of a program of this folder printed after RESULT, as JSON. The commands are the arguments of each."""
+    said = outputs(TESTS / "distributed" / program, commands, **environment)
+    return [json.loads(text.rpartition("RESULT ")[2].partition("\n")[0]) for text in said]
+
+
+def outputs(
+    program: Path, commands: list[list[str]], each: list[dict[str, str]] | None = None, **environment: str
+) -> list[str]:
+    """What each process of a program printed; `each` has what differs between their environments."""
     path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
     given = {**os.environ, "PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo", **environment}
     with contextlib.ExitStack() as stack:
-        outputs = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in commands]
+        files = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in commands]
         children = [
             subprocess.Popen(
-                [sys.executable, str(TESTS / "distributed" / program), *command],
-                env=given, stdout=output, stderr=subprocess.STDOUT, text=True,
+                [sys.executable, str(program), *command],
+                env={**given, **own}, stdout=file, stderr=subprocess.STDOUT, text=True,
             )
-            for command, output in zip(commands, outputs, strict=True)
+            for command, file, own in zip(commands, files, each or [{}] * len(commands), strict=True)
         ]  # fmt: skip
         try:
             for child in children:
@@ -42,11 +50,11 @@ def run(program: str, commands: list[list[str]], **environment: str) -> list[Any
             for child in children:
                 child.kill()
                 child.wait(30)
-        return [_result(child, output) for child, output in zip(children, outputs, strict=True)]
+        return [_printed(child, file) for child, file in zip(children, files, strict=True)]
 
 
-def _result(child: subprocess.Popen[str], output: Any) -> Any:
-    output.seek(0)
-    text = output.read()
+def _printed(child: subprocess.Popen[str], file: Any) -> str:
+    file.seek(0)
+    text = str(file.read())
     assert child.returncode == 0, text[-3000:]
-    return json.loads(text.rpartition("RESULT ")[2].partition("\n")[0])
+    return text
