@@ -40,7 +40,7 @@ ONCE = (
     "diagnose",  # rules over evidence that is made up
     "diagnosis/test_corpus.py",  # plain data, and a few programs that every backend trains alike
     "diagnosis/test_sample.py",  # a process of its own, on JAX
-    "distributed",  # processes of their own
+    "multiprocess",  # processes of their own
     "docs",  # but for the examples and the README, which are marked
     "export",  # rewrites runs
     "faults",  # the store, under kill and full disks

@@ -24,7 +24,7 @@ def free_port() -> int:
 
 def run(program: str, commands: list[list[str]], **environment: str) -> list[Any]:
     """What each process of a program of this folder printed after RESULT, as JSON. The commands are the arguments of each."""
-    said = outputs(TESTS / "distributed" / program, commands, **environment)
+    said = outputs(TESTS / "multiprocess" / program, commands, **environment)
     return [json.loads(text.rpartition("RESULT ")[2].partition("\n")[0]) for text in said]
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from distributed import processes
 from fitscope import read
+from multiprocess import processes
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "distributed"
 

@@ -18,8 +18,8 @@ import numpy as np
 from keras import distribution
 
 import fitscope as fs
-from distributed.reference import BATCH, RATE, data, first_weights, mine
 from fitscope.capture import peers
+from multiprocess.reference import BATCH, RATE, data, first_weights, mine
 
 rank, world, port = (int(word) for word in sys.argv[1:4])
 out = Path(sys.argv[4])

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from distributed import processes
-from distributed.reference import STEPS, expected
 from fitscope import read
+from multiprocess import processes
+from multiprocess.reference import STEPS, expected
 
 WORLD = 2
 Ran = tuple[read.Run, list[Any]]

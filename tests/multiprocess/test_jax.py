@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from distributed import processes
-from distributed.reference import BATCH, STEPS, expected
 from fitscope import read
+from multiprocess import processes
+from multiprocess.reference import BATCH, STEPS, expected
 
 Ran = tuple[Path, list[Any]]
 

@@ -18,8 +18,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import fitscope as fs
-from distributed.reference import BATCH, RATE, data, first_weights, mine
 from fitscope.capture.backends._torch_programs import Compiled
+from multiprocess.reference import BATCH, RATE, data, first_weights, mine
 
 rank, world, port = (int(word) for word in sys.argv[1:4])
 out = Path(sys.argv[4])
