@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fitscope.capture.backends._several import Several
 from fitscope.capture.collector import Collector
 from fitscope.pipeline.handover import Finish
 from fitscope.plan.anatomy import Anatomy
@@ -237,7 +238,7 @@ def steps_of(optimizer: Any) -> Any:
     return getattr(optimizer, "_iterations", optimizer.iterations)
 
 
-class Adapter(ABC):
+class Adapter(Several, ABC):
     """The adapter to one framework."""
 
     name: str
@@ -285,13 +286,6 @@ class Adapter(ABC):
     @abstractmethod
     def settle(self, values: Any) -> None:
         """Waits until these values are computed."""
-
-    def lockstep(self) -> bool:
-        """Whether several processes must run the same programs in the same order, so that none may decide by itself."""
-        return False
-
-    def divided(self, harvest: Harvest) -> None:  # noqa: B027 - elsewhere every process has its own tensors
-        """Leaves in a harvest what this process is to record, if several processes hold its tensors together."""
 
     @abstractmethod
     def iterations(self, optimizer: Any) -> int:

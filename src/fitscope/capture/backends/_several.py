@@ -1,0 +1,19 @@
+"""The part of an adapter's contract about a training in several processes. By default each process has its own tensors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fitscope.capture.backends._base import Harvest
+
+
+class Several:
+    """What an adapter says about the other processes of a training."""
+
+    def lockstep(self) -> bool:
+        """Whether several processes must run the same programs in the same order, so that none may decide by itself."""
+        return False
+
+    def divided(self, harvest: Harvest) -> None:
+        """Leaves in a harvest what this process is to record, if several processes hold its tensors together."""
