@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from fitscope.diagnose.curves import median
+from fitscope.diagnose.curves import highest, lowest, median, variance
 from fitscope.diagnose.evidence import Evidence
 from fitscope.diagnose.finding import Finding, NotJudged, Series
 from fitscope.diagnose.history import History
@@ -57,7 +57,7 @@ def _outside(targets: History, head: OutputHead | None) -> Finding | None:
     """Targets that the loss does not take."""
     if head is None:
         return None
-    low, high = float(np.nanmin(targets.min)), float(np.nanmax(targets.max))
+    low, high = lowest(targets.min), highest(targets.max)
     if head.loss in BINARY and (low < -1e-6 or high > 1 + 1e-6):
         text = f"The targets run from {low:g} to {high:g}, but {head.loss} takes numbers from 0 to 1"
         cure = "Map the two classes to 0 and 1, or use a hinge loss for -1 and 1."
@@ -81,11 +81,9 @@ def _outside(targets: History, head: OutputHead | None) -> Finding | None:
 def _constant(targets: History, evidence: Evidence) -> Finding | None:
     """Targets that are the same for every sample of every batch."""
     classes = evidence.history("classes/targets")
-    one_class = classes is not None and len(classes) >= 3 and float(np.nanmin(classes.max)) >= 0.9999
-    same_mean = np.nanmax(targets.mean) - np.nanmin(targets.mean) <= 1e-6 * max(
-        abs(float(targets.mean[0])), 1e-6
-    )
-    constant = np.nanmax(targets.std) <= 1e-6 * max(abs(float(targets.mean[0])), 1e-6)
+    one_class = classes is not None and len(classes) >= 3 and lowest(classes.max) >= 0.9999
+    same_mean = highest(targets.mean) - lowest(targets.mean) <= 1e-6 * max(abs(float(targets.mean[0])), 1e-6)
+    constant = highest(targets.std) <= 1e-6 * max(abs(float(targets.mean[0])), 1e-6)
     if not same_mean or not (constant or (one_class and len(targets.shape) == 2)):
         return None
     if not constant and not (one_class and _same_class(evidence)):
@@ -139,7 +137,7 @@ def _pooled(targets: History, classes: History) -> bool:
     """Whether batches resemble one another: with sorted data each batch has one class of its own."""
     del classes
     if len(targets.shape) == 1 or targets.shape[-1] == 1:
-        return bool(np.nanstd(targets.mean) <= 0.5 * max(float(np.nanmedian(targets.std)), 1e-9))
+        return bool(variance(targets.mean) ** 0.5 <= 0.5 * max(median(targets.std), 1e-9))
     return False
 
 

@@ -12,9 +12,7 @@ import math
 from collections.abc import Iterator
 from types import SimpleNamespace
 
-import numpy as np
-
-from fitscope.diagnose.curves import course
+from fitscope.diagnose.curves import course, mean
 from fitscope.diagnose.evidence import Evidence
 from fitscope.diagnose.finding import Finding, NotJudged, Series, Severity
 from fitscope.diagnose.history import History
@@ -90,7 +88,7 @@ def guessing(evidence: Evidence) -> float | None:
     number = (
         2 if head.loss in BINARY and head.units == 1 else head.units if head.loss in CATEGORICAL else None
     )
-    if number is None or number < 2 or float(np.nanmean(classes.max)) > 1.6 / number:
+    if number is None or number < 2 or mean(classes.max) > 1.6 / number:
         return None
     return math.log(number)
 
