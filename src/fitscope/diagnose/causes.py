@@ -119,9 +119,9 @@ def _all(waiting: Sequence[Finding], i: int, taken: dict[int, list[Finding]]) ->
 def _leads(cause: Finding, other: Finding, evidence: Evidence) -> bool:
     if other.rule not in LEADS_TO.get(cause.rule, ()):
         return False
-    if cause.severity == "note" and other.severity != "note":
-        return False  # a maybe does not explain a fact
-    if cause.first_step > other.first_step:
+    if cause.severity == "note" and other.severity != "note" and (cause.layer or "?") != other.layer:
+        return False  # a maybe does not explain a fact, unless both are of one layer
+    if cause.first_step > _begins(other):
         return False
     if cause.rule == "loss_spike" and not cause.evidence.get("odd"):
         return False
@@ -137,6 +137,13 @@ def _leads(cause: Finding, other: Finding, evidence: Evidence) -> bool:
         # Zero or flat outputs starve what lies before them, and what comes after gets constants.
         return _connected(cause.layer, other.layer, evidence)
     return True
+
+
+def _begins(finding: Finding) -> float:
+    """The last step at which its cause may have begun. A loss that never falls is judged as a whole, from the first step on."""
+    if finding.rule != "loss_not_decreasing":
+        return finding.first_step
+    return finding.first_step + 0.25 * (finding.last_step - finding.first_step)
 
 
 def _connected(one: str, other: str, evidence: Evidence) -> bool:

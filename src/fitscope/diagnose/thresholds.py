@@ -47,7 +47,7 @@ THRESHOLDS: dict[str, dict[str, float]] = {
     "updates_too_small": {"ratio": 1e-5, "captures": 3, "progress": 0.02},
     "loss_not_decreasing": {
         "progress": 0.03,  # fall of the loss by its level at the start
-        "chance": 0.98,  # best level by the loss of guessing, from which on nothing was learned
+        "chance": 0.975,  # level of the last third by the loss of guessing, from which on nothing was learned
         "chance_steps": 100,  # length of training needed for that
         "losses": 40,  # recorded losses needed
         "steps": 40,  # length of training needed
@@ -101,9 +101,10 @@ THRESHOLDS: dict[str, dict[str, float]] = {
     "label_problem": {
         "captures": 3,
         "imbalance": 0.95,
-        "wrong": 2.5,  # loss of a sample that looks mislabelled
-        "share": 0.02,  # of such samples
-        "learned": 0.15,  # loss of the other samples, at most
+        "wrong": 2.0,  # loss of a sample that looks mislabelled
+        "share": 0.02,  # of such samples, at least
+        "most": 0.2,  # and at most: more are no exception
+        "common": 0.9,  # share of the most common class, from which on it is not judged
     },
     "output_loss_mismatch": {},
     "batchnorm": {

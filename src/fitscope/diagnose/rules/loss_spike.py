@@ -18,7 +18,7 @@ from fitscope.diagnose.curves import lowest, median, recent, spread
 from fitscope.diagnose.evidence import Evidence
 from fitscope.diagnose.finding import Finding, NotJudged, Series
 from fitscope.diagnose.rule import rule
-from fitscope.diagnose.setup import ignorance, only_head
+from fitscope.diagnose.setup import BINARY, CATEGORICAL, ignorance, only_head
 
 
 class Spike(NamedTuple):
