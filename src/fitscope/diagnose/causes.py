@@ -121,7 +121,7 @@ def _leads(cause: Finding, other: Finding, evidence: Evidence) -> bool:
         return False
     if cause.severity == "note" and other.severity != "note" and (cause.layer or "?") != other.layer:
         return False  # a maybe does not explain a fact, unless both are of one layer
-    if cause.first_step > _begins(other):
+    if cause.first_step > _begins(cause, other):
         return False
     if cause.rule == "loss_spike" and not cause.evidence.get("odd"):
         return False
@@ -139,11 +139,11 @@ def _leads(cause: Finding, other: Finding, evidence: Evidence) -> bool:
     return True
 
 
-def _begins(finding: Finding) -> float:
-    """The last step at which its cause may have begun. A loss that never falls is judged as a whole, from the first step on."""
-    if finding.rule != "loss_not_decreasing":
-        return finding.first_step
-    return finding.first_step + 0.25 * (finding.last_step - finding.first_step)
+def _begins(cause: Finding, other: Finding) -> float:
+    """The last step at which the cause may have begun. Early spikes keep a loss from falling that is judged as a whole."""
+    if cause.rule == "loss_spike" and other.rule == "loss_not_decreasing":
+        return other.first_step + 0.25 * (other.last_step - other.first_step)
+    return other.first_step
 
 
 def _connected(one: str, other: str, evidence: Evidence) -> bool:
