@@ -44,6 +44,17 @@ def test_a_spike_of_a_trained_model_is_measured_by_the_loss_of_guessing(height: 
     assert found.severity == severity
 
 
+def test_a_batch_that_was_not_scaled_is_named_by_its_step() -> None:
+    made = Made().put("inputs", rms=np.where(STEPS == 120, 60.0, 1.0), max=np.where(STEPS == 120, 180.0, 3.0))
+    (found,) = made.findings()
+    assert (found.rule, found.first_step, found.last_step) == ("input_not_normalised", 120, 120)
+    values = made.sites["loss"]["value"].copy()
+    values[120] = 9.0
+    (spike,) = made.loss(values).findings()
+    assert (spike.rule, spike.first_step) == ("loss_spike", 120)
+    assert [one.rule for one in spike.consequences] == ["input_not_normalised"]
+
+
 def test_a_batch_with_a_rare_class_is_not_odd() -> None:
     values = Made().sites["loss"]["value"].copy()
     values[120] = 4.0
@@ -59,6 +70,14 @@ def test_values_at_both_ends_of_a_tanh_are_saturated_though_no_unit_is_stuck() -
     assert (
         not Made(dense_1__activation="tanh").put("activity/dense_1", zeros=0, mean=0.4).findings("saturated")
     )
+
+
+@pytest.mark.parametrize(("size", "layers"), [(2.0, []), (9.0, ["attn"])])
+def test_attention_is_saturated_when_queries_and_keys_are_large(size: float, layers: list[str]) -> None:
+    made = Made()
+    for name in ("query", "key"):
+        made.put(f"activations/attn/{name}", (32, 10, 2, 8), rms=made.near(size))
+    assert [one.layer for one in made.findings("saturated")] == layers
 
 
 def test_a_cross_entropy_that_falls_below_zero_diverges() -> None:

@@ -35,6 +35,7 @@ THRESHOLDS: dict[str, dict[str, float]] = {
     "saturated": {
         "units": 0.5,  # share of units that are saturated for every sample
         "values": 0.9,  # share of values at an end, whichever units they are of
+        "scores": 20.0,  # standard deviation of attention scores
         "room": 0.02,  # mean of 1 - x² (tanh) or 4x(1 - x) (sigmoid), where units were not recorded
         "captures": 3,
     },
@@ -96,6 +97,7 @@ THRESHOLDS: dict[str, dict[str, float]] = {
         "size": 20.0,  # rms of the inputs
         "offset": 20.0,  # |mean| of a feature by its standard deviation
         "ranges": 100.0,  # largest range of a feature by the median range
+        "batch": 20.0,  # rms of the inputs of a single batch by the usual one
     },
     "constant_or_duplicate_features": {"captures": 2, "few": 256, "share": 0.5},
     "label_problem": {

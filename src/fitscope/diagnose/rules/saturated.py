@@ -3,7 +3,7 @@
 Sees units (`activity/…`) at which the nonlinearity has no slope left, for every sample or, in all units together, for nearly all
 samples. Where units were not recorded it uses the mean slope, which follows from mean and rms: 1 - x² for tanh, 4x(1 - x) for
 sigmoid. A classifier that is sure of itself has a saturated output, and that is what it was trained for, so an output is judged
-only while the loss is bad.
+only while the loss is bad. The softmax inside of an attention is judged by the size of its queries and keys.
 
 False alarms: gates that are meant to be open or shut.
 """
@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from fitscope.diagnose.curves import course, lowest, ratio
+from fitscope.diagnose.curves import course, lowest, ratio, shared
 from fitscope.diagnose.evidence import Evidence
 from fitscope.diagnose.finding import Finding, NotJudged, Series
 from fitscope.diagnose.history import Array, History
@@ -45,8 +45,42 @@ def saturated(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding | 
                 if len(share) >= limit.captures and lowest(late) >= most:
                     yield _found(layer, name, history, share, most, how)
                     break
+    yield from _attention(evidence, limit)
     if not judged and not evidence.configuration:
         yield NotJudged("the activations of the layers are not known")
+
+
+def _attention(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding]:
+    """Attention whose scores are so large that its softmax picks one key. No site shows that softmax, but queries and keys do:
+    the product of their rms is about the standard deviation of the scaled scores."""
+    for queries in evidence.of("activations"):
+        layer, _, name = queries.site.layer.rpartition("/")
+        keys = evidence.history(f"activations/{layer}/key") if layer and name == "query" else None
+        if keys is None:
+            continue
+        mine, other = shared(queries.before(evidence.end), keys.before(evidence.end))
+        scores = mine.rms.astype(np.float64) * other.rms
+        late = scores[-max(int(limit.captures), len(scores) // 3) :]
+        if len(scores) < limit.captures or not lowest(late) >= limit.scores:
+            continue
+        high = scores >= limit.scores
+        since = int(mine.steps[len(high) - int(np.argmin(high[::-1])) if not high.all() else 0])
+        yield Finding(
+            "saturated",
+            "warning",
+            site=str(queries.site),
+            layer=layer,
+            first_step=since,
+            last_step=int(mine.steps[-1]),
+            message=(
+                f"The attention scores of {layer} have a standard deviation of about {float(scores[-1]):.3g}, since step {since:,}: its "
+                "softmax picks a single key and passes hardly any gradient."
+            ),
+            evidence={"scores": float(scores[-1]), "activation": "softmax"},
+            cure="Divide the scores by the square root of the key size, use smaller initial weights, or normalise queries and keys.",
+            confidence=0.7,
+            series=Series.of(f"size of the scores of {layer}", mine.steps, scores),
+        )
 
 
 def _shares(
