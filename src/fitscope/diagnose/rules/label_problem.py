@@ -117,7 +117,9 @@ def _mislabelled(evidence: Evidence, head: OutputHead | None, limit: SimpleNames
     square = mean(late.std.astype(np.float64) ** 2) + variance(late.mean)
     height = usual + square / usual if usual > 0 else float("nan")
     share = usual / height
-    if not (height >= limit.wrong and limit.share <= share <= limit.most):
+    half = len(late) // 2
+    lasts = limit.lasting <= mean(late.mean[half:]) / mean(late.mean[:half]) <= 1 / limit.lasting
+    if not (height >= limit.wrong and limit.share <= share <= limit.most and lasts):
         return None
     text = (
         f"About {100 * share:.2g} % of the samples keep a loss near {height:.2g} while the others are learned: "
