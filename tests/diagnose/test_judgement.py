@@ -44,17 +44,6 @@ def test_a_spike_of_a_trained_model_is_measured_by_the_loss_of_guessing(height: 
     assert found.severity == severity
 
 
-def test_a_batch_that_was_not_scaled_is_named_by_its_step() -> None:
-    made = Made().put("inputs", rms=np.where(STEPS == 120, 60.0, 1.0), max=np.where(STEPS == 120, 180.0, 3.0))
-    (found,) = made.findings()
-    assert (found.rule, found.first_step, found.last_step) == ("input_not_normalised", 120, 120)
-    values = made.sites["loss"]["value"].copy()
-    values[120] = 9.0
-    (spike,) = made.loss(values).findings()
-    assert (spike.rule, spike.first_step) == ("loss_spike", 120)
-    assert [one.rule for one in spike.consequences] == ["input_not_normalised"]
-
-
 def test_a_batch_with_a_rare_class_is_not_odd() -> None:
     values = Made().sites["loss"]["value"].copy()
     values[120] = 4.0

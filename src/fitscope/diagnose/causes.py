@@ -56,7 +56,6 @@ LEADS_TO: dict[str, tuple[str, ...]] = {
     "batchnorm": ("overfitting",),
     "loss_diverging": ("loss_spike", "nonfinite", *_COURSE),
     "loss_spike": (
-    "loss_spike": (
         "exploding_gradient", "exploding_weights", "updates_too_large", "loss_diverging", "odd_batch", *_COURSE,
     ),
     "odd_batch": (*_BLOW_UP, "updates_too_large"),

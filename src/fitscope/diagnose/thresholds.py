@@ -97,7 +97,6 @@ THRESHOLDS: dict[str, dict[str, float]] = {
         "size": 20.0,  # rms of the inputs
         "offset": 20.0,  # |mean| of a feature by its standard deviation
         "ranges": 100.0,  # largest range of a feature by the median range
-        "batch": 20.0,  # rms of the inputs of a single batch by the usual one
     },
     "constant_or_duplicate_features": {"captures": 2, "few": 256, "share": 0.5},
     "label_problem": {

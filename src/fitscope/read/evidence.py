@@ -123,9 +123,9 @@ def _numbers(table: pa.Table, name: str) -> Array:
     return np.asarray(_plain(table["rms" if name == "peak" else name]), np.float64)
 
 
-def _site(table: pa.Table, row: int, name: str) -> Site:
+@functools.lru_cache(maxsize=4096)  # the same few in every part
+def _site(name: str, kind: str, layer: str | None, weight: str | None) -> Site:
     """The site with its facts, as the columns have them."""
-    kind, layer, weight = (table[column][row].as_py() for column in ("kind", "layer", "weight"))
     parsed = Site.parse(name)
     if not layer or parsed.layer == layer:
         return parsed

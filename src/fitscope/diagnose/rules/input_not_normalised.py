@@ -1,8 +1,7 @@
 """`input_not_normalised`: inputs far from the scale that layers are made for.
 
 Sees the rms of the inputs, and of single features their range against the others and their mean against their spread. Integers
-that go into an embedding are left alone, and so are inputs whose first layer normalises them. A batch that is many times as large
-as all others is named by its step.
+that go into an embedding are left alone, and so are inputs whose first layer normalises them.
 
 False alarms: sparse inputs with a few large numbers; one-hot columns next to a scaled one.
 """
@@ -11,8 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import SimpleNamespace
-
-import numpy as np
 
 from fitscope.diagnose.curves import highest, median
 from fitscope.diagnose.evidence import Evidence
@@ -67,34 +64,6 @@ def input_not_normalised(evidence: Evidence, limit: SimpleNamespace) -> Iterator
             )
             return
     yield from _by_feature(evidence, layer, limit)
-
-
-def _one_batch(history: History, limit: SimpleNamespace) -> Finding | None:
-    """A few batches whose inputs are far larger than those of all others, as if they had not been scaled."""
-    usual, peak = median(history.rms), history.peak
-    odd = (
-        np.flatnonzero(peak >= limit.batch * usual) if len(history) >= 10 and usual > 0 else np.zeros(0, int)
-    )
-    if not 0 < len(odd) <= max(1, len(history) // 10):
-        return None
-    step, size = int(history.steps[odd[0]]), float(peak[odd[0]])
-    more = (
-        f", and those of {len(odd) - 1} more of {history.seen:,} recorded batches are as large"
-        if len(odd) > 1
-        else ""
-    )
-    return Finding(
-        "input_not_normalised",
-        "warning",
-        site=str(history.site),
-        first_step=step,
-        last_step=int(history.steps[odd[-1]]),
-        message=f"The inputs of step {step:,} are {size / usual:.3g} times as large as usual (rms {size:.4g}, not {usual:.4g}){more}.",
-        evidence={"step": step, "rms": size, "usual": usual, "batches": len(odd)},
-        cure="Look where that batch comes from: a file or a branch of the pipeline leaves its samples unscaled.",
-        confidence=0.85,
-        series=Series.from_history(history, "peak"),
-    )
 
 
 def _by_feature(evidence: Evidence, layer: str | None, limit: SimpleNamespace) -> Iterator[Finding]:

@@ -96,8 +96,13 @@ def _comes_back(spike: Spike, steps: np.ndarray, value: np.ndarray) -> bool:
 
 
 def _odd(evidence: Evidence, step: int) -> str:
-    """The outliers in the data of that batch."""
-    for kind, stats in (("inputs", ("max", "min", "peak", "mean")), ("targets", ("max", "min", "mean"))):
+    """The outliers in the data of that batch. The mean of labels says nothing: a batch may have some of a rare class."""
+    head = only_head(evidence)
+    labels = head is not None and head.loss in CATEGORICAL | BINARY
+    for kind, stats in (
+        ("inputs", ("max", "min", "peak", "mean")),
+        ("targets", () if labels else ("max", "min", "mean")),
+    ):
         for history in evidence.of(kind):
             at = np.flatnonzero(history.steps <= step)
             if not len(at) or len(history) < 5 or (len(at) == len(history) and history.steps[-1] != step):
