@@ -35,7 +35,7 @@ import pyarrow as pa
 from fitscope.reduce.stats import ZERO_BUCKET
 from fitscope.store import RunWriter, interval, schema
 from fitscope.store.parts import Parts
-from fitscope.store.tables import ROW_BYTES, ROW_MEMORY, StatsRows
+from fitscope.store.tables import ROW_BYTES, ROW_MEMORY, StatsRows, facts
 from fitscope.store.writer import FLUSH_MEMORY
 
 STEPS = (1_000, 10_000, 100_000, 1_000_000)
@@ -94,7 +94,9 @@ class Drawn:
         codes = np.repeat(np.arange(places, dtype=np.int32), wide)
         arrays: dict[str, Any] = {name: pa.array(values) for name, values in every.items()}
         arrays["site"] = pa.DictionaryArray.from_arrays(codes, pa.array(self.names))
-        arrays["cosine"] = pa.nulls(wide * places, pa.float64())
+        arrays |= {name: column.take(pa.array(codes)) for name, column in facts(self.names).items()}
+        missing = {*schema.STATS_SCHEMA.names} - {*arrays, *drawn.column_names}
+        arrays |= {name: pa.nulls(wide * places, schema.STATS_SCHEMA.field(name).type) for name in missing}
         return pa.table(
             [arrays[name] if name in arrays else drawn[name] for name in schema.STATS_SCHEMA.names],
             schema.STATS_SCHEMA.names,

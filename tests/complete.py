@@ -13,7 +13,8 @@ from fitscope.watch import KINDS_IN, LAYER_KINDS
 
 #: What `fs.data()` derives.
 DATA = (
-    "classes/targets", "classes/predictions", "features/inputs", "features/mean", "features/range", "features/duplicates",
+    "classes/targets", "classes/predictions", "classes/log_loss",
+    "features/inputs", "features/mean", "features/range", "features/duplicates",
 )  # fmt: skip
 
 

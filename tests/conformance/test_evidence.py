@@ -118,6 +118,8 @@ def test_every_number_is_the_one_that_numpy_makes_of_the_tensors(tmp_path, mode,
             step,
             np.bincount(predictions.argmax(1), minlength=3) / len(predictions),
         )
+        given = predictions[np.arange(len(targets)), targets.ravel().astype(int)]
+        check(run, "classes/log_loss", step, -np.log(given))
     assert "activity/linear" not in run.sites
 
 
@@ -136,6 +138,7 @@ def test_two_classes_of_one_unit_are_told_by_probability_or_logit(tmp_path, from
     assert 0 < high < 1
     check(run, "classes/predictions", 0, np.array([1 - high, high]))
     check(run, "classes/targets", 0, np.array([1 - y.mean(), y.mean()]))
+    assert run.series("classes/log_loss", "mean").loc[0] == pytest.approx(run.series("loss").loc[0], rel=1e-5)
 
 
 def test_one_hot_targets_and_equal_and_constant_features_are_seen(tmp_path):

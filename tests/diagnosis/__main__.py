@@ -1,6 +1,6 @@
 """`make diagnose`: trains the corpus under a scope and prints how well its findings name what was planted.
 
-    python -m diagnosis [--backend jax] [--part dev|held_out|all] [--setting default|every1|validation] [--judge] [NAME ...]
+    python -m diagnosis [--backend jax] [--part dev|held_out|later|all] [--setting default|every1|validation] [--judge] [NAME ...]
 
 A NAME is a part of a program's name. Several programs share a process; one that crashes or hangs costs its own row. Runs and results
 stay in the folder `--to`; the same command continues an interrupted one, `--fresh` begins again, and `--judge` reads the recorded
@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from diagnosis.case import BACKENDS, Fault, Program
-from diagnosis.corpus import load
+from diagnosis.corpus import PARTS, load
 from diagnosis.score import Row, table
 from diagnosis.worker import MARK, SETTINGS
 
@@ -59,7 +59,7 @@ def main() -> int:
 def asked() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m diagnosis")
     parser.add_argument("--backend", choices=BACKENDS, default="jax")
-    parser.add_argument("--part", choices=("dev", "held_out", "all"), default="all")
+    parser.add_argument("--part", choices=(*PARTS, "all"), default="all")
     parser.add_argument("--setting", choices=SETTINGS, action="append")
     parser.add_argument("--to", default="diagnose-results", help="folder for runs and results")
     parser.add_argument("--fresh", action="store_true", help="train again what has been trained")
@@ -70,7 +70,7 @@ def asked() -> argparse.Namespace:
 
 def chosen(options: argparse.Namespace) -> tuple[list[Fault], list[Program]]:
     def wanted(one: Program) -> bool:
-        part = options.part == "all" or one.held_out == (options.part == "held_out")
+        part = options.part in ("all", one.part)
         named = not options.names or any(name in one.name for name in options.names)
         return part and named and options.backend in one.backends
 

@@ -1,4 +1,4 @@
-"""The whole corpus, by part: `dev`, on which rules may be developed, and `held_out`, on which they may not."""
+"""The whole corpus, by part: `dev`, on which rules may be developed, `held_out` and `later`, on which they may not."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from diagnosis.case import FAULTS, HEALTHY, Fault, Program
 
-PARTS = ("dev", "held_out")
+PARTS = ("dev", "held_out", "later")
 
 
 def modules() -> list[str]:

@@ -30,7 +30,7 @@ def test_the_corpus_is_large_enough() -> None:
 
 @pytest.mark.parametrize("part", [FAULTS, HEALTHY], ids=["faults", "healthy"])
 def test_about_a_third_is_held_out(part: list[Fault]) -> None:
-    assert 0.25 < np.mean([one.held_out for one in part]) < 0.42
+    assert 0.25 < np.mean([one.held_out for one in part if one.part != "later"]) < 0.42
 
 
 @pytest.mark.parametrize("program", [*FAULTS, *HEALTHY], ids=lambda one: one.name)

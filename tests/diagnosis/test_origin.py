@@ -74,11 +74,17 @@ class Scale(layers.Layer):
 KINDS: dict[str, tuple[type[Any], tuple[Any, ...], tuple[int, ...]]] = {
     "dense": (layers.Dense, (8,), (6,)),
     "conv": (layers.Conv2D, (4, 3), (6, 6, 2)),
+    "conv over time": (layers.Conv1D, (4, 3), (6, 2)),
+    "separable conv": (layers.SeparableConv2D, (4, 3), (6, 6, 2)),
     "lstm": (layers.LSTM, (6,), (5, 3)),
+    "gru": (layers.GRU, (6,), (5, 3)),
     "attention": (layers.MultiHeadAttention, (2, 4), (5, 4)),
     "layer norm": (layers.LayerNormalization, (), (6,)),
     "batch norm": (layers.BatchNormalization, (), (6,)),
+    "group norm": (layers.GroupNormalization, (2,), (6,)),
     "embedding": (layers.Embedding, (10, 4), (5,)),
+    "in a branch": (layers.Dense, (6,), (6,)),
+    "in a nested model": (layers.Dense, (8,), (6,)),
     "custom": (Scale, (), (6,)),
 }
 
@@ -88,7 +94,14 @@ def model_of(kind: str, **settings: Any) -> Any:
     guilty = poisoned(make)(*given, name="guilty", **settings)
     inputs = layers.Input(shape, dtype="int32" if kind == "embedding" else "float32")
     x = inputs if kind == "embedding" else layers.Dense(6, "tanh", name="before")(inputs)
-    x = guilty(x, x) if kind == "attention" else guilty(x)
+    if kind == "attention":
+        x = guilty(x, x)
+    elif kind == "in a branch":
+        x = layers.Add(name="add")([layers.Dense(6, "tanh", name="other")(x), guilty(x)])
+    elif kind == "in a nested model":
+        x = keras.Sequential([layers.Input((6,)), guilty, layers.Dense(4, name="inside")], name="inner")(x)
+    else:
+        x = guilty(x)
     x = layers.Dense(5, "tanh", name="after")(x)
     x = layers.Flatten(name="flatten")(x) if x.ndim > 2 else x
     return keras.Model(inputs, layers.Dense(3, "softmax", name="head")(x))
@@ -99,6 +112,8 @@ CASES = [
     for i, kind in enumerate(KINDS)
     for j, direction in enumerate(("forward", "backward"))
     for poison in ("nan" if (i + j) % 2 else "inf",)
+    # The backward pass of a layer inside of a nested model is not told from that of the layer behind the model.
+    if (kind, direction) != ("in a nested model", "backward")
 ]
 
 
@@ -119,5 +134,6 @@ def test_the_origin_is_the_layer_the_direction_and_the_step(
     found = fs.open(tmp_path).findings()[0]
 
     seen = "forward" if Site.parse(found.site).base in FORWARD else "backward"
-    assert (found.rule, found.layer, seen, found.first_step) == ("nonfinite", "guilty", direction, STEP)
+    guilty = "inner/guilty" if kind == "in a nested model" else "guilty"
+    assert (found.rule, found.layer, seen, found.first_step) == ("nonfinite", guilty, direction, STEP)
     assert found.severity == "error"

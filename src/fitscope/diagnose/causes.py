@@ -37,6 +37,9 @@ LEADS_TO: dict[str, tuple[str, ...]] = {
         "loss_diverging", "loss_spike", "exploding_weights", *_COURSE, "updates_too_large", "overfitting",
         "bad_initial_loss",
     ),
+    "bad_initial_loss": (
+        *_COURSE, *_GROWTH, "dead_relu", "updates_too_large", "vanishing_gradient", "layer_not_learning",
+    ),
     "updates_too_large": (
         *_COURSE, *_BLOW_UP, "dead_relu", "saturated", "layer_not_learning", "overfitting",
         "vanishing_gradient",
@@ -52,10 +55,11 @@ LEADS_TO: dict[str, tuple[str, ...]] = {
     "dropout_too_high": _COURSE,
     "batchnorm": ("overfitting",),
     "loss_diverging": ("loss_spike", "nonfinite", *_COURSE),
-    "loss_spike": ("exploding_gradient", "exploding_weights", "updates_too_large", "loss_diverging", "odd_batch"),
+    "loss_spike": (
+        "exploding_gradient", "exploding_weights", "updates_too_large", "loss_diverging", "odd_batch", *_COURSE,
+    ),
     "odd_batch": (*_BLOW_UP, "updates_too_large"),
     "loss_not_decreasing": ("class_collapse",),
-    "bad_initial_loss": (),
 }  # fmt: skip
 
 #: Both happen in one layer or along the path of the data; the gradient of the cause's layer reaches the other only upstream.
@@ -115,9 +119,9 @@ def _all(waiting: Sequence[Finding], i: int, taken: dict[int, list[Finding]]) ->
 def _leads(cause: Finding, other: Finding, evidence: Evidence) -> bool:
     if other.rule not in LEADS_TO.get(cause.rule, ()):
         return False
-    if cause.severity == "note" and other.severity != "note":
-        return False  # a maybe does not explain a fact
-    if cause.first_step > other.first_step:
+    if cause.severity == "note" and other.severity != "note" and (cause.layer or "?") != other.layer:
+        return False  # a maybe does not explain a fact, unless both are of one layer
+    if cause.first_step > _begins(cause, other):
         return False
     if cause.rule == "loss_spike" and not cause.evidence.get("odd"):
         return False
@@ -130,9 +134,20 @@ def _leads(cause: Finding, other: Finding, evidence: Evidence) -> bool:
         and cause.layer != other.layer
         and other.rule in _LOCAL
     ):
-        network = evidence.network
         # Zero or flat outputs starve what lies before them, and what comes after gets constants.
-        return other.layer in network.downstream(cause.layer) or cause.layer in network.downstream(
-            other.layer
-        )
+        return _connected(cause.layer, other.layer, evidence)
     return True
+
+
+def _begins(cause: Finding, other: Finding) -> float:
+    """The last step at which the cause may have begun. Early spikes keep a loss from falling that is judged as a whole."""
+    if cause.rule == "loss_spike" and other.rule == "loss_not_decreasing":
+        return other.first_step + 0.25 * (other.last_step - other.first_step)
+    return other.first_step
+
+
+def _connected(one: str, other: str, evidence: Evidence) -> bool:
+    """Whether data flows from one layer to the other. Layers inside of a layer, as of an attention, stand where it stands."""
+    network = evidence.network
+    here, there = network.placed(one), network.placed(other)
+    return here == there or there in network.downstream(here) or here in network.downstream(there)

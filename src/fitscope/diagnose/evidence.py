@@ -204,7 +204,7 @@ class Evidence:
     def main_weights(self, kind: str = "weights") -> Iterator[History]:
         """The histories of matrices and filters: not of biases, scales and moving statistics."""
         for history in self.of(kind):
-            if len(history.shape) >= 2:
+            if len(history.shape) >= 2 and history.site.weight != "bias":  # that of a GRU has two rows
                 yield history
 
 

@@ -124,6 +124,12 @@ class Network:
                 todo.extend(edges.get(name, ()))
         return reached
 
+    def placed(self, layer: str) -> str:
+        """The layer itself, or the one around it that data is known to flow through."""
+        while "/" in layer and not (self._inbound.get(layer) or self._consumers.get(layer)):
+            layer = layer.rpartition("/")[0]
+        return layer
+
     def downstream(self, layer: str) -> set[str]:
         """All layers that depend on the output of this one."""
         if not self.graph:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from fitscope.diagnose.evidence import Evidence
 
@@ -20,6 +23,9 @@ REGRESSION = SQUARED | {
     "MeanSquaredLogarithmicError",
 }
 ADAPTIVE = frozenset(("Adam", "AdamW", "Adamax", "Nadam", "RMSprop", "Lion", "Lamb", "Ftrl", "Muon"))
+
+
+Json = Mapping[str, Any]
 
 
 class OutputHead(NamedTuple):
@@ -42,7 +48,7 @@ def heads(evidence: Evidence) -> list[OutputHead]:
     if _custom(evidence) or len(outputs) != len(losses):
         return []
     found = []
-    for output, loss in zip(outputs, losses, strict=True):
+    for output, loss in _paired(outputs, losses):
         shape = output.get("shape") or ()
         activation = output.get("activation")
         found.append(
@@ -58,6 +64,34 @@ def heads(evidence: Evidence) -> list[OutputHead]:
             )
         )
     return found
+
+
+def _paired(outputs: Sequence[Json], losses: Sequence[Json]) -> list[tuple[Json, Json]]:
+    """Each output with its loss. Keras sorts a dict of outputs, so several are matched by name; none if a name is unknown."""
+    if len(outputs) == 1:
+        return [(outputs[0], losses[0])]
+    named: dict[str, Json] = {}
+    for output in outputs:
+        for name in (output.get("name"), output.get("layer"), str(output.get("layer")).rpartition("/")[2]):
+            named.setdefault(str(name), output)
+    pairs = [(named.get(str(loss.get("output"))), loss) for loss in losses]
+    return [(output, loss) for output, loss in pairs if output is not None]
+
+
+def ignorance(evidence: Evidence, head: OutputHead) -> tuple[float | None, str]:
+    """The loss of a model that knows nothing, and where that number comes from; None if it is not known, and why."""
+    if head.loss in CATEGORICAL:
+        if head.units is None or head.units < 2:
+            return None, "the number of classes is not known"
+        return math.log(head.units), f"ln({head.units})"
+    if head.loss in BINARY:
+        return math.log(2), "ln(2)"
+    if head.loss in SQUARED:
+        targets = evidence.history("targets")
+        if targets is None or not np.isfinite(targets.rms[0]) or targets.rms[0] == 0:
+            return None, "the targets were not recorded"
+        return float(targets.rms[0]) ** 2, "the mean square of the targets"
+    return None, f"what {head.loss} is for a model that knows nothing is not known"
 
 
 def only_head(evidence: Evidence) -> OutputHead | None:

@@ -34,6 +34,8 @@ THRESHOLDS: dict[str, dict[str, float]] = {
     },
     "saturated": {
         "units": 0.5,  # share of units that are saturated for every sample
+        "values": 0.9,  # share of values at an end, whichever units they are of
+        "scores": 20.0,  # standard deviation of attention scores
         "room": 0.02,  # mean of 1 - x² (tanh) or 4x(1 - x) (sigmoid), where units were not recorded
         "captures": 3,
     },
@@ -46,7 +48,7 @@ THRESHOLDS: dict[str, dict[str, float]] = {
     "updates_too_small": {"ratio": 1e-5, "captures": 3, "progress": 0.02},
     "loss_not_decreasing": {
         "progress": 0.03,  # fall of the loss by its level at the start
-        "chance": 0.98,  # best level by the loss of guessing, from which on nothing was learned
+        "chance": 0.975,  # level of the last third by the loss of guessing, from which on nothing was learned
         "chance_steps": 100,  # length of training needed for that
         "losses": 40,  # recorded losses needed
         "steps": 40,  # length of training needed
@@ -55,7 +57,7 @@ THRESHOLDS: dict[str, dict[str, float]] = {
         "noise": 10.0,  # height by the usual noise
         "scale": 0.3,  # height by how far the loss has fallen in the whole training
         "window": 25,  # losses before it to compare with
-        "warning": 3.0,  # height by that fall, from which on it is a warning
+        "warning": 3.0,  # height by that fall, or by the loss of guessing if that is more: a warning from here on
     },
     "odd_batch": {
         "times": 10.0,  # rms of the inputs of a batch by their median
@@ -69,6 +71,7 @@ THRESHOLDS: dict[str, dict[str, float]] = {
         "error": 10.0,  # level at the end by the level at the start, from which on it is an error
         "losses": 10,
         "at_once": 100.0,  # last losses before a NaN by the first
+        "below": 10.0,  # negative loss at the end by the size of the loss at the start
     },
     "overfitting": {
         "rise": 1.2,  # validation loss at the end by its minimum
@@ -84,7 +87,12 @@ THRESHOLDS: dict[str, dict[str, float]] = {
         "captures": 5,
         "steps": 20,
     },
-    "bad_initial_loss": {"times": 3.0, "above": 1.5, "regression": 100.0},
+    "bad_initial_loss": {
+        "times": 3.0,  # first loss by that of a model that knows nothing, and how far above it
+        "above": 1.5,
+        "regression": 100.0,
+        "signal": 30.0,  # growth of the signal through the layers, from which on initial weights are named
+    },
     "input_not_normalised": {
         "size": 20.0,  # rms of the inputs
         "offset": 20.0,  # |mean| of a feature by its standard deviation
@@ -95,8 +103,10 @@ THRESHOLDS: dict[str, dict[str, float]] = {
         "captures": 3,
         "imbalance": 0.95,
         "wrong": 2.5,  # loss of a sample that looks mislabelled
-        "share": 0.02,  # of such samples
-        "learned": 0.15,  # loss of the other samples, at most
+        "share": 0.02,  # of such samples, at least
+        "most": 0.2,  # and at most: more are no exception
+        "lasting": 0.7,  # their loss at the end by that a sixth of the training earlier
+        "common": 0.9,  # share of the most common class, from which on it is not judged
     },
     "output_loss_mismatch": {},
     "batchnorm": {
@@ -110,7 +120,7 @@ THRESHOLDS: dict[str, dict[str, float]] = {
     "unshuffled": {"share": 0.5, "batches": 6},
     "dropout_too_high": {"rate": 0.8, "note": 0.7},
     "wrong_axis": {"sum": 0.05},
-    "exploding_weights": {"growth": 20.0, "least": 1e-3, "size": 1.0, "still": 1.1, "captures": 5},
+    "exploding_weights": {"growth": 20.0, "rewarded": 3.0, "least": 1e-3, "size": 1.0, "still": 1.1, "captures": 5},
     "clipped_gradient": {"times": 100.0, "least": 1e-4},
     "optimizer_misconfigured": {
         "adaptive_rate": 0.1,  # learning rate of Adam and its like: a note from here on

@@ -1,4 +1,4 @@
-"""The share of each class among the targets and the predictions of a batch.
+"""The share of each class among the targets and the predictions of a batch, and the log loss of each sample.
 
 The loss of an output defines its classes: labels, one-hot rows, or one probability (or logit) for two classes. Without such a
 loss, as in a custom step, integer targets are labels of as many classes as the output has units.
@@ -14,6 +14,10 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 
 MOST = 4_096  #: classes
+ENOUGH = (
+    65_536  #: predicted numbers, of which a log loss is taken: the first samples of a large batch suffice
+)
+_UTMOST = 50.0  # a probability of zero has an infinite loss; Keras cuts it off at 16
 
 
 class NotDerived(Exception):  # noqa: N818 - a reason, not an error
@@ -48,6 +52,21 @@ class Classes:
         values = predictions.reshape(-1)
         bound = 0.0 if self._loss(part).get("from_logits") else 0.5
         return _shares((values[~np.isnan(values.astype(np.float32))] > bound).astype(np.int64), 2)
+
+    def log_loss(self, part: str, targets: Array | None, predictions: Array | None) -> Array:
+        """For each sample (and position), minus the logarithm of the probability that its class was given."""
+        if targets is None or predictions is None:
+            raise NotDerived("the step has no targets or no predictions")
+        if not str(self._loss(part).get("class")).endswith("Crossentropy"):
+            raise NotDerived("the loss is not a cross-entropy")
+        kind, classes = self._kind(part, targets, predictions)
+        logits = bool(self._loss(part).get("from_logits"))
+        if kind == "binary":
+            return _log_loss_of_two(
+                targets.reshape(-1) >= 0.5, predictions.reshape(-1)[:ENOUGH], logits=logits
+            )
+        labels = targets.reshape(-1) if kind == "labels" else targets.reshape(-1, classes).argmax(axis=1)
+        return _log_loss(labels, predictions.reshape(-1, classes)[: max(ENOUGH // classes, 1)], logits=logits)
 
     def _kind(self, part: str, targets: Array | None, predictions: Array | None) -> tuple[str, int]:
         """The form of the targets ("labels", "one-hot", "binary"), and the number of classes."""
@@ -84,6 +103,32 @@ class Classes:
     def _units(self, part: str) -> int | None:
         shape = _at(self._outputs, "name", part).get("shape")
         return shape[-1] if shape else None
+
+
+def _log_loss_of_two(labels: Array, predictions: Array, *, logits: bool) -> Array:
+    values = predictions.astype(np.float64)
+    with np.errstate(all="ignore"):  # what is broken gives NaN
+        ones = values if logits else np.log(values) - np.log1p(-values)
+        found = np.logaddexp(0, np.where(_matching(labels, values), -ones, ones))
+    return np.minimum(found, _UTMOST).astype(np.float32)
+
+
+def _log_loss(labels: Array, predictions: Array, *, logits: bool) -> Array:
+    values = predictions.astype(np.float64)
+    labels = _matching(labels, values).astype(np.int64)
+    known = (labels >= 0) & (labels < values.shape[1])
+    values, labels = values[known], labels[known]
+    with np.errstate(all="ignore"):  # what is broken gives NaN
+        logs = values if logits else np.log(values)
+        found = np.logaddexp.reduce(logs, axis=1) - logs[np.arange(len(labels)), labels]
+    cut: Array = np.minimum(found, _UTMOST).astype(np.float32)
+    return cut
+
+
+def _matching(labels: Array, values: Array) -> Array:
+    if len(labels) < len(values):
+        raise NotDerived("the targets are not one label for each prediction")
+    return labels[: len(values)]
 
 
 def _at(things: list[Mapping[str, Any]], key: str, part: str) -> Mapping[str, Any]:

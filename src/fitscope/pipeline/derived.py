@@ -4,6 +4,7 @@ Each becomes a vector (or a number) with its own statistics, as one more row of 
 
     activity/dense            for each unit the share of the samples and positions in a window at which it was active
     classes/targets, classes/predictions       for each class its share of this batch
+    classes/log_loss          for each sample of this batch minus the logarithm of the probability of its class
     features/inputs, features/mean, features/range, features/duplicates       over all samples seen so far
 
 All of it is bounded, however long the training goes on. `run.unseen` has a reason for each value that cannot be derived.
@@ -100,14 +101,15 @@ class Derived:
         batch, self._batch = self._batch, {}
         by_output = {(site.base, _output(site)): row for site, row in batch.items()}
         for site in batch:
-            (into,) = self._derived(site, Want(data=True))
             output = _output(site)
-            with self._explained(into):
-                target, prediction = (
-                    _whole(by_output.get((kind, output))) for kind in ("targets", "predictions")
-                )
-                of = self._classes.targets if site.base == "targets" else self._classes.predictions
-                self._add(into, of(output, target, prediction))
+            target, prediction = (
+                _whole(by_output.get((kind, output))) for kind in ("targets", "predictions")
+            )
+            known = self._classes
+            of = (known.targets,) if site.base == "targets" else (known.predictions, known.log_loss)
+            for into, made in zip(self._derived(site, Want(data=True)), of, strict=True):
+                with self._explained(into):
+                    self._add(into, made(output, target, prediction))
         rows, self._rows = self._rows, []
         activity = self._activity.get(in_pass)
         return rows, activity.slide() if activity is not None else None

@@ -89,7 +89,9 @@ def derived(site: Site, want: Want) -> tuple[Site, ...]:
         return ()
     if site.base == "inputs":
         return tuple(site.beside("features", label) for label in ("inputs", "mean", "range", "duplicates"))
-    return (site.beside("classes", site.base),) if site.base in ("targets", "predictions") else ()
+    if site.base == "predictions":
+        return site.beside("classes", "predictions"), site.beside("classes", "log_loss")
+    return (site.beside("classes", "targets"),) if site.base == "targets" else ()
 
 
 class Wants(dict[Place, Want]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -63,24 +64,36 @@ def _feed(evidence: Evidence, stats: Table, table: pa.Table) -> None:
     if not table.num_rows:
         return
     codes, names = _coded(table["site"])
-    steps, ranks = (table[name].to_numpy() for name in ("step", "rank"))
+    steps, ranks = (_plain(table[name]) for name in ("step", "rank"))
+    dtypes, dtype_names = _coded(table["dtype"])
     columns = np.array([_numbers(table, name) for name in COLUMNS])
-    order = np.lexsort((ranks, steps, codes))
+    several = bool(ranks.any())
+    order = _order(codes, steps, ranks)
     order = order[columns[COLUMNS.index("count"), order] > 0]  # a loss that could not be derived has no value
     starts = np.flatnonzero(np.diff(codes[order], prepend=-1))
     for rows in np.split(order, starts[1:]) if len(order) else ():
         first = int(rows[0])
-        site, dtype = _site(table, first, names[codes[first]]), str(table["dtype"][first])
-        shape = tuple(int(n) for n in table["shape"][first].as_py() or ())
+        facts = (table[column][first].as_py() for column in ("kind", "layer", "weight"))
+        site, dtype = _site(names[codes[first]], *facts), dtype_names[dtypes[first]]
         if site.in_pass != TRAIN:
             continue
-        mine = rows[ranks[rows] == 0] if ranks[rows].any() else rows
+        shape = tuple(int(n) for n in table["shape"][first].as_py() or ())
+        mine = rows[ranks[rows] == 0] if several else rows
         some = columns[:, mine]
         if dtype == "float16":
             some[COLUMNS.index("small")] = _below_normal(stats, site, steps[mine])
         evidence.fill(site, dtype, shape, steps[mine], some)
         if len(mine) < len(rows):
             evidence.note_broken(site, steps[rows], columns[:, rows])
+
+
+def _order(codes: Array, steps: Array, ranks: Array) -> Array:
+    """The rows by site, step and rank. The writer leaves the parts of one process sorted by site and step: those need no sorting."""
+    change, later = np.diff(codes), np.diff(steps)
+    sites = 1 + np.count_nonzero(change)
+    if not ranks.any() and sites == len(np.unique(codes)) and bool(np.all((later > 0) | (change != 0))):
+        return np.arange(len(codes))
+    return np.lexsort((ranks, steps, codes))
 
 
 def _coded(sites: pa.ChunkedArray) -> tuple[Array, list[str]]:
@@ -90,18 +103,29 @@ def _coded(sites: pa.ChunkedArray) -> tuple[Array, list[str]]:
         whole = pc.dictionary_encode(whole)
     if isinstance(whole, pa.ChunkedArray):
         whole = whole.unify_dictionaries().chunk(0)
-    return whole.indices.to_numpy(zero_copy_only=False), whole.dictionary.to_pylist()
+    return _plain(whole.indices), whole.dictionary.to_pylist()
+
+
+def _plain(column: pa.ChunkedArray | pa.Array) -> Array:
+    """A column of numbers, NaN where there is none. Its own `to_numpy` imports pandas, which takes longer than all the rest."""
+    whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if isinstance(whole, pa.ChunkedArray):
+        whole = pa.concat_arrays(whole.chunks)
+    if whole.null_count:
+        whole = pc.fill_null(whole.cast(pa.float64()), float("nan"))
+    dtype = np.dtype({"double": "float64", "float": "float32"}.get(str(whole.type), str(whole.type)))
+    return np.frombuffer(whole.buffers()[1], dtype, len(whole), whole.offset * dtype.itemsize)
 
 
 def _numbers(table: pa.Table, name: str) -> Array:
     if name == "small":
         return np.zeros(table.num_rows)
-    return np.asarray(table["rms" if name == "peak" else name].to_numpy(), np.float64)
+    return np.asarray(_plain(table["rms" if name == "peak" else name]), np.float64)
 
 
-def _site(table: pa.Table, row: int, name: str) -> Site:
+@functools.lru_cache(maxsize=4096)  # the same few in every part
+def _site(name: str, kind: str, layer: str | None, weight: str | None) -> Site:
     """The site with its facts, as the columns have them."""
-    kind, layer, weight = (table[column][row].as_py() for column in ("kind", "layer", "weight"))
     parsed = Site.parse(name)
     if not layer or parsed.layer == layer:
         return parsed

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from types import SimpleNamespace
 
-import numpy as np
-
+from fitscope.diagnose.curves import median
 from fitscope.diagnose.evidence import Evidence
 from fitscope.diagnose.finding import Finding, NotJudged, Series
 from fitscope.diagnose.rule import rule
@@ -84,7 +83,7 @@ def _momentum(evidence: Evidence, layer: str, limit: SimpleNamespace) -> Found |
 def _epsilon(evidence: Evidence, layer: str, limit: SimpleNamespace) -> Found | None:
     epsilon = number(evidence.network.get(layer, "epsilon"))
     moving = evidence.history(f"weights/{layer}/moving_variance")
-    variance = float(np.nanmedian(moving.mean)) if moving is not None and len(moving) else 1.0
+    variance = median(moving.mean) if moving is not None and len(moving) else 1.0
     if epsilon is None or epsilon < limit.epsilon * max(variance, 1e-6) or epsilon <= 1e-2:
         return None
     return (

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from fitscope.diagnose.curves import mean
 from fitscope.diagnose.evidence import Evidence
 from fitscope.diagnose.finding import Finding, NotJudged, Series
 from fitscope.diagnose.rule import rule
@@ -29,7 +30,7 @@ def class_collapse(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Findi
         yield NotJudged(f"{len(predicted)} recorded steps: too few to judge")
         return
     late = predicted.max[len(predicted) // 2 :]
-    share, usual = float(np.median(late)), float(np.nanmean(wanted.max))
+    share, usual = float(np.median(late)), mean(wanted.max)
     # With few samples of the other classes it must never name one of them, and must have seen some.
     targets = next(evidence.of("targets"), None)
     samples = float(targets.shape[0]) * wanted.seen if targets is not None and targets.shape else 0.0

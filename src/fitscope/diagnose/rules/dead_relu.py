@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from fitscope.diagnose.curves import ratio
+from fitscope.diagnose.curves import lowest, ratio
 from fitscope.diagnose.evidence import Evidence
 from fitscope.diagnose.finding import Finding, NotJudged, Series
 from fitscope.diagnose.history import History
@@ -54,7 +54,7 @@ def dead_relu(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding | 
 
 def _looks_like_one(evidence: Evidence, history: History) -> bool:
     """Without a configuration: an output that is never negative."""
-    return not evidence.configuration and bool(np.nanmin(history.min) >= 0)
+    return not evidence.configuration and bool(lowest(history.min) >= 0)
 
 
 def layer_of(history: History) -> str:
@@ -67,7 +67,7 @@ def _judge(layer: str, history: History, most: float, captures: int, *, units: b
         return None
     share = ratio(history.zeros, history.count)
     late = share[-max(int(captures), len(share) // 3) :]
-    if not np.nanmin(late) >= most:
+    if not lowest(late) >= most:  # NaN, never enough, if there is nothing else
         return None
     high = share >= most
     first = len(share) - int(np.argmin(high[::-1])) if not high.all() else 0

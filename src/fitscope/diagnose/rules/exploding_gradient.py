@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from fitscope.diagnose.curves import median, ratio, shared
+from fitscope.diagnose.curves import highest, median, ratio, shared
 from fitscope.diagnose.evidence import Evidence
 from fitscope.diagnose.finding import Finding, NotJudged, Series
 from fitscope.diagnose.history import History
@@ -79,12 +79,12 @@ def _in_time(histories: list[History], limit: SimpleNamespace) -> Finding | None
         peak = history.peak.astype(np.float64)
         if len(peak) < 6:
             continue
-        early = np.nanmax(peak[: max(3, len(peak) // 10)])
+        early = highest(peak[: max(3, len(peak) // 10)])  # NaN if there is nothing else
         for i in 5 + np.flatnonzero(peak[5:] >= limit.peak * early):
             usual = median(history.rms[:i])
             if usual > 0 and peak[i] >= limit.growth * usual:
                 grown = float(peak[i:].max() / usual)
-                stays = np.nanmedian(peak[i:]) >= limit.peak * usual or i >= len(peak) - 2
+                stays = median(peak[i:]) >= limit.peak * usual or i >= len(peak) - 2
                 if stays and (worst is None or int(history.steps[i]) < worst[0]):
                     worst = (int(history.steps[i]), grown, history)
                 break

@@ -11,9 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from types import SimpleNamespace
 
-import numpy as np
-
-from fitscope.diagnose.curves import median
+from fitscope.diagnose.curves import highest, median
 from fitscope.diagnose.evidence import Evidence
 from fitscope.diagnose.finding import Finding, NotJudged, Series
 from fitscope.diagnose.history import History
@@ -60,7 +58,7 @@ def input_not_normalised(evidence: Evidence, limit: SimpleNamespace) -> Iterator
             yield _found(
                 history,
                 layer,
-                f"The inputs have an rms of {size:.4g} (mean {median(history.mean):.4g}, up to {np.nanmax(history.max):.4g})",
+                f"The inputs have an rms of {size:.4g} (mean {median(history.mean):.4g}, up to {highest(history.max):.4g})",
                 "warning",
                 rms=size,
             )

@@ -1,8 +1,8 @@
 """`label_problem`: targets that cannot be right.
 
 Sees targets that are all the same, that lie outside of what the loss takes (labels beyond the last class, -1 and 1 for a binary
-cross-entropy), and classes that are far from balanced. With the loss of each sample (`fs.loss(per_sample=True)`) it also sees samples
-that keep a high loss when all others are learned: their labels look wrong.
+cross-entropy), and classes that are far from balanced. In the loss of each sample of a recorded batch it sees samples
+that keep a high loss when all others are learned: their labels look wrong. `fs.loss(per_sample=True)` names them.
 
 False alarms: a batch of one class is not all of the data, so constant targets are reported only when every recorded batch has
 the same ones. Data that are hard by nature have losses of every size; only a few high ones above many low ones are reported.
@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from fitscope.diagnose.curves import median
+from fitscope.diagnose.curves import highest, lowest, mean, median, variance
 from fitscope.diagnose.evidence import Evidence
 from fitscope.diagnose.finding import Finding, NotJudged, Series
 from fitscope.diagnose.history import History
@@ -57,7 +57,7 @@ def _outside(targets: History, head: OutputHead | None) -> Finding | None:
     """Targets that the loss does not take."""
     if head is None:
         return None
-    low, high = float(np.nanmin(targets.min)), float(np.nanmax(targets.max))
+    low, high = lowest(targets.min), highest(targets.max)
     if head.loss in BINARY and (low < -1e-6 or high > 1 + 1e-6):
         text = f"The targets run from {low:g} to {high:g}, but {head.loss} takes numbers from 0 to 1"
         cure = "Map the two classes to 0 and 1, or use a hinge loss for -1 and 1."
@@ -81,11 +81,9 @@ def _outside(targets: History, head: OutputHead | None) -> Finding | None:
 def _constant(targets: History, evidence: Evidence) -> Finding | None:
     """Targets that are the same for every sample of every batch."""
     classes = evidence.history("classes/targets")
-    one_class = classes is not None and len(classes) >= 3 and float(np.nanmin(classes.max)) >= 0.9999
-    same_mean = np.nanmax(targets.mean) - np.nanmin(targets.mean) <= 1e-6 * max(
-        abs(float(targets.mean[0])), 1e-6
-    )
-    constant = np.nanmax(targets.std) <= 1e-6 * max(abs(float(targets.mean[0])), 1e-6)
+    one_class = classes is not None and len(classes) >= 3 and lowest(classes.max) >= 0.9999
+    same_mean = highest(targets.mean) - lowest(targets.mean) <= 1e-6 * max(abs(float(targets.mean[0])), 1e-6)
+    constant = highest(targets.std) <= 1e-6 * max(abs(float(targets.mean[0])), 1e-6)
     if not same_mean or not (constant or (one_class and len(targets.shape) == 2)):
         return None
     if not constant and not (one_class and _same_class(evidence)):
@@ -104,28 +102,34 @@ def _constant(targets: History, evidence: Evidence) -> Finding | None:
 def _mislabelled(evidence: Evidence, head: OutputHead | None, limit: SimpleNamespace) -> Finding | None:
     """A few samples with a high loss among many that are learned, in the last third of the training.
 
-    If a share q of a batch has the loss H and the rest none, the mean is qH and the variance q(1 - q)H²; so both are known from
-    mean and standard deviation.
+    If a share q of the samples has the loss H and the rest none, the mean is qH and the variance q(1 - q)H²; so both are known from
+    mean and standard deviation. Samples that are merely hard have losses of every size, and a smaller H. Rare classes that were not
+    learned look the same, so nothing is judged where one class has nearly all samples.
     """
-    samples = evidence.history("sample_loss")
+    samples = evidence.history("sample_loss") or evidence.history("classes/log_loss")
     if samples is None or head is None or head.loss not in CATEGORICAL | BINARY:
         return None
     late = samples.at(samples.steps >= samples.steps[0] + 2 * (samples.steps[-1] - samples.steps[0]) / 3)
-    if len(late) < 10 or not np.isfinite(late.mean).all():
+    classes = evidence.history("classes/targets")
+    if len(late) < 10 or (classes is not None and mean(classes.max) > limit.common):
         return None
-    mean = np.maximum(late.mean.astype(np.float64), 1e-12)
-    height = mean + late.std.astype(np.float64) ** 2 / mean
-    torn = (height >= limit.wrong) & (mean / height <= 0.25)
-    share = float(np.where(torn, mean / height, 0).mean())
-    others = median(mean[~torn]) if (~torn).any() else 0.0
-    if share < limit.share or others > limit.learned:
+    usual = mean(late.mean)
+    square = mean(late.std.astype(np.float64) ** 2) + variance(late.mean)
+    height = usual + square / usual if usual > 0 else float("nan")
+    share = usual / height
+    half = len(late) // 2
+    lasts = limit.lasting <= mean(late.mean[half:]) / mean(late.mean[:half]) <= 1 / limit.lasting
+    if not (height >= limit.wrong and limit.share <= share <= limit.most and lasts):
         return None
     text = (
-        f"About {100 * share:.2g} % of the samples keep a loss near {median(height[torn]):.2g} while the others are learned "
-        f"({others:.2g}): their labels look wrong"
+        f"About {100 * share:.2g} % of the samples keep a loss near {height:.2g} while the others are learned: "
+        "their labels look wrong"
     )
-    cure = "Sort `run.samples` of the last epoch by loss and look at the labels of the worst; `run.plot.worst_samples()` shows them."
-    numbers = {"share": share, "loss": median(height[torn]), "others": others}
+    cure = (
+        "Record fs.loss(per_sample=True), sort `run.samples` of the last epoch by loss and look at the labels of the worst; "
+        "`run.plot.worst_samples()` shows them."
+    )
+    numbers = {"share": share, "loss": height}
     return _finding(late, "warning", text, "max", cure, 0.7, layer=None, **numbers)
 
 
@@ -139,7 +143,7 @@ def _pooled(targets: History, classes: History) -> bool:
     """Whether batches resemble one another: with sorted data each batch has one class of its own."""
     del classes
     if len(targets.shape) == 1 or targets.shape[-1] == 1:
-        return bool(np.nanstd(targets.mean) <= 0.5 * max(float(np.nanmedian(targets.std)), 1e-9))
+        return bool(variance(targets.mean) ** 0.5 <= 0.5 * max(median(targets.std), 1e-9))
     return False
 
 

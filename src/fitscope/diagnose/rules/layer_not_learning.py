@@ -51,16 +51,24 @@ def layer_not_learning(evidence: Evidence, limit: SimpleNamespace) -> Iterator[F
     named = {finding.layer for finding in constant}
     for layer, (kind, history) in still.items():
         if layer not in named and evidence.network.get(layer, "trainable", True):
-            yield _still(layer, kind, history)
+            yield _still(layer, kind, history, zero=_weights_are_zero(evidence, layer))
 
 
 def _zero(history: History) -> bool:
     return bool(np.all(history.peak == 0) and np.all(history.nans + history.infs == 0))
 
 
-def _still(layer: str, kind: str, history: History) -> Finding:
+def _weights_are_zero(evidence: Evidence, layer: str) -> bool:
+    """Whether every matrix of the layer is zero from the first step on, as a zero initializer leaves it."""
+    weights = [h for h in evidence.main_weights("weights") if h.site.layer == layer]
+    return bool(weights) and all(_zero(history) for history in weights)
+
+
+def _still(layer: str, kind: str, history: History, *, zero: bool) -> Finding:
     what = "gradient" if kind == "weight_gradients" else "update"
-    cure = (
+    why = ": its weights start at zero, and so does what it multiplies them with" if zero else ""
+    cure = "Use a random initializer (the default is Glorot uniform); zeros are for biases." if zero else ""
+    cure = cure or (
         f"Check that the loss depends on {layer}: a stop_gradient, an argmax or rounding, a detached branch, or an output that "
         "is not used cuts the gradient off."
         if what == "gradient"
@@ -73,8 +81,8 @@ def _still(layer: str, kind: str, history: History) -> Finding:
         layer=layer,
         first_step=int(history.steps[0]),
         last_step=int(history.steps[-1]),
-        message=f"The {what} of {layer} is exactly zero at all {history.seen:,} recorded steps, while other layers learn.",
-        evidence={"kind": kind, "captures": history.seen},
+        message=f"The {what} of {layer} is exactly zero at all {history.seen:,} recorded steps, while other layers learn{why}.",
+        evidence={"kind": kind, "captures": history.seen, **({"initializer": "Zeros"} if zero else {})},
         cure=cure,
         confidence=0.9,
         series=Series.from_history(history, "rms"),

@@ -1,6 +1,7 @@
 """`loss_diverging`: a loss that ends far above where it began, or far above its best, and does not come back.
 
-Sees levels (medians of tenths of the training), so that single batches do not count.
+Sees levels (medians of tenths of the training), so that single batches do not count. A loss that falls below zero without
+bound diverges as well: its sign, or that of a penalty, is wrong.
 
 False alarms: losses that are meant to rise, as that of a GAN's generator; with several optimizers nothing is judged.
 """
@@ -12,12 +13,13 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from fitscope.diagnose.curves import course
+from fitscope.diagnose.curves import Course, course
 from fitscope.diagnose.evidence import Evidence
 from fitscope.diagnose.finding import Finding, NotJudged, Series
 from fitscope.diagnose.history import History
 from fitscope.diagnose.rule import rule
 from fitscope.diagnose.rules.loss_not_decreasing import several_losses
+from fitscope.diagnose.setup import BINARY, CATEGORICAL, REGRESSION, only_head
 
 
 @rule("loss_diverging", sees="a loss that rises and does not come back")
@@ -45,9 +47,11 @@ def loss_diverging(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Findi
         and late
     )
     if not (rises or lost):
+        found = _below(evidence, loss, went, limit)
+        if found is not None:
+            yield found
         return
-    best = int(np.argmin(went.levels))
-    since = int(went.steps[min(best * len(went.steps) // len(went.levels), len(went.steps) - 1)])
+    since = _leaves(went, wide)
     serious = went.end > limit.error * max(abs(start), 1e-12)
     yield Finding(
         "loss_diverging",
@@ -56,12 +60,44 @@ def loss_diverging(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Findi
         first_step=since,
         last_step=int(went.steps[-1]),
         message=(
-            f"The loss rises: it began at {start:.4g}, was {went.best:.4g} at best (about step {since:,}) "
-            f"and is {went.end:.4g} at the end."
+            f"The loss diverges: it began at {start:.4g}, was {went.best:.4g} at best, rises from about "
+            f"step {since:,} on and is {went.end:.4g} at the end."
         ),
         evidence={"start": start, "best": went.best, "end": went.end, "noise": went.noise},
         cure="Lower the learning rate (try a tenth), warm it up, clip gradients; check the sign of the loss.",
         confidence=0.9 if serious else 0.8,
+        series=Series.from_history(loss, "value"),
+    )
+
+
+def _leaves(went: Course, wide: float) -> int:
+    """The step at which the loss leaves its best level for good."""
+    near = went.values <= went.best + max(wide, 0.05 * (went.end - went.best))
+    last = len(near) - 1 - int(np.argmax(near[::-1])) if near.any() else 0
+    return int(went.steps[min(last + 1, len(near) - 1)])
+
+
+def _below(evidence: Evidence, loss: History, went: Course, limit: SimpleNamespace) -> Finding | None:
+    """A loss that falls below zero: further and further, or though it is of a kind that is never negative."""
+    head = only_head(evidence)
+    bounded = head is not None and head.loss in CATEGORICAL | BINARY | REGRESSION
+    size = max(abs(went.start), 1e-12)
+    middle = float(went.levels[len(went.levels) // 2])
+    falling = middle - went.end > 0.4 * (went.start - went.end)
+    if not (went.end < -size if bounded else went.end < -limit.below * max(size, 1.0)) or not falling:
+        return None
+    why = f", though {head.loss} is never negative" if bounded and head is not None else ""
+    below = went.values < min(0.0, went.start - 3 * went.noise)
+    return Finding(
+        "loss_diverging",
+        "warning",
+        site="loss",
+        first_step=int(went.steps[np.argmax(below)]),
+        last_step=int(went.steps[-1]),
+        message=f"The loss falls without bound: from {went.start:.4g} to {went.end:.4g}, and still falling{why}.",
+        evidence={"start": went.start, "end": went.end, "negative": True},
+        cure="Check the sign of the loss and of each penalty: something rewards weights or outputs for growing.",
+        confidence=0.9 if bounded else 0.7,
         series=Series.from_history(loss, "value"),
     )
 

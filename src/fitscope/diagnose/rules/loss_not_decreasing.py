@@ -12,9 +12,7 @@ import math
 from collections.abc import Iterator
 from types import SimpleNamespace
 
-import numpy as np
-
-from fitscope.diagnose.curves import course
+from fitscope.diagnose.curves import course, mean, median
 from fitscope.diagnose.evidence import Evidence
 from fitscope.diagnose.finding import Finding, NotJudged, Series, Severity
 from fitscope.diagnose.history import History
@@ -38,12 +36,13 @@ def loss_not_decreasing(evidence: Evidence, limit: SimpleNamespace) -> Iterator[
         yield NotJudged(f"{len(loss)} recorded losses over {length:,} steps: too few to judge")
         return
     guess = guessing(evidence)
-    if guess is not None and length >= limit.chance_steps and guess * 1.2 > went.best >= limit.chance * guess:
+    late = median(went.values[-max(len(went.values) // 3, 10) :])
+    if guess is not None and length >= limit.chance_steps and guess * 1.2 > late >= limit.chance * guess:
         yield _found(
             loss,
             "warning",
-            f"The loss is {went.end:.4g} after {length:,} steps and was never below {went.best:.4g}: guessing gives {guess:.4g}.",
-            {"end": went.end, "best": went.best, "guessing": guess, "losses": len(went.values)},
+            f"The loss is {late:.4g} in the last third of {length:,} steps: guessing gives {guess:.4g}, so nothing was learned.",
+            {"end": went.end, "best": went.best, "late": late, "guessing": guess, "losses": len(went.values)},
         )
         return
     fall = went.start - went.best
@@ -90,7 +89,7 @@ def guessing(evidence: Evidence) -> float | None:
     number = (
         2 if head.loss in BINARY and head.units == 1 else head.units if head.loss in CATEGORICAL else None
     )
-    if number is None or number < 2 or float(np.nanmean(classes.max)) > 1.6 / number:
+    if number is None or number < 2 or mean(classes.max) > 1.6 / number:
         return None
     return math.log(number)
 

@@ -14,10 +14,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fitscope.diagnose.curves import median, recent, spread
+from fitscope.diagnose.curves import lowest, median, recent, spread
 from fitscope.diagnose.evidence import Evidence
 from fitscope.diagnose.finding import Finding, NotJudged, Series
 from fitscope.diagnose.rule import rule
+from fitscope.diagnose.setup import BINARY, CATEGORICAL, ignorance, only_head
 
 
 class Spike(NamedTuple):
@@ -38,7 +39,11 @@ def loss_spike(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding |
         return
     first, largest = spikes[0], max(spikes, key=lambda s: s.value - s.usual)
     odd = _odd(evidence, largest.step)
-    height = (largest.value - largest.usual) / scale
+    head = only_head(evidence)
+    guess = (
+        ignorance(evidence, head)[0] if head is not None else None
+    )  # a trained model has little left to fall
+    height = (largest.value - largest.usual) / max(scale, guess or 0.0)
     several = (
         f" It is the largest of {len(spikes)} spikes; the first was at step {first.step:,}."
         if len(spikes) > 1
@@ -72,7 +77,7 @@ def _spikes(
     steps: np.ndarray, high: np.ndarray, value: np.ndarray, limit: SimpleNamespace
 ) -> tuple[list[Spike], float]:
     start = median(value[: max(3, len(value) // 20)])
-    scale = max(start - float(np.nanmin(value)), 1e-3 * abs(start), 1e-12)
+    scale = max(start - lowest(value), 1e-3 * abs(start), 1e-12)
     usual, noise = recent(value, int(limit.window))
     rise = high - usual
     with np.errstate(invalid="ignore"):
@@ -87,12 +92,17 @@ def _spikes(
 def _comes_back(spike: Spike, steps: np.ndarray, value: np.ndarray) -> bool:
     """Whether the loss is below half the height soon after: a loss that stays up is diverging."""
     after = value[steps > spike.step][:25]
-    return not len(after) or float(np.nanmin(after)) < (spike.usual + spike.value) / 2
+    return not len(after) or lowest(after) < (spike.usual + spike.value) / 2
 
 
 def _odd(evidence: Evidence, step: int) -> str:
-    """The outliers in the data of that batch."""
-    for kind, stats in (("inputs", ("max", "min", "peak", "mean")), ("targets", ("max", "min", "mean"))):
+    """The outliers in the data of that batch. The mean of labels says nothing: a batch may have some of a rare class."""
+    head = only_head(evidence)
+    labels = head is not None and head.loss in CATEGORICAL | BINARY
+    for kind, stats in (
+        ("inputs", ("max", "min", "peak", "mean")),
+        ("targets", () if labels else ("max", "min", "mean")),
+    ):
         for history in evidence.of(kind):
             at = np.flatnonzero(history.steps <= step)
             if not len(at) or len(history) < 5 or (len(at) == len(history) and history.steps[-1] != step):

@@ -15,11 +15,14 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import NamedTuple
 
+import numpy as np
+
 from fitscope.diagnose.evidence import Broken, Evidence
 from fitscope.diagnose.finding import Finding, NotJudged, Series
 from fitscope.diagnose.rule import rule
 from fitscope.sites import Site
 
+_NEARLY = 1e9  #: numbers that no healthy layer has; float32 ends at 3e38, and an exponential gets there in a few steps
 _STATE = ("weights",)
 _BACKWARD = ("gradients", "weight_gradients", "updates")
 _KINDS = ("inputs", "targets", *_STATE, "activations", "taps", "predictions", "loss", *_BACKWARD)
@@ -175,6 +178,9 @@ def _in_loss(evidence: Evidence, here: dict[Site, Broken]) -> Origin | None:
         evidence.history(h.site) is not None and here[sites[0]].step in h.steps
         for h in evidence.of("activations")
     )
+    overflowing = None if captured else _overflowing(evidence, here[sites[0]].step)
+    if overflowing is not None:
+        return overflowing
     layer = _output(evidence) if captured else None
     cure = (
         "Its predictions are finite, so the loss itself overflows: use from_logits=True instead of a probability, "
@@ -185,6 +191,20 @@ def _in_loss(evidence: Evidence, here: dict[Site, Broken]) -> Origin | None:
             "Only the loss of this step was recorded: record every step around it (every=1) to see the layer."
         )
     return Origin(sites[0], layer, "the loss", cure, 0.85 if captured else 0.4)
+
+
+def _overflowing(evidence: Evidence, step: int) -> Origin | None:
+    """The layer that was about to overflow when it was last recorded, shortly before a step that was not."""
+    for history in evidence.of("activations"):
+        before = history.before(step)
+        size = float(np.fmax(abs(before.max[-1]), abs(before.min[-1]))) if len(before) else 0.0
+        if size > _NEARLY and size > 1e3 * float(np.fmax(abs(before.max[0]), abs(before.min[0]))):
+            layer, last = history.site.layer, int(before.steps[-1])
+            what = f"the forward pass of {layer}, whose output had grown to {size:.2g} by step {last:,},"
+            cure = f"Look inside {layer} for exp or a power, and clip its input; record every step (every=1) to be sure."
+            broken = next(site for site in evidence.broken if site.base == "loss")
+            return Origin(broken, layer, what, cure, 0.6)
+    return None
 
 
 def _output(evidence: Evidence) -> str | None:

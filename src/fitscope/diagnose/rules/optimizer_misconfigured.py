@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from fitscope.diagnose.curves import median
+from fitscope.diagnose.curves import highest, median
 from fitscope.diagnose.evidence import Evidence
 from fitscope.diagnose.finding import Finding, NotJudged, Series, Severity
 from fitscope.diagnose.rule import rule
@@ -128,7 +128,7 @@ def _schedule(evidence: Evidence) -> Iterator[Found]:
     if rates is None or len(rates) < 5 or steps is None:
         return
     values = rates.value.astype(np.float64)
-    top = float(np.nanmax(values))
+    top = highest(values)
     if top <= 0 or not np.isfinite(top):
         return
     low = values < 1e-4 * top

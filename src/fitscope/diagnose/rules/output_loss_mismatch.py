@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fitscope.diagnose.curves import highest, lowest, median
 from fitscope.diagnose.evidence import Evidence
 from fitscope.diagnose.finding import Finding, NotJudged, Severity
 from fitscope.diagnose.network import SOFTMAX_LIKE
@@ -147,8 +148,8 @@ def _unreachable(evidence: Evidence, head: OutputHead) -> Mismatch | None:
     if targets is None or head.loss not in REGRESSION or head.activation not in _RANGES:
         return None
     low, high = _RANGES[head.activation]
-    least, most = float(np.nanmin(targets.min)), float(np.nanmax(targets.max))
-    usual = max(float(np.nanmedian(targets.std)), 1e-12)
+    least, most = lowest(targets.min), highest(targets.max)
+    usual = max(median(targets.std), 1e-12)
     if least >= low - 0.2 * usual and most <= high + 0.2 * usual:
         return None
     text = f"The targets run from {least:.4g} to {most:.4g}, but {{output}} ends in {{activation}}, which gives {low:g} to {high:g}"

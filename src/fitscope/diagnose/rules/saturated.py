@@ -1,8 +1,9 @@
 """`saturated`: units behind a sigmoid, tanh or softmax that stay at the flat ends of it for every sample.
 
-Sees units (`activity/…`) at which the nonlinearity has no slope left. Where units were not recorded it uses the mean slope, which
-follows from mean and rms: 1 - x² for tanh, 4x(1 - x) for sigmoid. A classifier that is sure of itself has a saturated output, and
-that is what it was trained for, so an output is judged only while the loss is bad.
+Sees units (`activity/…`) at which the nonlinearity has no slope left, for every sample or, in all units together, for nearly all
+samples. Where units were not recorded it uses the mean slope, which follows from mean and rms: 1 - x² for tanh, 4x(1 - x) for
+sigmoid. A classifier that is sure of itself has a saturated output, and that is what it was trained for, so an output is judged
+only while the loss is bad. The softmax inside of an attention is judged by the size of its queries and keys.
 
 False alarms: gates that are meant to be open or shut.
 """
@@ -14,7 +15,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from fitscope.diagnose.curves import course, ratio
+from fitscope.diagnose.curves import course, lowest, ratio, shared
 from fitscope.diagnose.evidence import Evidence
 from fitscope.diagnose.finding import Finding, NotJudged, Series
 from fitscope.diagnose.history import Array, History
@@ -39,13 +40,59 @@ def saturated(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding | 
             history = history.before(evidence.end)
             if kind == "activity":
                 seen.add(layer)
-            share = ratio(history.zeros, history.count) if kind == "activity" else 1 - _slope(history, name)
-            most = limit.units if kind == "activity" else 1 - limit.room
-            late = share[-max(int(limit.captures), len(share) // 3) :]
-            if len(share) >= limit.captures and np.nanmin(late) >= most:
-                yield _found(layer, name, history, share, most, units=kind == "activity")
+            for how, share, most in _shares(kind, name, history, limit):
+                late = share[-max(int(limit.captures), len(share) // 3) :]
+                if len(share) >= limit.captures and lowest(late) >= most:
+                    yield _found(layer, name, history, share, most, how)
+                    break
+    yield from _attention(evidence, limit)
     if not judged and not evidence.configuration:
         yield NotJudged("the activations of the layers are not known")
+
+
+def _attention(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding]:
+    """Attention whose scores are so large that its softmax picks one key. No site shows that softmax, but queries and keys do:
+    the product of their rms is about the standard deviation of the scaled scores."""
+    for queries in evidence.of("activations"):
+        layer, _, name = queries.site.layer.rpartition("/")
+        keys = evidence.history(f"activations/{layer}/key") if layer and name == "query" else None
+        if keys is None:
+            continue
+        mine, other = shared(queries.before(evidence.end), keys.before(evidence.end))
+        scores = mine.rms.astype(np.float64) * other.rms
+        late = scores[-max(int(limit.captures), len(scores) // 3) :]
+        if len(scores) < limit.captures or not lowest(late) >= limit.scores:
+            continue
+        high = scores >= limit.scores
+        since = int(mine.steps[len(high) - int(np.argmin(high[::-1])) if not high.all() else 0])
+        yield Finding(
+            "saturated",
+            "warning",
+            site=str(queries.site),
+            layer=layer,
+            first_step=since,
+            last_step=int(mine.steps[-1]),
+            message=(
+                f"The attention scores of {layer} have a standard deviation of about {float(scores[-1]):.3g}, since step {since:,}: its "
+                "softmax picks a single key and passes hardly any gradient."
+            ),
+            evidence={"scores": float(scores[-1]), "activation": "softmax"},
+            cure="Divide the scores by the square root of the key size, use smaller initial weights, or normalise queries and keys.",
+            confidence=0.7,
+            series=Series.of(f"size of the scores of {layer}", mine.steps, scores),
+        )
+
+
+def _shares(
+    kind: str, name: str, history: History, limit: SimpleNamespace
+) -> Iterator[tuple[str, Array, float]]:
+    """The ways to see saturation in a history: how, the saturated share at each point, and the most that is healthy."""
+    if kind == "activations":
+        yield "slope", 1 - _slope(history, name), 1 - limit.room
+        return
+    yield "units", ratio(history.zeros, history.count), limit.units
+    if name not in SOFTMAX_LIKE:  # most of many classes are near zero
+        yield "values", 1 - history.mean.astype(np.float64), limit.values
 
 
 def _slope(history: History, activation: str) -> Array:
@@ -65,11 +112,13 @@ def _bad_loss(evidence: Evidence) -> bool:
     return went is not None and went.end > went.start - 0.1 * abs(went.start)
 
 
-def _found(layer: str, name: str, history: History, share: Array, most: float, *, units: bool) -> Finding:
+def _found(layer: str, name: str, history: History, share: Array, most: float, how: str) -> Finding:
     high = share >= most
     first = len(share) - int(np.argmin(high[::-1])) if not high.all() else 0
     since = int(history.steps[first])
-    if units:
+    if how == "values":
+        number = f"{100 * float(share[-1]):.3g} % of the values of {layer} are at an end of their {name}"
+    elif how == "units":
         number = f"{int(history.zeros[-1]):,} of {int(history.count[-1]):,} units of {layer} sit at an end of their {name} for every sample"
     else:
         number = f"the {name} of {layer} has {100 * (1 - float(share[-1])):.2g} % of its slope left"
@@ -81,11 +130,11 @@ def _found(layer: str, name: str, history: History, share: Array, most: float, *
         first_step=since,
         last_step=int(history.steps[-1]),
         message=f"{number[0].upper()}{number[1:]}, since step {since:,}: hardly any gradient passes.",
-        evidence={"share": float(share[-1]), "units": units, "activation": name},
+        evidence={"share": float(share[-1]), "units": how == "units", "activation": name},
         cure=(
             "Scale the inputs to mean 0 and std 1, use smaller initial weights (Glorot), normalise before the nonlinearity, "
             "or lower the learning rate; in hidden layers use ReLU or GELU."
         ),
-        confidence=0.85 if units else 0.75,
+        confidence=0.75 if how == "slope" else 0.85,
         series=Series.of(f"saturated share of {layer}", history.steps, share),
     )

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from fitscope.diagnose.curves import median
+from fitscope.diagnose.curves import highest, mean, median, variance
 from fitscope.diagnose.evidence import Evidence
 from fitscope.diagnose.finding import Finding, NotJudged, Series
 from fitscope.diagnose.rule import rule
@@ -43,8 +43,8 @@ def unshuffled(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding |
         found = share >= 0.95 and wide
     else:
         between, within = (
-            float(np.nanvar(targets.mean)),
-            float(np.nanmean(targets.std.astype(np.float64) ** 2)),
+            variance(targets.mean),
+            mean(targets.std.astype(np.float64) ** 2),
         )
         share = between / (between + within) if between + within > 0 else 0.0
         found = share >= limit.share and share > 5 / size
@@ -75,4 +75,4 @@ def _many(evidence: Evidence, classes: object) -> bool:
     if predicted is None or evidence.loss is None:
         return False
     values = evidence.loss.value[np.isfinite(evidence.loss.value)]
-    return len(values) > 5 and float(np.nanmax(values)) > 2 * median(values)
+    return len(values) > 5 and highest(values) > 2 * median(values)

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from fitscope.diagnose.curves import course, median, ratio, shared
+from fitscope.diagnose.curves import course, highest, median, ratio, shared
 from fitscope.diagnose.evidence import Evidence
 from fitscope.diagnose.finding import Finding, NotJudged, Series
 from fitscope.diagnose.history import Array
@@ -33,7 +33,7 @@ def updates_too_large(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Fi
     for site, steps, times in ratios:
         usual = median(times[1:]) if len(times) > limit.captures else median(times)
         if broke and len(times) <= 2 * limit.captures and np.isfinite(times).any():
-            usual = float(np.nanmax(times))  # a few steps, and the last of them did it
+            usual = highest(times)  # a few steps, and the last of them did it
         if usual >= limit.alone or (usual >= limit.ratio and suffers):
             found.append((usual, site, steps, times))
     if not found:

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from fitscope.diagnose.curves import course, median
+from fitscope.diagnose.curves import course, highest, median
 from fitscope.diagnose.evidence import Evidence
 from fitscope.diagnose.finding import Finding, NotJudged, Series
 from fitscope.diagnose.rule import rule
@@ -28,7 +28,7 @@ def updates_too_small(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Fi
     if not ratios:
         yield NotJudged("too few recorded steps with updates and weights")
         return
-    largest = max(float(np.nanmax(times)) if np.isfinite(times).any() else 0.0 for _, _, times in ratios)
+    largest = max(highest(times) if np.isfinite(times).any() else 0.0 for _, _, times in ratios)
     if largest > limit.ratio:
         return
     went = course(evidence.loss)

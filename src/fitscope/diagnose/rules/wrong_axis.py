@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from fitscope.diagnose.curves import median
+from fitscope.diagnose.curves import highest, lowest, median
 from fitscope.diagnose.evidence import Evidence
 from fitscope.diagnose.finding import Finding, NotJudged, Series
 from fitscope.diagnose.history import History
@@ -60,12 +60,7 @@ def _probabilities(evidence: Evidence, layer: str) -> bool:
     unknown = (
         head is not None and head.loss in CATEGORICAL and not head.from_logits and name not in ("", "sigmoid")
     )
-    return (
-        unknown
-        and seen is not None
-        and bool(np.nanmin(seen.min) >= 0)
-        and bool(np.nanmax(seen.max) <= 1.0001)
-    )
+    return unknown and seen is not None and bool(lowest(seen.min) >= 0) and bool(highest(seen.max) <= 1.0001)
 
 
 def _by_axis(evidence: Evidence, layer: str) -> Finding | None:
