@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import torch
 
+from fitscope._compat import torch_compile_apart
 from fitscope.capture.backends._base import (
     PHASES,
     Adapter,
@@ -54,7 +55,7 @@ class TorchAdapter(Adapter):
             return getattr(model, name)(data)
 
         if compiled:
-            run = torch.compile(run)
+            run = torch_compile_apart(torch, run)
 
         def step(data: Any) -> tuple[Any, list[Harvest]]:
             try:
@@ -75,7 +76,7 @@ class TorchAdapter(Adapter):
     def _function(self, ask: Ask, function: Any) -> Program:
         """A custom step: compiled again if `torch.compile` made it, or run as a plain function."""
         body = getattr(function, "_torchdynamo_orig_callable", None)
-        run = function if body is None else torch.compile(body)
+        run = function if body is None else torch_compile_apart(torch, body)
 
         def step(*args: Any, **kwargs: Any) -> tuple[Any, list[Harvest]]:
             try:
