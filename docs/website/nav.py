@@ -25,6 +25,7 @@ NAV: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("", "docs/watches.md"),
             ("", "docs/schedules.md"),
             ("", "docs/loops.md"),
+            ("", "docs/distributed.md"),
             ("TF1 sessions", "docs/sessions.md"),
             ("", "docs/legacy.md"),
         ),
