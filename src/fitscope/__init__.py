@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     )
     from fitscope.export import export_run
     from fitscope.layers.into_model import with_taps
+    from fitscope.plan.black_box import BlackBox
     from fitscope.plan.lint import lint
     from fitscope.read import Run, open, runs  # noqa: A004
     from fitscope.read.cluster import map_steps
@@ -69,6 +70,7 @@ _NAMES = {
     "export_run": "fitscope.export",
     **dict.fromkeys(("RULES", "Finding", "expect", "rule"), "fitscope.diagnose"),
     "lint": "fitscope.plan.lint",
+    "BlackBox": "fitscope.plan.black_box",
     "serve": "fitscope.show.serve",
     "Server": "fitscope.show.serve",
     "View": "fitscope.show.views",
@@ -109,6 +111,7 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "RULES",
+    "BlackBox",
     "Finding",
     "FitscopeError",
     "FitscopeWarning",

@@ -23,6 +23,7 @@ from fitscope.diagnose.thresholds import Given
 from fitscope.errors import WatchError
 from fitscope.pipeline.diagnosis import OnFinding
 from fitscope.pipeline.newest import Batch
+from fitscope.plan.black_box import BlackBox
 from fitscope.reduce.average import Average
 from fitscope.schedule import Every
 from fitscope.store import Objects
@@ -72,6 +73,8 @@ class Scope(Hooks):
         live: Draw the training in the cell of a notebook while it runs. None: if there is a notebook. False: never.
         name: The name of the run; by default date and time. If there is a run of this name, training continues it. The processes of
             one training find the same run themselves; if they cannot, a warning says so, and they need a name.
+        black_box: Keep so many of the last steps whole in memory, or an `fs.BlackBox`. fitscope writes them when a finding of severity
+            error fires or the training dies; `run.replay(step)` runs one of them again, bit for bit.
 
     One scope can record several trainings, one after the other. `fit` on the same model continues its run, also after a new
     `compile`. Another model starts a new run.
@@ -103,11 +106,12 @@ class Scope(Hooks):
         thresholds: Given = None,
         live: bool | None = None,
         name: str | None = None,
+        black_box: BlackBox | int | None = None,
     ) -> None:
         settings = Settings.checked(
             to=to, watch=watch, every=every, budget=budget, allowance=allowance, exact=exact, identity=identity, on=on, limit=limit,
             memory=memory, when_full=when_full, reduce=reduce, notes=notes, tensorboard=tensorboard, database=database, npy=npy,
-            on_finding=on_finding, thresholds=thresholds, live=live, name=name,
+            on_finding=on_finding, thresholds=thresholds, live=live, name=name, black_box=black_box,
         )  # fmt: skip
         self._recordings = Recordings(settings)
         self._life = Life(self._recordings)

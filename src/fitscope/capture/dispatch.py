@@ -19,6 +19,7 @@ from typing import Any
 from fitscope.capture.backends import Adapter, Ask, Call, Harvest, Program, TapFailed
 from fitscope.capture.backends._base import PHASES
 from fitscope.capture.identity import STRICTEST, Checked, Ran, weakly
+from fitscope.capture.keeping import Keeping
 from fitscope.capture.shield import shield
 from fitscope.pipeline.handover import Finish
 from fitscope.pipeline.standing import Standing
@@ -42,6 +43,7 @@ class Request:
     failed: Callable[[BaseException], None]  #: reports an error of fitscope itself
     raised: Callable[[BaseException], None]  #: the user's own step raised
     timing: Timing | None = None  #: the call is to be timed
+    keeping: Keeping | None = None  #: the black box that keeps the call
 
 
 @dataclass(slots=True)
@@ -156,6 +158,10 @@ class StandIn:
         timings: list[Timing] = []
         with shield(self._failed):
             self.remove()
+        boxes = [request.keeping for request in self.requests if request.keeping is not None]
+        for box in boxes:
+            args, kwargs = box.before(Call(args, kwargs), self.plain)
+        with shield(self._failed):
             # A plain step of one scope in which another looks at something is none.
             asking = self._asking
             timings = [r.timing for r in self.requests if r.timing is not None and (r.wants or not asking)]
@@ -163,6 +169,8 @@ class StandIn:
                 for timing in timings:
                     timing.start()
         result, harvests, failure = self._run(*args, **kwargs)
+        for box in boxes:
+            box.ran(result)
         with shield(self._failed):
             for harvest in harvests:
                 self.steps.adapter.divided(harvest)

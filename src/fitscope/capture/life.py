@@ -16,6 +16,7 @@ from fitscope.capture.backends import Adapter
 from fitscope.capture.backends import adapter as adapter_of
 from fitscope.capture.called import fit_facts
 from fitscope.capture.dispatch import when_built
+from fitscope.capture.keeping import Keeping
 from fitscope.capture.leaving import OUTSIDE, Frame, notice, outside
 from fitscope.capture.logged_loss import logged_loss, sizes_in
 from fitscope.capture.loop import Loop
@@ -275,8 +276,9 @@ class Life:
         in_step = in_step and not lockstep  # statistics of all processes would need messages between them
         plan = watched if refused is None else recordings.nothing(anatomy)
         recording = recordings.newest = Recording(
-            plan, adapter, recorder, in_step=in_step, identity=settings.identity, after=after
-        )
+            plan, adapter, recorder, in_step=in_step, identity=settings.identity, after=after,
+            keeping=self._keeping(adapter, anatomy, recorder),
+        )  # fmt: skip
         if self._doing == "train":
             recorder.begin_picture()
         recording.speaks = speaks
@@ -313,6 +315,15 @@ class Life:
             (lambda note: SampleLosses(model, ids, adapter, note)) if per_sample else None,
             (lambda: None) if adapter.lockstep() else _stopping(model),
         )
+
+    def _keeping(self, adapter: Adapter, anatomy: Anatomy, recorder: Recorder) -> Keeping | None:
+        """The black box of a training, if the scope has one."""
+        settings = self._recordings.settings.black_box
+        if settings is None or self._doing in ("evaluate", "predict"):
+            return None
+        with shield(self._recordings.failed):
+            return Keeping.of(settings, adapter, anatomy, recorder.failed)
+        return None
 
 
 def _stopping(model: Any) -> Callable[[], None]:

@@ -20,6 +20,8 @@ from fitscope.pipeline import notebook
 from fitscope.pipeline.diagnosis import OnFinding
 from fitscope.pipeline.sinks import Make
 from fitscope.plan.allowance import seconds
+from fitscope.plan.black_box import BlackBox
+from fitscope.plan.black_box import black_box as checked_box
 from fitscope.plan.budget import Budget
 from fitscope.schedule import Every, Schedule, schedule
 from fitscope.store import Objects, existing, place
@@ -47,6 +49,7 @@ class Settings:
     notes: Json
     sinks: Mapping[str, Make]  #: where else the records go
     on_finding: OnFinding | None = None  #: what to do about a finding
+    black_box: BlackBox | None = None  #: keeps the last steps
     thresholds: Given = None  #: of the rules, where they are to differ
     live: bool | None = None  #: draw in the notebook; None: if there is one
     name: str | None = None  #: of the run
@@ -72,6 +75,7 @@ class Settings:
         thresholds: Given,
         live: bool | None,
         name: str | None,
+        black_box: BlackBox | int | None,
         **sinks: Any,
     ) -> Settings:
         """Checks the arguments of `Scope`; raises an error that names the wrong one."""
@@ -101,6 +105,7 @@ class Settings:
             thresholds=_limits(thresholds),
             live=notebook.checked(live),
             name=_name(to, name),
+            black_box=checked_box(black_box),
         )
 
     def words(self) -> dict[str, str]:

@@ -16,6 +16,7 @@ from typing import Any
 from fitscope.capture.backends import Adapter, Harvest
 from fitscope.capture.backends._base import PHASES
 from fitscope.capture.dispatch import Request, StandIn, TappedSteps, install, run
+from fitscope.capture.keeping import Keeping
 from fitscope.capture.leaving import OUTSIDE, noticed_step
 from fitscope.capture.missing import Missing
 from fitscope.capture.patch import patched
@@ -48,6 +49,7 @@ class Recording:
         in_step: bool,
         identity: str = "proven",
         after: Recording | None = None,
+        keeping: Keeping | None = None,
     ) -> None:
         self.plan = plan
         self.adapter = adapter
@@ -81,6 +83,8 @@ class Recording:
         # Due only if it turns out to be the last of its epoch.
         self._pending: tuple[Moment, Shown] | None = None
         self._missing = Missing(plan, recorder)
+        self._keeping = keeping
+        recorder.output.kept = None if keeping is None else keeping.kept
 
     @property
     def batch(self) -> Batch | None:
@@ -105,7 +109,8 @@ class Recording:
     def before_step(self, batch: int, together: int | None = None) -> None:
         """Announces a step (or several in one execution), which starts with this batch of the epoch."""
         together = self.model.steps_per_execution if together is None else together
-        if batch in self._quiet and batch + together <= self._quiet.stop and not self.recorder.disturbed:
+        quiet = batch in self._quiet and self._keeping is None
+        if quiet and batch + together <= self._quiet.stop and not self.recorder.disturbed:
             self._count.next = self._epoch_start + batch + together
             self.recorder.costs.steps += together
             return
@@ -118,6 +123,10 @@ class Recording:
         request = None
         with shield(self.recorder.failed):
             turns = self._turns(batch, 1)
+            if self._keeping is not None:
+                self._keeping.stop(
+                    "a custom step is kept by nobody: the black box keeps those of fit() and train_on_batch()"
+                )
             request = self._request(turns, function) if turns else None
         if request is not None:
             return run(self._steps, function, request, *args, **kwargs)
@@ -215,7 +224,10 @@ class Recording:
         wanted: Watches = frozenset().union(*(each.all for each in due if each is not NOTHING))
         if wanted and not recorder.ready(turns[0].step) and not self._lockstep:
             wanted = frozenset()
-        if not wanted and timing is None:
+        keeping = None
+        if self._keeping is not None and function is None and turns[0].in_pass == "train":
+            keeping = self._keeping.at(turns[0]) if recorder.ready(turns[0].step) else None
+        if not wanted and timing is None and keeping is None:
             return None
         return Request(
             who=id(self),
@@ -228,6 +240,7 @@ class Recording:
             failed=self.recorder.failed,
             raised=self.raised,
             timing=timing,
+            keeping=keeping,
         )
 
     def _hurry(self) -> None:

@@ -22,6 +22,7 @@ from fitscope.cli.demo import demo
 from fitscope.cli.export import export
 from fitscope.cli.ls import ls
 from fitscope.cli.note import note
+from fitscope.cli.replay import replay
 from fitscope.cli.report import report
 from fitscope.cli.serve import serve
 from fitscope.cli.show import show
@@ -37,6 +38,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     watch,  # the same, live
     check,  # what is wrong with it, with an exit code
     note,  # its notes and tags
+    replay,  # a step that the black box kept, run again
     serve,  # the page, live in the browser
     report,  # the page as one file
     export,  # a run for other tools

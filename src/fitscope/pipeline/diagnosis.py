@@ -55,6 +55,7 @@ class Diagnosis:
         self._before: set[tuple[str, str | None]] = set()  # found by the judgement before
         self._told: set[tuple[str, str | None]] = set()
         self._new = False  # evidence since
+        self.fired: list[Finding] = []  #: logged by the newest judgement
 
     def take(self, blocks: Iterable[Block], records: Iterable[Record] = ()) -> None:
         """Takes the records of one step."""
@@ -70,7 +71,7 @@ class Diagnosis:
 
     def judge(self, *, last: bool = False) -> dict[str, Any] | None:
         """Applies the rules if they are due. Returns the facts for the run; None if nothing is new."""
-        now = time.monotonic()
+        now, self.fired = time.monotonic(), []
         if self.evidence.last_step is None or (not last and (now < self._next or not self._new)):
             return None
         begun = time.thread_time()
@@ -88,6 +89,7 @@ class Diagnosis:
         if finding.severity == "note" or not sure or _key(finding) in self._told:
             return
         self._told.add(_key(finding))
+        self.fired.append(finding)
         if (
             log.hasHandlers() or not self.drawn
         ):  # without a handler Python prints it: below the picture, once more

@@ -14,11 +14,13 @@ from typing import Any
 from fitscope.pipeline.batch_ends import BatchEnds
 from fitscope.pipeline.diagnosis import Diagnosis
 from fitscope.pipeline.digest import Digest
-from fitscope.pipeline.ending import Ending
+from fitscope.pipeline.ending import COMPLETE, Ending
 from fitscope.pipeline.epoch_logs import EpochLogs
 from fitscope.pipeline.handover import Shown
+from fitscope.pipeline.kept import Kept
 from fitscope.pipeline.live import LivePicture
 from fitscope.pipeline.sinks import Sinks
+from fitscope.pipeline.troubles import described
 from fitscope.record import Block, Moment, Record, Samples
 from fitscope.reduce import host, units
 from fitscope.sites import TRAIN, Site
@@ -51,6 +53,7 @@ class Output:
         self.batch_ends: BatchEnds | None = None  #: of a training whose losses Keras logs
         self.diagnosis: Diagnosis | None = None
         self.live: LivePicture | None = None  #: the picture in a notebook
+        self.kept: Kept | None = None  #: by the black box
         self._digest = digest
         self._sinks = sinks
         self._make_diagnosis = diagnosis  # called once there is a run
@@ -96,7 +99,7 @@ class Output:
         """Puts on disk what was written so far."""
         assert self.writer is not None
         self.derive()
-        self._diagnosed(lambda diagnosis: diagnosis.judge())
+        self._judge(last=False)
         self._note()
         try:
             self.writer.flush()
@@ -110,7 +113,9 @@ class Output:
             self.derive(last=True)
         except Exception as error:
             self._failed(error)
-        self._diagnosed(lambda diagnosis: diagnosis.judge(last=True))
+        fired = self._judge(last=True)
+        if ending.status != COMPLETE.status:
+            self._write_kept([*fired, ending.by_what or ending.status], newest=True)
         if self.writer.full:
             lost = sum(self.writer.lost.values())
             self._failed(
@@ -161,6 +166,25 @@ class Output:
         else:
             if found is not None:
                 self.writer.note(findings=found)
+
+    def _judge(self, *, last: bool) -> list[str]:
+        """Applies the rules, and lets the black box write at a finding. Returns the findings that fired."""
+        self._diagnosed(lambda diagnosis: diagnosis.judge(last=last))
+        if self.kept is None or self.diagnosis is None:
+            return []
+        severe = [f for f in self.diagnosis.fired if self.kept.settings.writes_at(f.severity)]
+        fired = [f"{finding.rule}: {finding.title}" for finding in severe]
+        if fired:
+            self._write_kept(fired, newest=False)
+        return fired
+
+    def _write_kept(self, why: list[str], *, newest: bool) -> None:
+        if self.kept is None or self.writer is None:
+            return
+        try:
+            self.kept.write(self.writer, why, newest=newest)
+        except Exception as error:  # no room, no memory, no disk
+            self._failed(f"the black box could not be written: {described(error)}")
 
     def _note(self) -> None:
         """Notes the facts about the recording, and the running averages."""

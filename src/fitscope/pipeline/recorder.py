@@ -378,6 +378,7 @@ class Recorder:
             "dropped": dict(self._troubles.dropped),
             "unseen": dict(self._unseen),
             "identity": self.identity.describe(self.costs.captured),
+            **({} if self.output.kept is None else {"black_box": self.output.kept.describe()}),
         }
 
 

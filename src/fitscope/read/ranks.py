@@ -9,12 +9,14 @@ from collections.abc import Callable
 from typing import Any
 
 from fitscope.read import untrusted
+from fitscope.read.black_box import Box
 from fitscope.read.damage import DamageReport
 from fitscope.read.stored import StoredArray
 from fitscope.read.untrusted import UNREADABLE
 from fitscope.reduce.average import Average
 from fitscope.store import averages, schema
 from fitscope.store._base import Objects
+from fitscope.store.black_box import BOX, folders
 from fitscope.store.liveness import is_alive
 
 
@@ -68,6 +70,16 @@ class Rank:
         except UNREADABLE as problem:
             self._damaged.add(f"{self.folder}/{key}", problem)
             return None
+
+    def boxes(self) -> list[Box]:
+        """What the black box wrote, in order. One that cannot be read is reported."""
+        found = []
+        for folder in folders(self._objects):
+            try:
+                found.append(Box(self._objects, folder, self.end))
+            except UNREADABLE as problem:
+                self._damaged.add(f"{self.folder}/{folder}/{BOX}", problem)
+        return found
 
     def said(self) -> dict[str, Any] | None:
         """The rank's status document: the same object while it does not change. None if there is none."""

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from fitscope.errors import FitscopeWarning, RunError, one_of
+from fitscope.read.black_box import Box, ranges
 from fitscope.read.damage import Damage
 from fitscope.read.identity import Identity, identity_of
 from fitscope.read.state import RunState
@@ -25,10 +26,12 @@ from fitscope.store._base import Objects
 if TYPE_CHECKING:  # imported by the methods that need them
     import dask.array as da
     import dask.dataframe as dd
+    import keras
     import pandas as pd
     import pyarrow as pa
     import xarray as xr
 
+    from fitscope.capture.replay import Replay
     from fitscope.diagnose import Findings, Rule
     from fitscope.diagnose.expect import Expectation
     from fitscope.diagnose.thresholds import Given
@@ -428,6 +431,37 @@ class Run:
                 f"a step at or after a checkpoint of run {self.id!r}", f"step {step}", one_of(steps, "")
             )
         return str(before["path"].iloc[-1])
+
+    @property
+    def black_box(self) -> list[Box]:
+        """What the black box wrote: for each time, its `.steps` and `.why`. Empty if nothing made it write."""
+        self._now.look()
+        found = [box for rank in self._now.ranks if rank.number == 0 for box in rank.boxes()]
+        self._now.damaged.warn()
+        return found
+
+    def replay(self, step: int, *, model: keras.Model | None = None) -> Replay:
+        """Runs a step that the black box kept again: from its state, on its batch, with its random numbers.
+
+        On the same backend and versions the result is that of the training, bit for bit; `.agrees` says whether it is.
+
+        Args:
+            step: The step: one of `run.black_box`.
+            model: The compiled model, if it has custom classes. fitscope sets its weights to those before the step. By default
+                fitscope builds the model from its configuration in the run, with Keras's safe mode.
+        """
+        from fitscope.capture.replay import replay
+
+        boxes = self.black_box
+        for box in reversed(boxes):
+            if step in box.steps:
+                return replay(box.step(step), model)
+        there = ranges([step for box in boxes for step in box.steps])
+        raise RunError(
+            f"a step that the black box of run {self.id!r} wrote",
+            f"step {step}",
+            f"There are: {there}. Record with fs.Scope(black_box=20); it writes at an error and when the training dies",
+        )
 
     def sql(self, query: str) -> pd.DataFrame:
         """Runs a DuckDB query over the tables of the run: `stats`, and `samples` if samples were recorded."""

@@ -193,6 +193,16 @@ STATUS: Form = {
     "unseen": mapping(text),
     "errors": listing(text),
     "ended_by": maybe(text),
+    "black_box": fields(
+        {
+            "steps": count,
+            "memory": count,
+            "bytes": count,
+            "dropped": count,
+            "trouble": maybe(text),
+            "severity": text,
+        }
+    ),
     "identity": mapping(fields({"status": text, "steps": maybe(listing(integer)), "why": maybe(text)})),
     "checkpoints": listing(
         fields(

@@ -10,6 +10,8 @@
                                                       for the next  ← commits them, until there is that part
     <run>/a0000/r00000/tail/samples.arrow             likewise
     <run>/a0000/r00000/averages/<site>.npz            replaced now and then: running mean and std
+    <run>/a0000/r00000/black_box/0000/                the last steps before a finding or a crash: see `black_box`
+    <run>/a0000/r00000/black_box/0000/box.json                                  ← commits them
     <run>/a0000/r00000/tensors.zarr/zarr.json         Zarr v3 root group: which site has which arrays
     <run>/a0000/r00000/tensors.zarr/<site>/data/c.…   chunks: the plain bytes of the tensors
     <run>/a0000/r00000/tensors.zarr/<site>/data/zarr.json                       ← commits its captures
@@ -29,8 +31,8 @@ Nothing is parsed back from a name: attempt, rank and site are in the documents 
 
 History
     1   2026-11   first; then columns, tables and objects that an older reader does not miss: `cosine`,
-                  `samples`, `averages`, `error` and `over`, `tail` (without it the newest rows of a long run that is still going, or
-                  was killed, come later or not at all)
+                  `samples`, `averages`, `error` and `over`, `black_box`, `tail` (without it the newest rows of a long run
+                  that is still going, or was killed, come later or not at all)
     2   2026-11   the facts of a site as columns of `stats`: `kind`, `layer`, `weight`, `pass`; in `samples` the
                   column `phase` is called `pass` too. Format 1 is still read: its columns are derived from names
 """
@@ -80,6 +82,7 @@ STATUS = "status.json"
 #   limit, full_at     the bytes allowed; the step at which recording stopped because of them, or null
 #   lost          {site: records that were handed over and are not in the run}
 #   errors        the first ones, in words;  errors_total: how many there were
+#   black_box     what a black box keeps, dropped and wrote, where there is one
 #   dropped, overhead, …    whatever the capturing side notes
 
 STATS = "stats"
@@ -87,6 +90,7 @@ SAMPLES = "samples"
 TENSORS = "tensors.zarr"
 AVERAGES = "averages"
 TAIL = "tail"
+BLACK_BOX = "black_box"
 
 #: One row: what is known about the tensor seen at one site at one step.
 STATS_SCHEMA = pa.schema(

@@ -41,6 +41,7 @@ from fitscope.store.begin import (
     usable,
     writer_of,
 )
+from fitscope.store.black_box import Boxes
 from fitscope.store.meeting import meet
 from fitscope.store.meter import Meter
 from fitscope.store.parts import MOST_MEMORY, PART_BYTES, Parts
@@ -80,6 +81,7 @@ class RunWriter:
         self._samples_parts = Parts(self._objects, self._samples)
         self._tensors = TensorStore(self._meter)
         self._averages = Averages(self._meter)
+        self.boxes = Boxes(self._meter)  #: the last steps of a training, written by its black box
         self._refused: dict[str, int] = {}
         self._step: int | None = None
         self._status = Status()

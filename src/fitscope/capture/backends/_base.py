@@ -16,9 +16,9 @@ step copies it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -28,6 +28,9 @@ from fitscope.pipeline.handover import Finish
 from fitscope.plan.anatomy import Anatomy
 from fitscope.plan.plan import Wants
 from fitscope.sites import Site
+
+if TYPE_CHECKING:
+    from fitscope.capture.backends._keeper import Keeper
 
 #: The attribute of a Keras model that holds the compiled function of a phase, and the method it is made from.
 PHASES = {
@@ -262,6 +265,10 @@ class Adapter(Several, ABC):
     @abstractmethod
     def tapped(self, ask: Ask) -> Program:
         """The model's own step, or a custom one (`ask.function`), with taps."""
+
+    @abstractmethod
+    def keeper(self, model: Any, optimizers: Sequence[Any] = ()) -> Keeper:
+        """Keeps the training steps of a model for a black box, and puts them back for a replay."""
 
     @abstractmethod
     def thinned(self, tensor: Any, *, batched: bool) -> Any:

@@ -6,6 +6,7 @@ program is copied for the run that does not count.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Hashable, Iterator
 from typing import Any
 
@@ -61,6 +62,15 @@ class HeldBatches(HeldArguments):
 
     def call(self) -> Call:
         return Call((self.state, iter(self.batches)), {})
+
+
+def held_batches(model: Any, call: Call) -> HeldBatches:
+    """Draws the batches of one call of Keras's own step, and holds them. Raises the errors of drawing."""
+    state, iterator = call.args
+    batches = list(itertools.islice(iterator, model.steps_per_execution))
+    if not batches:
+        raise StopIteration
+    return HeldBatches(state, batches)
 
 
 def _arrays(tree: Any) -> list[Any]:

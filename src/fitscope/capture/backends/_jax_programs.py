@@ -22,7 +22,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from fitscope.capture.backends._base import Call, Harvest, Held, Obstacle, Outcome, Program, TapFailed
-from fitscope.capture.backends._jax_held import HeldArguments, HeldBatches, copied, signature, used_up
+from fitscope.capture.backends._jax_held import (
+    HeldArguments,
+    HeldBatches,
+    copied,
+    held_batches,
+    signature,
+    used_up,
+)
 
 _ZERO = np.uint32(0)
 IN_ANOTHER_ORDER = "an eager step is Python, which must not run twice, and taps of gradients can change the order of their sums"
@@ -226,11 +233,7 @@ class Fit(_Keras):
         return logs, state, self._traced.harvest(tensors)
 
     def hold(self, call: Call) -> Held:
-        state, iterator = call.args
-        batches = list(self._drawn(iterator))
-        if not batches:
-            raise StopIteration
-        return HeldBatches(state, batches)
+        return held_batches(self._model, call)
 
     def obstacle(self, held: Held) -> Obstacle | None:
         assert isinstance(held, HeldBatches)

@@ -68,6 +68,7 @@ class HeldArguments(HeldVariables):
 class HeldBatches(HeldVariables):
     def __init__(self, batches: list[Any], again: Callable[[], Any]) -> None:
         self._again = again
+        self.batches = batches
         self.signature = signature(batches, shapes=True)
 
     def call(self) -> Call:

@@ -193,17 +193,9 @@ class Fit(_Graph):
         return str(iterator.element_spec)
 
     def hold(self, call: Call) -> Held:
-        (iterator,) = call.args
-        many = self._model.steps_per_execution
-        if isinstance(iterator, tf.distribute.DistributedIterator):
+        if isinstance(call.args[0], tf.distribute.DistributedIterator):
             return HeldArguments(call)
-        if not _of_tensorflow(iterator):
-            batches = [next(iterator), *itertools.islice(iterator, many - 1)]
-            return HeldBatches(batches, lambda: iter(batches))
-        first = iterator.get_next()
-        following = (iterator.get_next_as_optional() for _ in range(many - 1))
-        batches = [first, *(o.get_value() for o in itertools.takewhile(lambda o: o.has_value(), following))]
-        return HeldBatches(batches, lambda: _again(iterator, batches))
+        return held_batches(self._model, call)
 
     def obstacle(self, held: Held) -> Obstacle | None:
         if isinstance(held.call().args[0], tf.distribute.DistributedIterator):
@@ -230,10 +222,23 @@ def without_optionals(data: Any) -> Any:
     )
 
 
-def _again(iterator: Any, batches: list[Any]) -> Any:
+def held_batches(model: Any, call: Call) -> HeldBatches:
+    """Draws the batches of one call of Keras's own step, and holds them. Raises the errors of drawing."""
+    (iterator,) = call.args
+    many = model.steps_per_execution
+    if not _of_tensorflow(iterator):
+        batches = [next(iterator), *itertools.islice(iterator, many - 1)]
+        return HeldBatches(batches, lambda: iter(batches))
+    first = iterator.get_next()
+    following = (iterator.get_next_as_optional() for _ in range(many - 1))
+    batches = [first, *(o.get_value() for o in itertools.takewhile(lambda o: o.has_value(), following))]
+    return HeldBatches(batches, lambda: again(iterator.element_spec, batches))
+
+
+def again(spec: Any, batches: list[Any]) -> Any:
     """An iterator over batches drawn from another one, with its element spec, whose shapes may be partly unknown."""
     dataset = tf.data.Dataset.from_tensors(batches[0])
     for batch in batches[1:]:
         dataset = dataset.concatenate(tf.data.Dataset.from_tensors(batch))
     drawn = iter(dataset)
-    return type(drawn)(components=[drawn._iterator_resource], element_spec=iterator.element_spec)
+    return type(drawn)(components=[drawn._iterator_resource], element_spec=spec)

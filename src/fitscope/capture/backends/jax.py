@@ -8,7 +8,7 @@ how such a program runs in place of the user's own, compared with it, or alongsi
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -26,6 +26,7 @@ from fitscope.capture.backends._base import (
     finished,
     steps_of,
 )
+from fitscope.capture.backends._jax_keeper import JaxKeeper
 from fitscope.capture.backends._jax_programs import IN_ANOTHER_ORDER, EagerFit, EagerStep, Fit, Step, Traced
 from fitscope.capture.backends._jax_shards import assembled, divide, spread
 from fitscope.capture.backends._jax_taps import (
@@ -36,6 +37,7 @@ from fitscope.capture.backends._jax_taps import (
     own_copy,
     tagging,
 )
+from fitscope.capture.backends._keeper import Keeper
 from fitscope.capture.collector import kept
 from fitscope.capture.patch import guarded, show_batch
 from fitscope.pipeline.handover import SMALL, Shard, Thin
@@ -191,6 +193,9 @@ class JaxAdapter(Adapter):
     def divided(self, harvest: Harvest) -> None:
         if self.lockstep():
             divide(harvest)
+
+    def keeper(self, model: Any, optimizers: Sequence[Any] = ()) -> Keeper:
+        return JaxKeeper(model, optimizers)
 
     def thinned(self, tensor: Any, *, batched: bool) -> Any:
         if spread():  # rows of a tensor on several devices would have to travel between them

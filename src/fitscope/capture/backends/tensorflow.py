@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import types
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,9 @@ from fitscope.capture.backends._base import (
     finished,
     steps_of,
 )
+from fitscope.capture.backends._keeper import Keeper
 from fitscope.capture.backends._shadow import rows_of
+from fitscope.capture.backends._tensorflow_keeper import TensorFlowKeeper
 from fitscope.capture.backends._tensorflow_programs import Fit, Predict, Step, without_optionals
 from fitscope.capture.backends._tensorflow_taps import Collector, detach, single_step
 from fitscope.capture.patch import show_batch
@@ -201,6 +204,9 @@ class TensorFlowAdapter(Adapter):
         if ask.phase == "predict":
             return Predict(model, trace, on_data)
         return Fit(model, trace, on_data, on_iterator, on_optional)
+
+    def keeper(self, model: Any, optimizers: Sequence[Any] = ()) -> Keeper:
+        return TensorFlowKeeper(model, optimizers)
 
     def thinned(self, tensor: Any, *, batched: bool) -> Any:
         if tensor.shape.rank is None:

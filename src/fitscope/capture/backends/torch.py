@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from typing import Any
 
 import ml_dtypes
@@ -20,6 +21,8 @@ from fitscope.capture.backends._base import (
     TapFailed,
     steps_of,
 )
+from fitscope.capture.backends._keeper import Keeper
+from fitscope.capture.backends._torch_keeper import TorchKeeper
 from fitscope.capture.backends._torch_programs import Compiled, Eager
 from fitscope.capture.backends._torch_taps import Collector, single_step
 from fitscope.capture.patch import show_batch
@@ -87,6 +90,9 @@ class TorchAdapter(Adapter):
             return result, [collector.finished(ask, versions_tell=body is None)]
 
         return Eager(step) if body is None else Compiled(step, None)
+
+    def keeper(self, model: Any, optimizers: Sequence[Any] = ()) -> Keeper:
+        return TorchKeeper(model, optimizers)
 
     def thinned(self, tensor: Any, *, batched: bool) -> Any:
         rows, length = as_rows(tensor.shape, batched=batched)

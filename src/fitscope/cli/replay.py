@@ -1,0 +1,72 @@
+"""`fitscope replay RUN --step N`: runs a step again that a black box kept.
+
+`fitscope.cli.replay_step` runs it in a separate process, because Keras chooses its backend once per process: here that of the
+training.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from fitscope.cli.arguments import RunArgument
+from fitscope.cli.demo import BACKENDS
+
+
+def replay(
+    run: RunArgument = "runs",
+    step: Annotated[
+        int | None, typer.Option(help="The step. Without it: list the steps that there are.")
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE:NAME",
+            help="A Python file and the compiled model in it, or a function that returns it. Needed for custom classes.",
+        ),
+    ] = None,
+) -> None:
+    """Run a step again that the black box kept, and say whether it gives what it gave in the training."""
+    from fitscope.errors import RunError
+    from fitscope.read import open as open_run
+    from fitscope.read.black_box import ranges
+    from fitscope.show.text import clean
+
+    found = open_run(run)
+    boxes = found.black_box
+    console = Console(highlight=False, soft_wrap=True)
+    if step is None:
+        if not boxes:
+            console.print(
+                "The black box of this run wrote no steps. Record with fs.Scope(black_box=20): "
+                "it writes at an error, or when the training dies."
+            )
+        for box in boxes:
+            console.print(
+                Text.assemble(
+                    ("steps ", "dim"), (ranges(box.steps), "bold"), f"  {clean('; '.join(box.why))}"
+                )
+            )
+            if box.odd_step is not None:
+                console.print(Text(f"  the first loss that is not finite: step {box.odd_step:,}"))
+        return
+    wanted = next((each for each in reversed(boxes) if step in each.steps), None)
+    if wanted is None:
+        there = ranges([one for each in boxes for one in each.steps])
+        raise RunError(
+            f"a step that the black box of run {found.id!r} wrote", f"--step {step}", f"There are: {there}"
+        )
+    if wanted.backend not in BACKENDS:
+        raise RunError("a backend of Keras", repr(wanted.backend), "The run is damaged")
+    given = ["--model", model] if model is not None else []
+    environment = {**os.environ, "KERAS_BACKEND": wanted.backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    command = [sys.executable, "-m", "fitscope.cli.replay_step", found.path, "--step", str(step), *given]
+    done = subprocess.run(command, env=environment, check=False)
+    if done.returncode:
+        raise typer.Exit(done.returncode if done.returncode > 0 else 1)
