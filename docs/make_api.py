@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import fitscope as fs
+from fitscope.capture.replay import Replay
 from fitscope.export import FORMATS
 from fitscope.pipeline.newest import Batch
+from fitscope.read.black_box import Box
 from fitscope.read.damage import Damage
 from fitscope.read.find import Brief, Runs
 from fitscope.read.identity import Identity
@@ -41,7 +43,7 @@ you first use it.
 
 #: Title, introduction, and the names in it: public names, or (how the docs call an object, its class).
 SECTIONS: tuple[tuple[str, str, tuple[str | tuple[str, type], ...]], ...] = (
-    ("Recording", "See [getting started](getting-started.md).", (("scope", fs.Scope), "tap")),
+    ("Recording", "See [getting started](getting-started.md).", (("scope", fs.Scope), "tap", ("box", fs.BlackBox))),
     (
         "Watches",
         "A watch says what to record: see [watches](watches.md). Arguments of the same name mean the same in every watch.",
@@ -82,6 +84,8 @@ RESULTS: dict[str, type] = {
     "fs.runs(path)[0]": Brief,
     "run.average(site)": Average,
     "run.identity": Identity,
+    "run.black_box[0]": Box,
+    "run.replay(step)": Replay,
     "run.damaged[0]": Damage,
 }
 
@@ -116,7 +120,10 @@ def _entry(name: str | tuple[str, type]) -> Iterator[str]:
         owner, of = name
         public = of.__name__ in fs.__all__
         yield from _class(
-            f"fs.{of.__name__}" if public else owner, of, owner, constructed=of in (fs.Scope, fs.Server)
+            f"fs.{of.__name__}" if public else owner,
+            of,
+            owner,
+            constructed=of in (fs.Scope, fs.Server, fs.BlackBox),
         )
     elif name == "RULES":
         rules = [f"| `{one.name}` | {one.sees} |" for one in sorted(fs.RULES, key=lambda one: one.name)]

@@ -5,7 +5,8 @@ Record with `fs.Scope(to, watch, every)` as a callback of `fit`. Choose what to 
 `fs.activity`, `fs.data`, `fs.changes` and `fs.taps`, and when with `fs.steps` and `fs.epochs`. Show a value inside a layer with
 `fs.tap`, `fs.layers.Tap` or `fs.with_taps`. Read with `fs.open` and `fs.runs`, look with `run.plot`, `fs.serve` and `fs.compare`,
 export with `fs.export_run`, compute on a cluster with `run.to_dask` and `fs.map_steps`. Check a model with `fs.lint` and a run with
-`run.findings()`; `fs.RULES` are the rules, `fs.rule` makes another, and `fs.expect` declares what is intended.
+`run.findings()`; `fs.RULES` are the rules, `fs.rule` makes another, and `fs.expect` declares what is intended. `fs.BlackBox` sets up a
+scope's black box, and `run.replay` runs one of its steps again.
 
 These names and the errors are the public API; `dir(fitscope)` lists them. In the package contents below, only `layers` is public. The
 others are the stages that a tensor passes through, and may change at any time: see ARCHITECTURE.md.

@@ -73,8 +73,7 @@ class Scope(Hooks):
         live: Draw the training in the cell of a notebook while it runs. None: if there is a notebook. False: never.
         name: The name of the run; by default date and time. If there is a run of this name, training continues it. The processes of
             one training find the same run themselves; if they cannot, a warning says so, and they need a name.
-        black_box: Keep so many of the last steps whole in memory, or an `fs.BlackBox`. fitscope writes them when a finding of severity
-            error fires or the training dies; `run.replay(step)` runs one of them again, bit for bit.
+        black_box: Keep so many of the last steps, or an `fs.BlackBox`, for `run.replay`. Written at an error, or when the training dies.
 
     One scope can record several trainings, one after the other. `fit` on the same model continues its run, also after a new
     `compile`. Another model starts a new run.

@@ -39,7 +39,7 @@ class Keeping:
         self._keeper = keeper
         self._failed = failed
         self._turn: Turn | None = None
-        self._running: stored.Call | None = None  # begun, and not ended yet
+        self._running: stored.KeptCall | None = None  # begun, and not ended yet
 
     @classmethod
     def of(
@@ -124,7 +124,7 @@ class Keeping:
 
         forms = [taken_apart(batch, array, leaves) for batch in batches]
         facts = {**facts, "given": given}
-        self._running = stored.Call(
+        self._running = stored.KeptCall(
             turn.step, turn.epoch, turn.batch, forms, leaves, changed, keeper.random(), facts
         )
         kept.add(self._running)

@@ -27,7 +27,7 @@ from fitscope.pipeline.standing import Standing
 from fitscope.plan.anatomy import Anatomy
 from fitscope.plan.plan import resolve
 from fitscope.schedule import schedule
-from fitscope.store.black_box import Call
+from fitscope.store.black_box import KeptCall
 from fitscope.store.software import software
 from fitscope.store.structure import put_together
 
@@ -130,19 +130,19 @@ def replay(kept: KeptStep, model: Any = None) -> Replay:
 
 
 def _run(
-    keeper: Keeper, border: Adapter, step: int, calls: list[Call], places: list[int], notes: list[str]
+    keeper: Keeper, border: Adapter, step: int, calls: list[KeptCall], places: list[int], notes: list[str]
 ) -> Replay:
     """Runs the steps of a lap; the last of them shows itself."""
     agreeing: list[bool] = []
 
-    def compare(call: Call, logs: Any) -> None:
+    def compare(call: KeptCall, logs: Any) -> None:
         if call.logs is not None:
             same = _same(call.logs, _arrays(border, logs))
             if not same and all(agreeing):
                 notes.append(f"step {call.step} returned other logs than in the training")
             agreeing.append(same)
 
-    def begin(call: Call) -> list[Any]:
+    def begin(call: KeptCall) -> list[Any]:
         keeper.put({places[n]: value for n, value in call.changed.items()})
         keeper.set_random(call.random)
         return _batches(keeper, call)
@@ -166,7 +166,7 @@ def _run(
 
 
 def _shown(
-    keeper: Keeper, border: Adapter, call: Call, batches: list[Any], step: int
+    keeper: Keeper, border: Adapter, call: KeptCall, batches: list[Any], step: int
 ) -> tuple[dict[str, Any], Any, Standing]:
     """Takes a step with taps: the tapped values, the logs, and whether the program with taps is the user's own."""
     anatomy = Anatomy.of(keeper.model)
@@ -182,14 +182,17 @@ def _shown(
     return dict(shown), keeper.adopt(ran.result), standing
 
 
-def _batches(keeper: Keeper, call: Call) -> list[Any]:
+def _batches(keeper: Keeper, call: KeptCall) -> list[Any]:
     given = call.facts["given"]
     if len(given) != len(call.arrays):
         raise RunError(
             "a batch whose parts are described", f"{len(given)} of {len(call.arrays)}", "The run is damaged"
         )
     leaves = [keeper.tensor(array, given=how) for array, how in zip(call.arrays, given, strict=True)]
-    return [put_together(form, leaves, keeper.missing) for form in call.forms]
+    try:
+        return [put_together(form, leaves, keeper.missing) for form in call.forms]
+    except ValueError as problem:
+        raise RunError("batches of a known form", str(problem), "The run is damaged") from problem
 
 
 def _places(keeper: Keeper, recorded: list[dict[str, Any]]) -> list[int]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -17,6 +18,9 @@ from rich.text import Text
 
 from fitscope.cli.arguments import RunArgument
 from fitscope.cli.demo import BACKENDS
+
+if TYPE_CHECKING:
+    from fitscope.read.black_box import Box
 
 
 def replay(
@@ -36,25 +40,12 @@ def replay(
     from fitscope.errors import RunError
     from fitscope.read import open as open_run
     from fitscope.read.black_box import ranges
-    from fitscope.show.text import clean
 
     found = open_run(run)
     boxes = found.black_box
     console = Console(highlight=False, soft_wrap=True)
     if step is None:
-        if not boxes:
-            console.print(
-                "The black box of this run wrote no steps. Record with fs.Scope(black_box=20): "
-                "it writes at an error, or when the training dies."
-            )
-        for box in boxes:
-            console.print(
-                Text.assemble(
-                    ("steps ", "dim"), (ranges(box.steps), "bold"), f"  {clean('; '.join(box.why))}"
-                )
-            )
-            if box.odd_step is not None:
-                console.print(Text(f"  the first loss that is not finite: step {box.odd_step:,}"))
+        listed(console, boxes)
         return
     wanted = next((each for each in reversed(boxes) if step in each.steps), None)
     if wanted is None:
@@ -70,3 +61,20 @@ def replay(
     done = subprocess.run(command, env=environment, check=False)
     if done.returncode:
         raise typer.Exit(done.returncode if done.returncode > 0 else 1)
+
+
+def listed(console: Console, boxes: Sequence[Box]) -> None:
+    """Lists the steps that there are, and why they were written."""
+    from fitscope.read.black_box import ranges
+    from fitscope.show.text import clean
+
+    if not boxes:
+        console.print(
+            "The black box of this run wrote no steps. Record with fs.Scope(black_box=20): "
+            "it writes at an error, or when the training dies."
+        )
+    for box in boxes:
+        why = clean("; ".join(box.why))
+        console.print(Text.assemble(("steps ", "dim"), (ranges(box.steps), "bold"), f"  {why}"))
+        if box.odd_step is not None:
+            console.print(Text(f"  the first loss that is not finite: step {box.odd_step:,}"))

@@ -20,7 +20,7 @@ import numpy as np
 from fitscope import sizes
 from fitscope.plan.black_box import BlackBox
 from fitscope.store import RunWriter
-from fitscope.store.black_box import Call, Lap
+from fitscope.store.black_box import KeptCall, Lap
 
 Array = np.ndarray[Any, Any]
 
@@ -82,7 +82,7 @@ class Kept:
         self.laps = laps
         self._fit()
 
-    def add(self, call: Call) -> None:
+    def add(self, call: KeptCall) -> None:
         """Keeps a step, which runs next."""
         if self.laps:
             self.laps[-1].add(call)

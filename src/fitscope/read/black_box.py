@@ -15,8 +15,7 @@ from fitscope.read import untrusted
 from fitscope.read.untrusted import count, fields, integer, listing, mapping, maybe, number, text
 from fitscope.store import black_box as stored
 from fitscope.store._base import Objects
-from fitscope.store.black_box import Array, Call
-from fitscope.store.structure import put_together
+from fitscope.store.black_box import Array, KeptCall
 
 MOST_STEPS = 1_000_000
 
@@ -122,14 +121,24 @@ class KeptStep:
 
     def state(self) -> list[Array]:
         """The state before the first step of the lap."""
-        return stored.unpacked(self._objects, self._folder, self._lap["state"])
+        return self._unpacked(self._lap["state"])
 
-    def calls(self) -> Iterable[Call]:
+    def calls(self) -> Iterable[KeptCall]:
         """The steps of the lap up to this one."""
         for document in self._lap["calls"][: self._place + 1]:
             yield self._call(document)
 
-    def _call(self, document: dict[str, Any]) -> Call:
+    def _unpacked(self, entries: list[dict[str, Any]]) -> list[Array]:
+        try:
+            return stored.unpacked(self._objects, self._folder, entries)
+        except untrusted.UNREADABLE as problem:
+            raise RunError(
+                f"the arrays of step {self.step} in {self._objects.describe(self._folder)!r}",
+                f"damaged or forged ones ({problem})",
+                "Replay another step, or copy the run again",
+            ) from problem
+
+    def _call(self, document: dict[str, Any]) -> KeptCall:
         logs, changed, random = document["logs"], document["changed"], document["random"]
         entries = [
             *document["arrays"],
@@ -137,11 +146,9 @@ class KeptStep:
             *random.values(),
             *(logs or {}).values(),
         ]
-        arrays = iter(stored.unpacked(self._objects, self._folder, entries))
+        arrays = iter(self._unpacked(entries))
         batch = [next(arrays) for _ in document["arrays"]]
-        for form in document["forms"]:
-            put_together(form, batch)  # which refuses what is none
-        return Call(
+        return KeptCall(
             document["step"], document["epoch"], document["batch"], document["forms"], batch,
             {place: next(arrays) for place, _ in changed},
             {name: next(arrays) for name in random},

@@ -34,7 +34,7 @@ _PLAIN = "biufcS"  #: kinds of types that NumPy stores itself
 
 
 @dataclass(slots=True)
-class Call:
+class KeptCall:
     """One execution of the training step: one step, or several (`steps_per_execution`)."""
 
     step: int
@@ -63,14 +63,14 @@ class Lap:
     step: int
     state: list[Array]
     names: list[tuple[str, str]]  #: of its variables: group and path
-    calls: list[Call] = field(default_factory=list)
+    calls: list[KeptCall] = field(default_factory=list)
     nbytes: int = 0  #: of state and calls
     put: int = 0  #: calls that were written
 
     def __post_init__(self) -> None:
         self.nbytes = sum(array.nbytes for array in self.state)
 
-    def add(self, call: Call) -> None:
+    def add(self, call: KeptCall) -> None:
         self.calls.append(call)
         self.nbytes += call.nbytes
 
@@ -139,7 +139,7 @@ class Boxes:
             put()
         return index
 
-    def _put_call(self, path: str, call: Call) -> dict[str, Any]:
+    def _put_call(self, path: str, call: KeptCall) -> dict[str, Any]:
         named = {f"batch-{n}": array for n, array in enumerate(call.arrays)}
         named |= {f"changed-{n}": array for n, array in call.changed.items()}
         named |= {f"random-{name}": array for name, array in call.random.items()}

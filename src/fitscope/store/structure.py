@@ -32,7 +32,7 @@ def taken_apart(batch: Any, array: Callable[[Any], Any], leaves: list[Any]) -> F
             kind = "tuple" if isinstance(value, tuple) else "list"
             return {kind: [form(inner, depth + 1) for inner in value]}
         leaf = array(value)
-        if isinstance(leaf, Missing):
+        if isinstance(leaf, Absent):
             return {"missing": True}
         leaves.append(leaf)
         return {"array": len(leaves) - 1}
@@ -40,7 +40,7 @@ def taken_apart(batch: Any, array: Callable[[Any], Any], leaves: list[Any]) -> F
     return form(batch, 0)
 
 
-class Missing:
+class Absent:
     """A part of a batch that the framework marks as absent, other than by None."""
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fitscope.capture.backends._base import Call
-from fitscope.store.structure import Missing
+from fitscope.store.structure import Absent
 
 Array = np.ndarray[Any, Any]
 
@@ -77,7 +77,7 @@ class Keeper(ABC):
         """Whether the step runs as Python."""
         return bool(self.model.run_eagerly)
 
-    def array(self, leaf: Any) -> Array | Missing:
+    def array(self, leaf: Any) -> Array | Absent:
         """A copy of a part of a batch in this machine's memory."""
         found = self.to_numpy(leaf)
         if found.dtype.kind == "O":  # text

@@ -22,7 +22,7 @@ from tensorflow.python.data.util import structure
 from fitscope.capture.backends._base import Call
 from fitscope.capture.backends._keeper import Array, Keeper, logs_of
 from fitscope.capture.backends._tensorflow_programs import again, held_batches
-from fitscope.store.structure import Missing
+from fitscope.store.structure import Absent
 
 MISSING = "a missing part of a batch"  #: stands for an Optional in a batch that was put together
 FIRST = 4  #: steps that may still make variables: of the optimizer, of metrics
@@ -86,9 +86,9 @@ class TensorFlowKeeper(Keeper):
         seed = {} if shared is None else {"keras": self.to_numpy(shared.state.value)}
         return {**super().random(), **seed}
 
-    def array(self, leaf: Any) -> Array | Missing:
+    def array(self, leaf: Any) -> Array | Absent:
         if isinstance(leaf, tf.experimental.Optional):
-            return Missing()
+            return Absent()
         return super().array(leaf)
 
     def to_numpy(self, tensor: Any) -> Array:
