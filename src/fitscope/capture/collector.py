@@ -77,3 +77,10 @@ def kept(collector: Collector, *sites: Site) -> AbstractContextManager[None]:
         collector.noted.append(f"{described(error)} ({with_versions})" if with_versions else described(error))
 
     return shield(tell)
+
+
+def numbers_inside(collector: Collector, site: Site, what: str) -> Site:
+    """The site for the values of a sparse or ragged tensor; the site of the tensor itself gets the reason."""
+    inside = site.but(suffix=f"{site.suffix}/values", batched=False)
+    collector.failed[site] = f"it is a {what} tensor; the numbers in it are recorded as {inside}"
+    return inside

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from fitscope.capture.backends._several import Several
-from fitscope.capture.collector import Collector
 from fitscope.pipeline.handover import Finish
 from fitscope.plan.anatomy import Anatomy
 from fitscope.plan.plan import Wants
@@ -100,13 +99,6 @@ class TapFailed(Exception):  # noqa: N818 - a message between adapter and dispat
         self.error = error
         self.call = call
         self.harvests = harvests or []
-
-
-def numbers_inside(collector: Collector, site: Site, what: str) -> Site:
-    """The site for the values of a sparse or ragged tensor; the site of the tensor itself gets the reason."""
-    inside = site.but(suffix=f"{site.suffix}/values", batched=False)
-    collector.failed[site] = f"it is a {what} tensor; the numbers in it are recorded as {inside}"
-    return inside
 
 
 def finished(harvest: Harvest, ask: Ask) -> Harvest:

@@ -26,9 +26,8 @@ from fitscope.capture.backends._base import (
     NOT_FLOATING,
     Ask,
     Harvest,
-    numbers_inside,
 )
-from fitscope.capture.collector import kept
+from fitscope.capture.collector import kept, numbers_inside
 from fitscope.capture.losses import Losses
 from fitscope.capture.patch import patched, taps_on
 from fitscope.plan.plan import LOSS

@@ -23,11 +23,10 @@ from fitscope.capture.backends._base import (
     NOT_FLOATING,
     Ask,
     Harvest,
-    numbers_inside,
     wanted_weights,
 )
 from fitscope.capture.backends._shadow import handed_out
-from fitscope.capture.collector import kept
+from fitscope.capture.collector import kept, numbers_inside
 from fitscope.capture.losses import Losses
 from fitscope.capture.patch import guarded, taps_on
 from fitscope.capture.shield import shield

@@ -20,10 +20,9 @@ from fitscope.capture.backends._base import (
     Ask,
     Harvest,
     finished,
-    numbers_inside,
     wanted_weights,
 )
-from fitscope.capture.collector import kept
+from fitscope.capture.collector import kept, numbers_inside
 from fitscope.capture.losses import Losses
 from fitscope.capture.patch import guarded, taps_on
 from fitscope.capture.shield import shield
