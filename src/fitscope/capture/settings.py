@@ -81,12 +81,7 @@ class Settings:
         """Checks the arguments of `Scope`; raises an error that names the wrong one."""
         place(to)
         watches = tuple(replace(each, exact=True) if exact else each for each in several(watch))
-        if every is None:
-            if budget is None:
-                raise WatchError(
-                    "`every` or `budget`", "neither", "Write every=10, or budget=0.02 for two percent"
-                )
-            Budget(budget)  # refuses what is no share
+        _has_pace(every, budget)
         return cls(
             to=to,
             watches=watches,
@@ -118,6 +113,16 @@ class Settings:
             "on": ", ".join(self.on),
             "identity": self.identity,
         }
+
+
+def _has_pace(every: Every | None, budget: float | None) -> None:
+    """Refuses a scope that would not know when to capture."""
+    if every is None:
+        if budget is None:
+            raise WatchError(
+                "`every` or `budget`", "neither", "Write every=10, or budget=0.02 for two percent"
+            )
+        Budget(budget)  # refuses what is no share
 
 
 def _action(given: Any) -> OnFinding | None:
