@@ -99,11 +99,12 @@ def torch_store() -> Any:
     return store if hasattr(store, "compare_set") else None
 
 
-def torch_compile_apart(torch: Any, function: Any) -> Any:
+def torch_compile_apart(torch: Any, function: Any, **options: Any) -> Any:
     """Compiles a function without counting against the limits of the user's own.
 
     After some recompilations of a function torch runs it eagerly, which rounds differently. It counts those of all that share its code,
     unless it is told otherwise, which older versions cannot be.
     """
-    apart = "isolate_recompiles" in inspect.signature(torch.compile).parameters
-    return torch.compile(function, isolate_recompiles=True) if apart else torch.compile(function)
+    if "isolate_recompiles" in inspect.signature(torch.compile).parameters:
+        options["isolate_recompiles"] = True
+    return torch.compile(function, **options)

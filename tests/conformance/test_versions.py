@@ -148,3 +148,29 @@ def test_the_self_test_finds_values_that_are_wrong_or_missing() -> None:
         assert site in str(self_test.compare({**expected, site: expected[site] * 1.01}, expected))
         rest = {name: value for name, value in expected.items() if name != site}
         assert site in str(self_test.compare(rest, expected))
+
+
+@pytest.mark.skipif(keras.backend.backend() != "torch", reason="of torch.compile")
+def test_a_tapped_step_does_not_use_up_the_recompilations_of_the_users_own() -> None:
+    """After `recompile_limit` of them torch runs a function eagerly, which rounds differently."""
+    import torch
+
+    runs: list[str] = []
+
+    def noting(graph: Any, _: Any) -> Any:
+        runs.append("compiled")
+        return graph.forward
+
+    def step(x: Any, factor: int) -> Any:
+        return x * factor
+
+    own = torch.compile(step, backend=noting, dynamic=False)
+    tapped = _compat.torch_compile_apart(torch, step, backend=noting, dynamic=False)
+    x = torch.ones(2)
+    limit = torch._dynamo.config.recompile_limit
+    for factor in range(100, 100 + limit):
+        tapped(x, factor)
+    assert len(runs) == limit
+    for factor in range(limit):
+        own(x, factor)
+    assert len(runs) == 2 * limit
