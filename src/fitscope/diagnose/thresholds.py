@@ -103,9 +103,8 @@ THRESHOLDS: dict[str, dict[str, float]] = {
         "captures": 3,
         "imbalance": 0.95,
         "wrong": 2.5,  # loss of a sample that looks mislabelled
-        "share": 0.02,  # of such samples, at least
-        "most": 0.2,  # and at most: more are no exception
-        "lasting": 0.7,  # their loss at the end by that a sixth of the training earlier
+        "share": 0.02,  # of such samples
+        "learned": 0.15,  # loss of the other samples, at most
         "common": 0.9,  # share of the most common class, from which on it is not judged
     },
     "output_loss_mismatch": {},

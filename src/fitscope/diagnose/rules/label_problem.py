@@ -102,9 +102,9 @@ def _constant(targets: History, evidence: Evidence) -> Finding | None:
 def _mislabelled(evidence: Evidence, head: OutputHead | None, limit: SimpleNamespace) -> Finding | None:
     """A few samples with a high loss among many that are learned, in the last third of the training.
 
-    If a share q of the samples has the loss H and the rest none, the mean is qH and the variance q(1 - q)H²; so both are known from
-    mean and standard deviation. Samples that are merely hard have losses of every size, and a smaller H. Rare classes that were not
-    learned look the same, so nothing is judged where one class has nearly all samples.
+    If a share q of a batch has the loss H and the rest none, the mean is qH and the variance q(1 - q)H²; so both are known from
+    mean and standard deviation. Rare classes that were not learned look the same, so nothing is judged where one class has nearly
+    all samples.
     """
     samples = evidence.history("sample_loss") or evidence.history("classes/log_loss")
     if samples is None or head is None or head.loss not in CATEGORICAL | BINARY:
@@ -113,23 +113,24 @@ def _mislabelled(evidence: Evidence, head: OutputHead | None, limit: SimpleNames
     classes = evidence.history("classes/targets")
     if len(late) < 10 or (classes is not None and mean(classes.max) > limit.common):
         return None
-    usual = mean(late.mean)
-    square = mean(late.std.astype(np.float64) ** 2) + variance(late.mean)
-    height = usual + square / usual if usual > 0 else float("nan")
-    share = usual / height
-    half = len(late) // 2
-    lasts = limit.lasting <= mean(late.mean[half:]) / mean(late.mean[:half]) <= 1 / limit.lasting
-    if not (height >= limit.wrong and limit.share <= share <= limit.most and lasts):
+    if not np.isfinite(late.mean).all():
+        return None
+    usual = np.maximum(late.mean.astype(np.float64), 1e-12)
+    height = usual + late.std.astype(np.float64) ** 2 / usual
+    torn = (height >= limit.wrong) & (usual / height <= 0.25)
+    share = float(np.where(torn, usual / height, 0).mean())
+    others = median(usual[~torn]) if (~torn).any() else 0.0
+    if share < limit.share or others > limit.learned:
         return None
     text = (
-        f"About {100 * share:.2g} % of the samples keep a loss near {height:.2g} while the others are learned: "
-        "their labels look wrong"
+        f"About {100 * share:.2g} % of the samples keep a loss near {median(height[torn]):.2g} while the others are learned "
+        f"({others:.2g}): their labels look wrong"
     )
     cure = (
         "Record fs.loss(per_sample=True), sort `run.samples` of the last epoch by loss and look at the labels of the worst; "
         "`run.plot.worst_samples()` shows them."
     )
-    numbers = {"share": share, "loss": height}
+    numbers = {"share": share, "loss": median(height[torn]), "others": others}
     return _finding(late, "warning", text, "max", cure, 0.7, layer=None, **numbers)
 
 
