@@ -149,3 +149,19 @@ def test_no_rule_warns_about_data_without_a_number() -> None:
         warnings.simplefilter("error")
         found = made.findings()
     assert [one.rule for one in found.not_judged if "failed" in one.reason] == []
+
+
+@pytest.mark.parametrize(("shape", "severity"), [((32,), "warning"), ((32, 1), "warning"), ((32, 9), "note")])
+def test_a_class_that_never_occurs_may_be_padding_in_a_sequence(
+    shape: tuple[int, ...], severity: str
+) -> None:
+    (found,) = Made().put("targets", shape, min=1, max=4).findings("label_problem")
+    assert found.severity == severity
+
+
+@pytest.mark.parametrize(("kind", "count"), [("Dense", 1), ("Normalization", 0)])
+def test_statistics_of_data_are_not_meant_to_learn(kind: str, count: int) -> None:
+    made = Made(dense__class=kind)
+    for weight in ("kernel", "bias"):
+        made.drop(f"weight_gradients/dense/{weight}").put(f"updates/dense/{weight}", rms=0, max=0, min=0)
+    assert len([one for one in made.findings("layer_not_learning") if one.layer == "dense"]) == count

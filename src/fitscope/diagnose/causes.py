@@ -58,7 +58,7 @@ LEADS_TO: dict[str, tuple[str, ...]] = {
     "loss_spike": (
         "exploding_gradient", "exploding_weights", "updates_too_large", "loss_diverging", "odd_batch", *_COURSE,
     ),
-    "odd_batch": (*_BLOW_UP, "updates_too_large"),
+    "odd_batch": (*_GROWTH, "updates_too_large"),  # where a NaN was born is the better news
     "loss_not_decreasing": ("class_collapse",),
 }  # fmt: skip
 

@@ -72,8 +72,10 @@ def _outside(targets: History, head: OutputHead | None) -> Finding | None:
         if low > 0 and high == head.units - 1 and len(targets) >= 5 and head.units > 2:
             text = f"The labels run from {low:g} to {high:g}: class 0 of {head.units} never occurs"
             cure = "Count labels from 0; the output has a unit that is never wanted."
+            tokens = any(extent != 1 for extent in targets.shape[1:])  # 0 is then often padding, or a start
+            severity = "note" if tokens else "warning"
             return _finding(
-                targets, "warning", text, "min", cure, 0.7, layer=head.layer, lowest=low, highest=high
+                targets, severity, text, "min", cure, 0.7, layer=head.layer, lowest=low, highest=high
             )
     return None
 

@@ -21,6 +21,7 @@ from fitscope.diagnose.network import RELU_LIKE
 from fitscope.diagnose.rule import rule
 
 _CONSTANT = ("Zeros", "Ones", "Constant")
+_ADAPTED = ("Normalization",)  #: whose weights are statistics of data, which no step moves
 
 
 @rule("layer_not_learning", sees="a layer whose weights stay as they are while others move")
@@ -50,7 +51,10 @@ def layer_not_learning(evidence: Evidence, limit: SimpleNamespace) -> Iterator[F
         return  # nothing moves at all: that is a matter of the optimizer
     named = {finding.layer for finding in constant}
     for layer, (kind, history) in still.items():
-        if layer not in named and evidence.network.get(layer, "trainable", True):
+        learns = (
+            evidence.network.get(layer, "trainable", True) and evidence.network.kind(layer) not in _ADAPTED
+        )
+        if layer not in named and learns:
             yield _still(layer, kind, history, zero=_weights_are_zero(evidence, layer))
 
 
