@@ -10,6 +10,7 @@ import pytest
 
 from diagnose.made import LAYERS, STEPS, Made
 from diagnose.test_rules import dying, flat
+from fitscope.diagnose.network import Network
 
 N = len(STEPS)
 TWO = [
@@ -165,3 +166,16 @@ def test_statistics_of_data_are_not_meant_to_learn(kind: str, count: int) -> Non
     for weight in ("kernel", "bias"):
         made.drop(f"weight_gradients/dense/{weight}").put(f"updates/dense/{weight}", rms=0, max=0, min=0)
     assert len([one for one in made.findings("layer_not_learning") if one.layer == "dense"]) == count
+
+
+def test_data_flows_through_nested_models() -> None:
+    edges = {
+        "before": [], "outer": ["before"], "outer/first": [], "outer/inner": ["outer/first"], "outer/inner/a": [],
+        "outer/inner/b": ["outer/inner/a"], "after": ["outer"],
+    }  # fmt: skip
+    network = Network({"layers": [{"path": path, "from": sources} for path, sources in edges.items()]})
+    leaves = ["before", "outer/first", "outer/inner/a", "outer/inner/b", "after"]
+    assert [name for name in network.order if name in leaves] == leaves
+    for layer, source in zip(leaves[1:], leaves, strict=False):
+        assert network.producers(layer, leaves) == [source]
+        assert network.consumers(source, leaves) == [layer]

@@ -55,6 +55,7 @@ class Network:
             name: [str(s) for s in self.layers[name].get("inbound") or () if s in self.layers]
             for name in names
         }
+        _lead_through(inbound)
         # Layers inside of a layer, such as those of an attention, are never connected.
         placed = [name for name in names if name.rpartition("/")[0] not in self.layers or inbound[name]]
         #: Whether it says who feeds whom.
@@ -162,6 +163,19 @@ class Network:
     def weight_shape(self, layer: str, weight: str) -> tuple[int, ...] | None:
         shape = (self.layers.get(layer, {}).get("shapes") or {}).get(weight)
         return None if shape is None else tuple(int(n) for n in shape)
+
+
+def _lead_through(inbound: dict[str, list[str]]) -> None:
+    """Leads the edges of a nested model through its layers: what feeds it feeds its first ones, and its last ones feed it."""
+    for name in list(inbound):  # a model comes before those inside of it
+        sources = inbound[name]
+        inside = [n for n in inbound if n.rpartition("/")[0] == name]
+        fed = {source for n in inside for source in inbound[n]}
+        connected = [n for n in inside if inbound[n] or n in fed]
+        if connected:
+            for first in (n for n in connected if not inbound[n]):
+                inbound[first] = sources
+            inbound[name] = [n for n in connected if n not in fed]
 
 
 def _sorted(names: list[str], inbound: Mapping[str, list[str]]) -> list[str]:
