@@ -152,6 +152,25 @@ def one_batch_with_foreign_labels(broken: bool) -> Training:
     return Training(model, **data.parts(), epochs=1, shuffle=False)
 
 
+@fault("conv", expect("odd_batch"), expect("loss_spike"), step=25)
+def one_unscaled_batch_behind_a_norm(broken: bool) -> Training:
+    """One file of pictures was never divided by 255. They come together, at step 25, 55, 85, …; a normalisation hides them."""
+    data = images(480, seed=60)
+    data.x[16 * 25 : 16 * 26] *= 255.0 if broken else 1.0
+    model = keras.Sequential(
+        [
+            layers.Input(data.x.shape[1:]),
+            layers.Conv2D(8, 3, use_bias=False, name="conv1"),
+            layers.BatchNormalization(name="norm"),
+            layers.ReLU(name="relu"),
+            layers.GlobalAveragePooling2D(name="pool"),
+            layers.Dense(3, "softmax", name="head"),
+        ]
+    )
+    model.compile(optimizers.Adam(3e-3), SPARSE, metrics=["accuracy"])
+    return Training(model, **data.parts(), epochs=5, shuffle=False)
+
+
 @fault("attention", expect("loss_spike"), expect("label_problem"), step=12)
 def one_target_in_other_units(broken: bool) -> Training:
     """One target in a batch is in grams, the others in kilograms."""

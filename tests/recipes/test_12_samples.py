@@ -135,7 +135,7 @@ def test_rows_taken_by_the_number_of_the_batch_are_not_those_of_the_batch(watch_
         (seen.run.array("inputs", step) == x[8 * step : 8 * step + 8]).all(1).sum() for step in range(50)
     ]
     assert sum(right) < 8
-    page_says("fewer than 2 in 100 were in that batch")
+    page_says("Fewer than 2 in 100 of the rows selected by batch number were in that batch")
 
 
 def test_a_loss_without_the_weights_is_another_loss(watch_fit, tools, page_says):
