@@ -91,6 +91,7 @@ class Recorder:
         self._frame: Frame | None = None  # in which the training runs
         self._flush_at = 0.0
         self._ending = UNKNOWN
+        self._interrupts = signals.interrupts()  # when the recording began
         self._lock = threading.RLock()  # a finalizer may run anywhere, also inside itself
 
     # ---- on the training thread ----------------------------------------------------------------------------
@@ -126,6 +127,7 @@ class Recorder:
                 owner=self,
             )
             signals.listen()
+            self._interrupts = signals.interrupts()
         if self.writer is not None and self.writer.full:
             self.stopped = True
             self.writer.refuse(self._newest.names())  # as many as at the step before it was full
@@ -263,7 +265,7 @@ class Recorder:
 
     def abandon(self, error: BaseException | None = None, *, wait: bool = True) -> None:
         """Ends the recording of a training that ended without a report; the exception says how, if it is known."""
-        self.finish(self.raised or Ending.by(error), wait=wait)
+        self.finish(self.raised or Ending.by(error or self._interrupt()), wait=wait)
 
     def finish(self, ending: Ending, *, wait: bool = True) -> None:
         """Closes the run when everything queued is written. Only the first call decides how the training ended.
@@ -312,11 +314,21 @@ class Recorder:
         """Ends the recording with the process. Patches stay, because nothing uses the model any more and a signal may come at any point."""
         self.stopped = True
         by_process = Ending("interrupted", signal or "the process ended before the training was finished")
-        self._finished(self.raised or (None if signal else self._uncaught()) or by_process)
+        self._finished(self.raised or (None if signal else self._unreported()) or by_process)
 
     def over(self) -> bool:
         """Whether the training has ended, or an exception has left it that nobody reported yet."""
         return self.finished or (self.raised is not None and self._frame is not None)
+
+    def _unreported(self) -> Ending | None:
+        """How the training ended, if no place that fitscope sees was passed, but something else tells."""
+        interrupt = self._interrupt()
+        return self._uncaught() or (Ending.by(interrupt) if interrupt is not None else None)
+
+    def _interrupt(self) -> KeyboardInterrupt | None:
+        """The Ctrl-C that came since the recording began, where it may have ended the training."""
+        here = self.trainer is threading.main_thread()
+        return KeyboardInterrupt() if here and signals.interrupts() > self._interrupts else None
 
     def _uncaught(self) -> Ending | None:
         """The exception that ends the process, if it is the one that ended this training."""

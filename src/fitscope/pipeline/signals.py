@@ -1,9 +1,12 @@
-"""Handles SIGTERM and SIGHUP, which by default kill the process without notice: fitscope writes the queue first.
+"""Handles SIGTERM and SIGHUP, which by default kill the process without notice: fitscope writes the queue first. Counts Ctrl-C.
 
 Schedulers, containers and `kill` end a training with SIGTERM, a closed terminal with SIGHUP. fitscope handles these signals only
 while it records, and only if the program leaves them at their default. It closes the runs, restores the default and lets the
 signal kill the process. So the process ends as without fitscope: no `finally`, no `atexit`, the same exit status. A second signal
 kills at once.
+
+Ctrl-C (SIGINT) raises KeyboardInterrupt as always; fitscope only counts it. On torch an exception may leave `fit` where nothing of ours
+stands, and Ctrl-C is the one that comes anywhere.
 
 fitscope does not touch a program with a handler: in Python, in C (such as a preemption notifier), or `SIG_IGN` (`nohup`). It does
 not handle signals for a training outside the main thread either, because Python sets handlers only in the main thread.
@@ -23,6 +26,7 @@ from fitscope.pipeline import unfinished
 SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 _ours: dict[int, int | None] = {}  # by signal, the address of Python's handler in C
+_interrupts = 0  # Ctrl-C, so far
 
 
 def listen() -> None:
@@ -34,6 +38,9 @@ def listen() -> None:
             with contextlib.suppress(ValueError, OSError):  # not in the main interpreter
                 signal.signal(number, _handle)
                 _ours[number] = _in_c(number)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        with contextlib.suppress(ValueError, OSError):
+            signal.signal(signal.SIGINT, _interrupt)
 
 
 def listen_no_more() -> None:
@@ -44,6 +51,19 @@ def listen_no_more() -> None:
         del _ours[number]
         if signal.getsignal(number) is _handle and _in_c(number) == address:  # no other handler was set since
             signal.signal(number, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) is _interrupt:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def interrupts() -> int:
+    """How often Ctrl-C came while fitscope listened."""
+    return _interrupts
+
+
+def _interrupt(number: int, frame: Any) -> None:
+    global _interrupts
+    _interrupts += 1
+    signal.default_int_handler(number, frame)
 
 
 def _handle(number: int, frame: Any) -> None:  # noqa: ARG001
