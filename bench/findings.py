@@ -4,7 +4,7 @@
 
 A run as the default budget leaves it: the loss of every step, and all 81 other sites of a ten-layer network at one step in fifty. The
 real writer stores it; only the rows are made up (see growth.py). A process that has not seen the run opens it and asks for its
-findings: once those that the writer noted, once judged anew from all rows.
+findings: once those that the writer stored, once judged again from all rows.
 
 The cost while training is that of the writer thread in the diagnosis (taking evidence, and judging), as a share of the CPU time of the
 whole training. Trainings with and without the diagnosis take turns, so that a busy machine disturbs both alike.
@@ -83,7 +83,7 @@ def looked(place: str) -> dict[str, float]:
     import fitscope as fs
 
     found: dict[str, float] = {}
-    for name, rules in (("noted", None), ("anew", fs.RULES)):
+    for name, rules in (("noted", None), ("again", fs.RULES)):
         began = time.perf_counter(), time.process_time()
         findings = fs.open(place).findings(rules=rules)
         found[name] = time.perf_counter() - began[0]
@@ -157,7 +157,7 @@ def report(long: dict[str, float], costs: dict[str, dict[str, float]], options: 
         "| | wall | CPU |",
         "|---|---|---|",
         f"| noted by the writer: `run.findings()` | {long['noted']:.3f} s | {long['noted CPU']:.3f} s |",
-        f"| judged anew from all rows: `run.findings(rules=fs.RULES)` | {long['anew']:.2f} s | {long['anew CPU']:.2f} s |",
+        f"| judged again from all rows: `run.findings(rules=fs.RULES)` | {long['again']:.2f} s | {long['again CPU']:.2f} s |",
         "",
         "## All rules together, while a training runs",
         "",

@@ -1,4 +1,4 @@
-"""Draws docs/images anew from real runs of the demo: `make docs`, or `python docs/make_pictures.py [RUNS]`.
+"""Draws docs/images again from real runs of the demo: `make docs`, or `python docs/make_pictures.py [RUNS]`.
 
 show.svg is what `fitscope show` prints; notebook.svg is what a cell of a notebook shows at the end; page.png and page-dark.png are
 what Chromium shows of the page. Given a directory with a run of the demo, that one is drawn instead of a new one. live.gif shows the

@@ -102,8 +102,8 @@ def torch_store() -> Any:
 def torch_compile_apart(torch: Any, function: Any, **options: Any) -> Any:
     """Compiles a function without counting against the limits of the user's own.
 
-    After some recompilations of a function torch runs it eagerly, which rounds differently. It counts those of all that share its code,
-    unless it is told otherwise, which older versions cannot be.
+    After some recompilations of a function torch runs it eagerly, which rounds differently. By default it counts the recompilations of all
+    functions with the same code. Older versions have no option to count them separately.
     """
     if "isolate_recompiles" in inspect.signature(torch.compile).parameters:
         options["isolate_recompiles"] = True

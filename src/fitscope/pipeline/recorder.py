@@ -84,9 +84,8 @@ class Recorder:
         self._unseen: dict[str, str] = {}
         self._seen: set[str] = set()  # that are not unseen, whatever another kind of step says
         self._checkpoints: list[dict[str, Any]] = []
-        self._newest = Shown(
-            {}, {}, Wants()
-        )  # captured step, where a limit may stop the recording; without its tensors
+        # The newest captured step without its tensors, where a limit may stop the recording.
+        self._newest = Shown({}, {}, Wants())
         self._raised: Ending | None = None
         self._frame: Frame | None = None  # in which the training runs
         self._flush_at = 0.0

@@ -17,6 +17,7 @@ import numpy as np
 
 from fitscope.reduce.average import Average
 from fitscope.store.meter import Meter
+from fitscope.store.npz import member
 from fitscope.store.schema import AVERAGES, site_path
 from fitscope.store.tensors import free
 
@@ -139,18 +140,8 @@ def decode(data: bytes) -> Average:
 def _member(
     archive: zipfile.ZipFile, name: str, kinds: str, shape: tuple[int, ...] | None = None
 ) -> np.ndarray[Any, Any]:
-    """One array, which must be of such a kind and shape, stored plainly and complete."""
-    info = archive.getinfo(f"{name}.npy")
-    if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
-        raise ValueError(f"its {name} is compressed")
-    file = io.BytesIO(archive.read(info))
-    version = np.lib.format.read_magic(file)
-    if version != (1, 0):
-        raise ValueError(f"its {name} is of version {version}")
-    found, fortran, dtype = np.lib.format.read_array_header_1_0(file)
-    left = info.file_size - file.tell()
-    if dtype.kind not in kinds or dtype.hasobject or (shape is not None and found != shape):
-        raise ValueError(f"its {name} is of type {dtype} and shape {found}")
-    if left != math.prod(found) * dtype.itemsize:
-        raise ValueError(f"its {name} says {found} and has {left} bytes")
-    return np.frombuffer(file.getbuffer()[file.tell() :], dtype).reshape(found, order="F" if fortran else "C")
+    """One array, which must be of such a kind and shape."""
+    found = member(archive, name)
+    if found.dtype.kind not in kinds or (shape is not None and found.shape != shape):
+        raise ValueError(f"its {name} is of type {found.dtype} and shape {found.shape}")
+    return found

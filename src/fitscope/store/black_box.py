@@ -12,7 +12,6 @@ in unsigned integers; box.json has the type of each array. The folder is written
 from __future__ import annotations
 
 import io
-import math
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ import numpy as np
 from fitscope.store import schema
 from fitscope.store._base import Objects
 from fitscope.store.meter import Meter
+from fitscope.store.npz import member
 
 Array = np.ndarray[Any, Any]
 
@@ -206,25 +206,15 @@ def unpacked(objects: Objects, folder: str, entries: Sequence[Mapping[str, Any]]
 
 
 def _read(archive: zipfile.ZipFile, about: Mapping[str, Any]) -> Array:
-    """One array, stored plainly and complete, of the type and shape that its entry says.
-
-    NumPy would allocate the size that an array claims, so this compares it with the bytes there are.
-    """
+    """One array, of the type and shape that its entry says."""
     name, shape, dtype = about["name"], tuple(about["shape"]), _dtype(about["dtype"])
-    info = archive.getinfo(f"{name}.npy")
-    if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
-        raise ValueError(f"its array {name!r} is compressed")
-    file = io.BytesIO(archive.read(info))
-    version = np.lib.format.read_magic(file)
-    if version != (1, 0):
-        raise ValueError(f"its array {name!r} is of version {version}")
-    found, fortran, stored = np.lib.format.read_array_header_1_0(file)
-    left = info.file_size - file.tell()
-    if stored.hasobject or stored.itemsize != dtype.itemsize or stored.kind not in _PLAIN or fortran:
-        raise ValueError(f"its array {name!r} is of type {stored}, not {dtype}")
-    if found != shape or left != math.prod(found) * stored.itemsize:
-        raise ValueError(f"its array {name!r} says {found} and has {left} bytes")
-    return np.frombuffer(file.getbuffer()[file.tell() :], dtype).reshape(found).copy()
+    found = member(archive, name)
+    plain = found.dtype.kind in _PLAIN and found.flags.c_contiguous
+    if not plain or found.dtype.itemsize != dtype.itemsize or found.shape != shape:
+        raise ValueError(
+            f"its array {name!r} is of type {found.dtype} and shape {found.shape}, not {dtype} and {shape}"
+        )
+    return found.view(dtype).copy()
 
 
 def _dtype(name: Any) -> np.dtype[Any]:
