@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 
 import fitscope as fs
@@ -126,3 +129,27 @@ def test_at_steps_that_need_not_be_asked_about_nothing_is_due(every):
 def test_a_name_that_a_session_does_not_know(use, tmp_path):
     with pytest.raises(fs.WatchError, match=r"Received: `los=`\. Did you mean 'loss'"):
         use(fs.Scope(tmp_path))
+
+
+def odd(step: int) -> bool:
+    return step % 2 == 1
+
+
+@pytest.mark.parametrize("every", [3, fs.steps(1, 5), fs.epochs(), fs.epochs(1, batch="all"), odd])
+def test_a_schedule_sent_to_another_process_names_the_same_steps(every):
+    sent = pickle.loads(pickle.dumps(schedule(every)))
+
+    assert due(sent, TURNS) == due(every, TURNS)
+    assert [sent.rest(step) for step in range(12)] == [schedule(every).rest(step) for step in range(12)]
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, lambda scope: pickle.loads(pickle.dumps(scope))]
+)
+def test_a_copy_of_a_scope_has_its_settings(copied, tmp_path):
+    scope = fs.Scope(
+        tmp_path, fs.activations("conv*", every=fs.steps(3)), 5, tensorboard=tmp_path / "logs", npy=tmp_path / "npy",
+        database=f"sqlite:///{tmp_path}/stats.sqlite", notes={"lr": 0.1}, black_box=3,
+    )  # fmt: skip
+
+    assert repr(copied(scope)) == repr(scope)

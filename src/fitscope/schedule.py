@@ -1,4 +1,7 @@
-"""Schedules: the steps at which a watch records. `every=` takes a schedule, or a value that `schedule` converts."""
+"""Schedules: the steps at which a watch records. `every=` takes a schedule, or a value that `schedule` converts.
+
+A schedule is made of functions of this module and their arguments, so that a scope can be copied and sent to another process.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import bisect
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 from fitscope.errors import WatchError
@@ -32,6 +36,10 @@ class Turn:
         )
 
 
+def _no_rest(step: int) -> int:  # noqa: ARG001
+    return 0
+
+
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """Decides at which steps a watch is due.
@@ -43,7 +51,7 @@ class Schedule:
     due: Callable[[Turn], bool | Literal["last"]]
     text: str  #: its description in the plan
     #: The number of training steps after this one for which `due` is certainly False. The scope skips the question for them.
-    rest: Callable[[int], int] = lambda step: 0  # noqa: ARG005
+    rest: Callable[[int], int] = _no_rest
 
     def __repr__(self) -> str:
         return self.text
@@ -58,14 +66,10 @@ def schedule(every: Every) -> Schedule:
     if isinstance(every, Schedule):
         return every
     if isinstance(every, int) and not isinstance(every, bool) and every > 0:
-        # All batches of a validation have the same step, so their schedule counts batches.
-        return Schedule(
-            lambda turn: (turn.step if turn.in_pass == "train" else turn.batch) % every == 0,
-            f"every {every}" if every > 1 else "every step",
-            lambda step: every - 1 - step % every,
-        )
+        text = f"every {every}" if every > 1 else "every step"
+        return Schedule(partial(_nth, every), text, partial(_until_nth, every))
     if callable(every):
-        return Schedule(lambda turn: bool(every(turn.step)), getattr(every, "__name__", repr(every)))
+        return Schedule(partial(_asked, every), getattr(every, "__name__", repr(every)))
     raise WatchError(
         "`every` to be a positive whole number, fs.steps(...), fs.epochs(...) or a function step -> bool",
         repr(every),
@@ -80,12 +84,7 @@ def steps(*at: int | Iterable[int]) -> Schedule:
         raise WatchError("steps to name one or more steps from 0 up", repr(at), "Write fs.steps(0, 100, 200)")
     ordered = sorted(wanted)
     shown = ", ".join(str(s) for s in ordered[:6]) + (", …" if len(ordered) > 6 else "")
-
-    def rest(step: int) -> int:
-        after = bisect.bisect_right(ordered, step)
-        return ordered[after] - step - 1 if after < len(ordered) else sys.maxsize
-
-    return Schedule(lambda turn: turn.step in wanted, f"steps {shown}", rest)
+    return Schedule(partial(_among, wanted), f"steps {shown}", partial(_until_next, ordered))
 
 
 def epochs(*at: int | Iterable[int], batch: int | Literal["first", "last", "all"] = "last") -> Schedule:
@@ -98,16 +97,40 @@ def epochs(*at: int | Iterable[int], batch: int | Literal["first", "last", "all"
     wanted = frozenset(int(e) for item in at for e in ([item] if isinstance(item, int) else item))
     if batch not in ("first", "last", "all") and not (isinstance(batch, int) and batch >= 0):
         raise WatchError("batch to be 'first', 'last', 'all' or an index", repr(batch), "Write batch='last'")
-    index = 0 if batch == "first" else batch
-
-    def due(turn: Turn) -> bool | Literal["last"]:
-        if wanted and turn.epoch not in wanted:
-            return False
-        if batch == "all":
-            return True
-        if batch == "last":
-            return "last" if turn.batches is None else turn.batch == turn.batches - 1
-        return turn.batch == index
-
     shown = "epochs " + ", ".join(map(str, sorted(wanted))) if wanted else "every epoch"
-    return Schedule(due, f"{shown}, batch {batch}")
+    return Schedule(partial(_in_epochs, wanted, batch), f"{shown}, batch {batch}")
+
+
+# ---- the functions that schedules are made of -----------------------------------------------------------------
+
+
+def _nth(every: int, turn: Turn) -> bool:
+    # All batches of a validation have the same step, so their schedule counts batches.
+    return (turn.step if turn.in_pass == "train" else turn.batch) % every == 0
+
+
+def _until_nth(every: int, step: int) -> int:
+    return every - 1 - step % every
+
+
+def _asked(every: Callable[[int], bool], turn: Turn) -> bool:
+    return bool(every(turn.step))
+
+
+def _among(steps: frozenset[int], turn: Turn) -> bool:
+    return turn.step in steps
+
+
+def _until_next(ordered: list[int], step: int) -> int:
+    after = bisect.bisect_right(ordered, step)
+    return ordered[after] - step - 1 if after < len(ordered) else sys.maxsize
+
+
+def _in_epochs(epochs: frozenset[int], batch: int | str, turn: Turn) -> bool | Literal["last"]:
+    if epochs and turn.epoch not in epochs:
+        return False
+    if batch == "all":
+        return True
+    if batch == "last":
+        return "last" if turn.batches is None else turn.batch == turn.batches - 1
+    return turn.batch == (0 if batch == "first" else batch)

@@ -1,8 +1,7 @@
 """Scope: the callback that users create, pass to `fit`, and read from.
 
 A scope has the methods of a Keras callback but does not inherit from it, because importing Keras would import a framework. It holds
-the settings and forwards the calls of Keras to `capture/life.py`, which makes recordings. `capture/sessions` makes them for TF1
-sessions and legacy Keras.
+the settings and forwards the calls of Keras to `capture/life.py`, which makes recordings. A copy of a scope has its settings alone.
 """
 
 from __future__ import annotations
@@ -45,9 +44,8 @@ class Scope(Hooks):
         watch: What to record. By default the statistics of everything in every layer.
         every: When to capture: every n-th step, `fs.steps(...)`, `fs.epochs(...)` or a function `step -> bool`. A watch may have its
             own. All other steps run your own compiled function. By default the budget decides.
-        budget: Without `every`: the share of the training time that capturing may cost. fitscope measures the cost of a captured step
-            and captures every n-th step, with the smallest n that the share allows, but at least every 1000th.
-            `run.overhead["budget"]` has the decisions.
+        budget: Without `every`: the share of the training time that capturing may cost. fitscope measures the cost and captures every
+            n-th step, with the smallest n that the share allows, at most 1000. `run.overhead["budget"]` has the decisions.
         allowance: Seconds, or a string like "3 s", that every training may spend on capturing before the share counts; 0 for none.
             fitscope spreads them over all steps, so it records a training of a minute closely, and one of hours within `budget`.
         exact: Read every value of every tensor. By default fitscope reads some rows of a tensor with more than 16,384 values, the same
@@ -71,8 +69,7 @@ class Scope(Hooks):
             finding as JSON. fitscope logs and stores findings in any case.
         thresholds: Changes to the thresholds of the rules, as a dict or the path of a TOML file.
         live: Draw the training in the cell of a notebook while it runs. None: if there is a notebook. False: never.
-        name: The name of the run; by default date and time. If there is a run of this name, training continues it. The processes of
-            one training find the same run themselves; if they cannot, a warning says so, and they need a name.
+        name: The name of the run; by default date and time. An existing run is continued. Processes of one training may need it.
         black_box: Keep so many of the last steps, or an `fs.BlackBox`, for `run.replay`. Written at an error, or when the training dies.
 
     One scope can record several trainings, one after the other. `fit` on the same model continues its run, also after a new
@@ -119,6 +116,9 @@ class Scope(Hooks):
     def __repr__(self) -> str:
         facts = self._recordings.facts()
         return f"<Scope: {facts['watches']}; {facts['captures']}; newest run: {facts['newest run']}>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_server": None}
 
     def _repr_html_(self) -> str:
         from fitscope.show.cards import card

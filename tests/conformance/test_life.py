@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import keras
 import numpy as np
 import pytest
@@ -232,3 +235,27 @@ def test_a_new_compile_trains_with_the_new_loss(small, xy, tmp_path, identity):
     plain, expected = train()
     assert [list(each.values()) for each in histories] == [list(each.values()) for each in plain]
     assert all(np.array_equal(a, b) for a, b in zip(weights, expected, strict=True))
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda scope: pickle.loads(pickle.dumps(scope))])
+def test_a_copy_of_a_used_scope_records_a_run_of_its_own(small, xy, tmp_path, copied):
+    """Tuners copy callbacks for each trial, also while a page is open."""
+    scope = fs.Scope(tmp_path, fs.loss(), every=1)
+    small().fit(*xy, batch_size=16, verbose=0, callbacks=[scope])
+    assert scope.url
+
+    small().fit(*xy, batch_size=16, verbose=0, callbacks=[copied(scope)])
+
+    first, second = (fs.open(tmp_path, brief.id) for brief in fs.runs(tmp_path))
+    assert first.id != second.id
+    assert first.last_step == second.last_step
+    assert scope.path.endswith((first.id, second.id))
+
+
+def test_a_copied_scope_watches_the_layer_it_was_given(small, xy, tmp_path):
+    model = small()
+    scope = fs.Scope(tmp_path, fs.activations(model.layers[-1]), every=1)
+
+    model.fit(*xy, batch_size=16, verbose=0, callbacks=[copy.deepcopy(scope)])
+
+    assert f"activations/{model.layers[-1].name}" in fs.open(tmp_path).sites

@@ -59,6 +59,10 @@ class Life:
         self._frame: Frame | None = None  # of `fit`
         self._wait_no_more: Callable[[], None] = lambda: None
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy of a scope has begun nothing yet."""
+        return Life, (self._recordings,)
+
     @property
     def _recording(self) -> Recording | None:
         newest: Recording | None = self._recordings.newest

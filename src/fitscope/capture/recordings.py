@@ -63,6 +63,10 @@ class Recordings:
         self._cell: notebook.NotebookCell | None = None  # of a notebook, that the newest picture is in
         self._diagnosis: tuple[Any, Diagnosis] | None = None  # of which run, and what is wrong with it
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles the settings alone. A copy of a scope has recorded nothing yet."""
+        return Recordings, (self.settings,)
+
     # ---- what the user reads -------------------------------------------------------------------------------
 
     @property

@@ -103,6 +103,10 @@ class Settings:
             black_box=checked_box(black_box),
         )
 
+    def __deepcopy__(self, memo: Any) -> Settings:
+        """Itself: nobody changes settings, and a layer that a watch names must stay that layer."""
+        return self
+
     def words(self) -> dict[str, str]:
         """The settings that people ask about, by name."""
         budget = f"as often as {100 * (self.budget or 0):.3g} % of the time allows"

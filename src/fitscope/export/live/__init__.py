@@ -10,6 +10,7 @@ import importlib
 import json
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -75,29 +76,45 @@ def start_of(run: Run, attempt: int) -> int:
 
 def _tensorboard(logs: Path) -> Make:
     from fitscope.export import tensorboard
-    from fitscope.export.live.events import LiveEvents
 
     tensorboard.package()
     _folder(logs)
-    return lambda writer, _: LiveEvents(logs, run_of(writer), writer.number)
+    return partial(_events, logs)
+
+
+def _events(logs: Path, writer: RunWriter, _: Say) -> Live:
+    from fitscope.export.live.events import LiveEvents
+
+    return LiveEvents(logs, run_of(writer), writer.number)
 
 
 def _database(url: str) -> Make:
     from fitscope.export import database
-    from fitscope.export.live.tables import LiveTables
 
     kind, out = _parsed(url)
     database.check(kind, out)
-    return lambda writer, _: LiveTables(kind, out, run_of(writer), writer.number, writer.rank)
+    return partial(_tables, kind, out)
+
+
+def _tables(kind: type[Database], out: Path, writer: RunWriter, _: Say) -> Live:
+    from fitscope.export.live.tables import LiveTables
+
+    return LiveTables(kind, out, run_of(writer), writer.number, writer.rank)
 
 
 def _npy(out: Path, to: Any) -> Make:
-    from fitscope.export.live.arrays import LiveArrays, check
+    from fitscope.export.live.arrays import check
 
     _folder(out)
     goes_on = existing(to)
     check(out, None if goes_on is None else goes_on[1])
-    return lambda writer, say: LiveArrays(out, run_of(writer), writer.number, say)
+    return partial(_arrays, out)
+
+
+def _arrays(out: Path, writer: RunWriter, say: Say) -> Live:
+    from fitscope.export.live.arrays import LiveArrays
+
+    return LiveArrays(out, run_of(writer), writer.number, say)
 
 
 def _parsed(url: Any) -> tuple[type[Database], Path]:
