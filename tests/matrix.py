@@ -5,8 +5,9 @@
     python tests/matrix.py --keras /path/to/keras   Keras from a checkout, beside the others
 
 Environments are made below `--where` (a temporary directory by default) with `uv` if there is one, else with venv and pip, and
-used again if they are there. Results go to `matrix.jsonl`, one line each; the table is printed at the end, and with
-`--write` put into docs/versions.md. What does not pass is not promised: see the bounds in pyproject.toml.
+used again if they are there; fitscope itself is installed from this checkout, editable. Results go to `matrix.jsonl`, one line
+each. The table has the newest line of each environment; `--write` puts it into docs/versions.md. What does not pass is not promised:
+see the bounds in pyproject.toml.
 """
 
 from __future__ import annotations
@@ -35,6 +36,16 @@ SMOKE = (
     "m.fit(x, x[:, :1], epochs=2, verbose=0, callbacks=[fs.Scope(to, every=1)]); r = fs.open(to); "
     "assert not r.unseen and not r.errors, (r.unseen, r.errors); print(len(r.sites), r.identity)"
 )
+CHECKOUT = "-checkout"  #: after the name of an environment with Keras from a checkout
+RESULTS = Path("matrix.jsonl")
+HEAD = """# Versions
+
+`make matrix` installs each set of versions in a separate environment and runs four checks there: a smoke test, tensors compared with a
+training step written by hand (`test_exact`), weights compared bit for bit with a training without a scope (`test_identical`), and runs
+written and read back (`test_roundtrip`). It writes this page. The lower bounds in `pyproject.toml` are the versions of the `lowest` rows.
+fitscope warns about a framework that is newer than every tested version, and tests itself there before it records.
+
+"""
 PYTEST = ("pytest", "hypothesis", "httpx", "psutil")
 
 
@@ -45,6 +56,7 @@ class Environment:
     name: str
     backend: str
     pins: tuple[str, ...] = ()
+    pythons: tuple[str, ...] = ("3.11", "3.12", "3.13", "3.14")  #: for which its versions have wheels
 
 
 def lowest() -> tuple[str, ...]:
@@ -55,13 +67,13 @@ def lowest() -> tuple[str, ...]:
 
 #: What is promised, from the bottom to the top.
 ENVIRONMENTS = (
-    Environment("lowest-jax", "jax", (*lowest(), "jax==0.6.0")),
-    Environment("lowest-tensorflow", "tensorflow", ("keras==3.12.0", "tensorflow==2.18.0")),
-    Environment("lowest-torch", "torch", ("keras==3.12.0", "torch==2.5.0")),
+    Environment("lowest-jax", "jax", (*lowest(), "jax==0.6.0"), ("3.11", "3.12")),
+    Environment("lowest-tensorflow", "tensorflow", (*lowest(), "tensorflow==2.18.0"), ("3.11", "3.12")),
+    Environment("lowest-torch", "torch", (*lowest(), "torch==2.5.0"), ("3.11", "3.12")),
     Environment("keras-3.13-jax", "jax", ("keras==3.13.*",)),
     Environment("keras-3.14-jax", "jax", ("keras==3.14.*",)),
     Environment("jax-0.8", "jax", ("jax==0.8.*",)),
-    Environment("tensorflow-2.20", "tensorflow", ("tensorflow==2.20.*",)),
+    Environment("tensorflow-2.20", "tensorflow", ("tensorflow==2.20.*",), ("3.11", "3.12", "3.13")),
     Environment("newest-jax", "jax", ("jax",)),
     Environment("newest-tensorflow", "tensorflow", ("tensorflow",)),
     Environment("newest-torch", "torch", ("torch",)),
@@ -95,7 +107,7 @@ def made(where: Path, python: str, environment: Environment, keras: str | None) 
         return True, ""
     shutil.rmtree(where, ignore_errors=True)
     uv = shutil.which("uv")
-    wanted = [f"{ROOT}[{environment.backend}]", *environment.pins, *PYTEST]
+    wanted = ["--editable", f"{ROOT}[{environment.backend}]", *environment.pins, *PYTEST]
     wanted += [f"keras @ file://{Path(keras).resolve()}"] if keras else []
     inside = str(where / "bin" / "python")
     if uv:
@@ -108,7 +120,7 @@ def made(where: Path, python: str, environment: Environment, keras: str | None) 
     for step in steps:
         right, said = run(step, 3600)
         if not right:
-            return False, said
+            return False, f"cannot be installed: {said}"
     (where / ".ready").touch()
     return True, ""
 
@@ -119,7 +131,13 @@ def tried(where: Path, python: str, environment: Environment, keras: str | None)
     if not right:
         return {"install": said}
     inside = str(where / "bin" / "python")
-    asked = {"KERAS_BACKEND": environment.backend, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": ""}
+    cache = str(where / "jax-cache")  # programs compiled by another version are none of ours
+    asked = {
+        "KERAS_BACKEND": environment.backend,
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "PYTHONPATH": "",
+        "JAX_COMPILATION_CACHE_DIR": cache,
+    }
     names = ("keras", environment.backend, "numpy", "pyarrow", "zarr")
     code = f"import importlib.metadata as m; print(', '.join(f'{{n}} {{m.version(n)}}' for n in {names!r}))"
     results = {"versions": run([inside, "-c", code], 60)[1]}
@@ -133,6 +151,25 @@ def tried(where: Path, python: str, environment: Environment, keras: str | None)
         right, said = run(command, 1800, **asked)
         results[name] = "passed" if right else said
     return results
+
+
+def results(file: Path) -> list[dict[str, str]]:
+    """The newest line of each environment, in the order of `ENVIRONMENTS`."""
+    newest: dict[tuple[str, str], dict[str, str]] = {}
+    for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
+        found = json.loads(line)
+        newest[found["name"], found["python"]] = found
+    names = [environment.name for environment in ENVIRONMENTS]
+    return sorted(
+        newest.values(),
+        key=lambda found: (names.index(found["name"].removesuffix(CHECKOUT)), found["python"]),
+    )
+
+
+def passed(line: dict[str, str]) -> bool:
+    return all(
+        value == "passed" for name, value in line.items() if name not in ("name", "python", "versions")
+    )
 
 
 def table(lines: list[dict[str, str]]) -> str:
@@ -163,27 +200,27 @@ def main() -> int:
     parser.add_argument("--where", type=Path, default=Path(tempfile.gettempdir()) / "fitscope-matrix")
     parser.add_argument("--write", action="store_true", help="put the table into docs/versions.md")
     options = parser.parse_args()
-    lines: list[dict[str, str]] = []
+    fine = True
     for version, python in pythons().items():
         for environment in ENVIRONMENTS:
-            if (options.only and environment.name not in options.only) or (
-                options.python and version not in options.python
+            if (
+                version not in (options.python or environment.pythons)
+                or version not in environment.pythons
+                or (options.only and environment.name not in options.only)
             ):
                 continue
-            where = options.where / f"{environment.name}-{version}{'-checkout' if options.keras else ''}"
-            found = tried(where, python, environment, options.keras)
-            lines.append({"name": environment.name, "python": version, **found})
-            with open("matrix.jsonl", "a", encoding="utf-8") as file:
-                file.write(json.dumps(lines[-1]) + "\n")
-            print(lines[-1], flush=True)
-    text = table(lines)
+            name = f"{environment.name}{CHECKOUT if options.keras else ''}"
+            found = tried(options.where / f"{name}-{version}", python, environment, options.keras)
+            line = {"name": name, "python": version, **found}
+            fine = fine and passed(line)
+            with open(RESULTS, "a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+            print(line, flush=True)
+    text = table(results(RESULTS))
     print(text)
     if options.write:
-        (ROOT / "docs" / "versions.md").write_text(
-            f"# Versions\n\nWritten by `make matrix`.\n\n{text}\n", encoding="utf-8"
-        )
-    return 0 if all(value == "passed" for line in lines for name, value in line.items()
-                    if name not in ("name", "python", "versions")) else 1  # fmt: skip
+        (ROOT / "docs" / "versions.md").write_text(f"{HEAD}{text}\n", encoding="utf-8")
+    return 0 if fine else 1
 
 
 if __name__ == "__main__":
