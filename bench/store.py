@@ -25,7 +25,7 @@ import numpy as np
 from fitscope import read
 from fitscope.record import Moment, Record
 from fitscope.reduce.stats import Stats
-from fitscope.store import Files, Memory, RunWriter
+from fitscope.store import Files, Memory, RunWriter, checksum
 
 
 def stats_of(x: np.ndarray[Any, Any]) -> Stats:
@@ -130,6 +130,34 @@ def tensors_written(directory: Path, quick: bool) -> None:
         print(f"  {name:>7}: {statistics.median(wall):.2f} of the speed, {statistics.median(cpus):.2f} × CPU")
 
 
+def checksums(directory: Path, quick: bool) -> None:
+    print(f"\nChecksums of tensors in {directory}: CPU with them, as a multiple of that without")
+    for name, elements, count in (("4 kB", 1 << 10, 2560), ("1 MB", 1 << 18, 100), ("100 MB", 25 << 20, 3)):
+        x = np.random.default_rng(0).normal(size=(32, elements // 32)).astype(np.float32)
+        ratios: dict[str, list[float]] = {"written": [], "read": []}
+        for _ in range(2 if quick else 7):
+            times: dict[tuple[str, bool], float] = {}
+            for fast in (True, False):
+                checksum.FAST = fast
+                place = directory / f"{name}-{fast}".replace(" ", "")
+
+                def write(place: Path = place, x: Any = x, count: int = count) -> None:
+                    writer = RunWriter.create(Files(place), "r")
+                    for step in range(count):
+                        writer.write([Record("a", Moment(step, 0, step, 0.0), x.shape, "float32", None, x)])
+                    writer.close()
+
+                times["written", fast] = cpu(write)
+                times["read", fast] = cpu(lambda place=place: read.open(place).tensor("a").load())
+                shutil.rmtree(place)
+            for what, found in ratios.items():
+                found.append(times[what, True] / times[what, False])
+        checksum.FAST = True
+        print(
+            f"  {name:>7}: {', '.join(f'{what} {statistics.median(found):.2f} ×' for what, found in ratios.items())}"
+        )
+
+
 def reading(directory: Path, quick: bool) -> None:
     sites = 10
     print(f"\nReading a run of {sites} sites, local files (first access, then again)")
@@ -175,6 +203,7 @@ def main() -> None:
     try:
         statistics_written(options.quick)
         tensors_written(directory, options.quick)
+        checksums(directory, options.quick)
         reading(directory, options.quick)
     finally:
         shutil.rmtree(directory)

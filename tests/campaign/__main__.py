@@ -20,10 +20,6 @@ HEAD = """# Reliability
 wrong number, an error that is not one of fitscope's own, or anything that takes more than 10 seconds; *lost* are records that were
 flushed and are gone although nothing was damaged. The same seed does the same: `make campaign SEED=7 CAMPAIGN="--only parsers --rounds 1"`.
 
-Power cuts are modelled with and without `durable=True`. Without it fitscope promises nothing about tensors, whose chunks have no
-checksum: after a power cut an index can be newer than its chunk, and a wrong tensor there is not counted as a failure. Without this
-exception 3 of the first 40 states failed.
-
 """
 
 

@@ -148,10 +148,17 @@ def test_missing_array_document(rank: Path) -> None:
         run.tensor("targets")
 
 
-@pytest.mark.parametrize("how", ["missing", "short"])
-def test_damaged_chunk(rank: Path, child: ModuleType, how: str) -> None:
-    chunk = rank / "tensors.zarr/activations/middle/data/c.7.0.0"
-    chunk.unlink() if how == "missing" else truncate(chunk)
+def flip_one(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0x10
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    "damage", [Path.unlink, truncate, flip_one], ids=["missing", "short", "another number"]
+)
+def test_damaged_chunk(rank: Path, child: ModuleType, damage: Callable[[Path], None]) -> None:
+    damage(rank / "tensors.zarr/activations/middle/data/c.7.0.0")
     run = read.open(rank.parents[2])
     lazy = run.tensor("activations/middle")
     with pytest.raises(
@@ -163,6 +170,64 @@ def test_damaged_chunk(rank: Path, child: ModuleType, how: str) -> None:
     for step in (6, 8):
         assert np.array_equal(run.array("activations/middle", step), child.value("activations/middle", step))
     assert np.array_equal(run.array("targets", 7), child.value("targets", 7))
+    assert [damage.name for damage in run.damaged] == [
+        "a0000/r00000/tensors.zarr/activations/middle/data/c.7.0.0"
+    ]
+
+
+def test_a_chunk_older_than_its_index(tmp_path: Path, child: ModuleType) -> None:
+    """What a power cut can leave of captures that share a chunk: the old chunk is whole, and does not count for the new index."""
+    writer = RunWriter.create(tmp_path, "run")
+    chunk = tmp_path / "run/a0000/r00000/tensors.zarr/targets/data/c.0.0.0"
+    writer.write(child.records(0))
+    writer.flush()
+    old = chunk.read_bytes()
+    writer.write(child.records(1))
+    writer.close()
+    new = chunk.read_bytes()
+    assert np.array_equal(read.open(tmp_path).array("targets", 1), child.value("targets", 1))
+    chunk.write_bytes(old)
+    run = read.open(tmp_path)
+    for step in (0, 1):  # the checksum is that of both
+        with pytest.raises(RunError, match=r"c\.0\.0\.0.*its checksum is not the one in the index"):
+            run.array("targets", step)
+    chunk.write_bytes(new)
+    assert np.array_equal(read.open(tmp_path).array("targets", 0), child.value("targets", 0))
+
+
+def test_a_chunk_newer_than_its_index(tmp_path: Path, child: ModuleType) -> None:
+    """What a reader meets between two puts of a flush: the captures that the index counts are there."""
+    writer = RunWriter.create(tmp_path, "run")
+    index = tmp_path / "run/a0000/r00000/tensors.zarr/targets/data/zarr.json"
+    writer.write(child.records(0))
+    writer.flush()
+    old = index.read_bytes()
+    writer.write(child.records(1))
+    writer.close()
+    index.write_bytes(old)
+    run = read.open(tmp_path)
+    assert run.tensor("targets")["step"].values.tolist() == [0]
+    assert np.array_equal(run.array("targets", 0), child.value("targets", 0))
+
+
+def test_runs_without_checksums_are_read(rank: Path, child: ModuleType) -> None:
+    for index in (rank / "tensors.zarr").rglob("data/zarr.json"):
+        document = json.loads(index.read_text())
+        assert document["attributes"].pop("crc32c")
+        index.write_text(json.dumps(document))
+    run = read.open(rank.parents[2])
+    for site in ("activations/middle", "activations/small", "targets"):
+        assert np.array_equal(run.array(site, 7), child.value(site, 7))
+
+
+@pytest.mark.parametrize("sums", [[], "x", {"0.0.0": -1}, {"0.0.0": 2**32}, {"0.0.0": "1"}])
+def test_checksums_that_are_none(rank: Path, sums: object) -> None:
+    index = rank / "tensors.zarr/targets/data/zarr.json"
+    document = json.loads(index.read_text())
+    document["attributes"]["crc32c"] = sums
+    index.write_text(json.dumps(document))
+    with pytest.warns(FitscopeWarning, match="checksums"), pytest.raises(RunError, match="damaged"):
+        read.open(rank.parents[2]).tensor("targets")
 
 
 def test_damaged_root_of_tensors(rank: Path) -> None:

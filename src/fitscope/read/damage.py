@@ -36,6 +36,11 @@ class DamageReport:
         reason = str(problem).strip().partition("\n")[0] or type(problem).__name__
         self._found[name] = Damage(name, reason)
 
+    def add_told(self, folder: str, key: str, reason: str) -> None:
+        """Adds damage of which the user hears by an error, so that no warning repeats it."""
+        self.add(f"{folder}/{key}", reason)
+        self._warned.add(f"{folder}/{key}")
+
     def warn(self, stacklevel: int = 3) -> None:
         """Warns once about all damage found since the last warning."""
         new = [damage for damage in self if damage.name not in self._warned]

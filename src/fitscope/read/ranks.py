@@ -5,6 +5,7 @@ Final documents are read once. A document that may still change is read at every
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -52,7 +53,8 @@ class Rank:
     def array(self, path: str) -> StoredArray | None:
         """One array as committed so far; None if it cannot be read, which is then reported."""
         key = f"{schema.TENSORS}/{path}/{schema.DATA}/zarr.json"
-        found = self._document(key, lambda data: StoredArray(self._objects, path, data))
+        report = functools.partial(self._damaged.add_told, self.folder)
+        found = self._document(key, lambda data: StoredArray(self._objects, path, data, report))
         if found is None and f"{self.folder}/{key}" not in self._damaged:
             self._damaged.add(f"{self.folder}/{key}", "it is missing")
         return found if isinstance(found, StoredArray) else None

@@ -2,20 +2,22 @@
 
 fitscope reads the chunks itself instead of through zarr-python for one reason: zarr-python silently fills a missing chunk. Here
 it is an error that names the chunk, unless nothing was ever captured in it. The arrays are simple, with one codec and no
-compression, so a chunk is its bytes.
+compression, so a chunk is its bytes. Each is compared with its checksum in the index (see `store/checksum.py`); runs from before
+there were checksums have none.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from fitscope.errors import RunError
 from fitscope.read import untrusted
+from fitscope.store import checksum
 from fitscope.store._base import Objects
 from fitscope.store.schema import DATA, FILL, STORED_AS, TENSORS
 
@@ -30,10 +32,16 @@ LARGEST_OFFSET = 2**40
 
 
 class StoredArray:
-    """The committed captures of one array, as of one reading of its zarr.json."""
+    """The committed captures of one array, as of one reading of its zarr.json.
 
-    def __init__(self, rank: Objects, path: str, document: bytes) -> None:
+    `report` is called with the key of a chunk that is damaged, and the reason.
+    """
+
+    def __init__(
+        self, rank: Objects, path: str, document: bytes, report: Callable[[str, str], None] | None = None
+    ) -> None:
         self._rank = rank
+        self._report = report
         self._files: int | None = None  # chunks that there are, once that was asked
         self._folder = f"{TENSORS}/{path}/{DATA}"
         meta = untrusted.parse(document)
@@ -61,6 +69,9 @@ class StoredArray:
             facts, count
         )  #: where each capture begins in the whole; None if it is the whole
         self.batch_size = _column(facts["batch_size"], count) if self.batched else np.zeros(count, np.int64)
+        self._sums: dict[str, int] | None = facts.get("crc32c")
+        if "crc32c" in facts and not untrusted.mapping(untrusted.up_to(checksum.MOST))(self._sums):
+            raise ValueError("it has checksums that are none")
 
     def _shapes(self, facts: dict[str, Any], count: int) -> Index:
         inner = self.shape[1:]
@@ -135,22 +146,38 @@ class StoredArray:
 
     def _chunk(self, cell: list[int], rows: Index) -> Array | None:
         """The elements of a chunk; None if no wanted capture has data in it."""
-        key = f"{self._folder}/c.{'.'.join(map(str, cell))}"
+        name = ".".join(map(str, cell))
+        key = f"{self._folder}/c.{name}"
+        if self._sums is not None and name not in self._sums:
+            self._may_be_absent(key, cell, rows)
+            return None
         try:
             data = self._rank.get(key, self.chunk_bytes)
         except FileNotFoundError:
-            inside = rows[rows // self.chunk[0] == cell[0]]
-            starts = np.array(cell[1:], np.int64) * np.array(self.chunk[1:], np.int64)
-            if not (self.shapes[inside] > starts).all(axis=1).any():
-                return None
-            raise self._broken(key, "it is missing") from None
+            self._may_be_absent(key, cell, rows)
+            return None
         except OSError as problem:
             raise self._broken(key, str(problem)) from problem
         if len(data) != self.chunk_bytes:
             raise self._broken(key, f"it has {len(data)} bytes")
-        return np.frombuffer(data, self.stored_as).reshape(self.chunk)
+        found = np.frombuffer(data, np.uint8)
+        if self._sums is not None:
+            counted = min(self.shape[0] - cell[0] * self.chunk[0], self.chunk[0])
+            if checksum.crc32c(found[: counted * (self.chunk_bytes // self.chunk[0])]) != self._sums[name]:
+                raise self._broken(key, "its checksum is not the one in the index")
+        values: Array = found.view(self.stored_as).reshape(self.chunk)
+        return values
+
+    def _may_be_absent(self, key: str, cell: list[int], rows: Index) -> None:
+        """Refuses a chunk that does not exist, though one of the wanted captures has data in it."""
+        inside = rows[rows // self.chunk[0] == cell[0]]
+        starts = np.array(cell[1:], np.int64) * np.array(self.chunk[1:], np.int64)
+        if (self.shapes[inside] > starts).all(axis=1).any():
+            raise self._broken(key, "it is missing")
 
     def _broken(self, key: str, what: str) -> RunError:
+        if self._report is not None:
+            self._report(key, what)
         return RunError(
             f"the tensors of {self.site!r} to be complete, in chunks of {self.chunk_bytes} bytes",
             f"a damaged chunk {self._rank.describe(key)!r}: {what}",

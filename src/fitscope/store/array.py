@@ -1,9 +1,9 @@
 """One Zarr v3 array that grows by one capture at a time and is always readable.
 
 A chunk of an uncompressed Zarr array is nothing but its elements' bytes, so chunks are put as they are,
-without a copy where the capture has the chunk's shape. `zarr.json` carries the length of the array and the
-index of its captures in one object and is put *after* the chunks it counts: that is the commit. Hence at
-any moment every reader sees some number of complete captures, never a phantom one.
+without a copy where the capture has the chunk's shape. `zarr.json` carries the length of the array, the
+index of its captures and the checksums of its chunks in one object and is put *after* the chunks it counts:
+that is the commit. Hence at any moment every reader sees some number of complete captures, never a phantom one.
 
     write    the capture's chunks are put, or wait in the tail chunk if small captures share one
     stage    tail chunks are put
@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fitscope.record import Moment
+from fitscope.store import checksum
 from fitscope.store.meter import Meter
 from fitscope.store.schema import DATA, FILL, TENSORS
 
@@ -35,7 +36,7 @@ LARGEST_CHUNK = (
 )  #: a larger capture is split along its first axis, and the next where one row is larger
 SHARED_CHUNK = 256 << 10  #: captures of up to half of this share a chunk of this size
 MOST_SHARED = 1024  #: captures in one chunk
-INDEX_BYTES = 40  #: what a capture takes in the index, about
+INDEX_BYTES = 60  #: what a capture takes in the index, about
 
 _LITTLE_ENDIAN = {"name": "bytes", "configuration": {"endian": "little"}}
 
@@ -94,6 +95,7 @@ class GrowingArray:
         self._tails: dict[Cell, Array] = {}  # the chunks still being filled, by cell
         self._tails_put: set[Cell] = set()  # those of them that are in the store in an earlier state
         self._stale: set[Cell] = set()  # put for a capture that then failed: the next one must overwrite them
+        self._sums: dict[str, int] = {}  # the checksum of what is `stored`, by chunk
         self._json_bytes = 0
         index = ("step", "epoch", "batch", *(("size", "batch_size") if kind.batched else ()), "shapes")
         index += ("offset",) if kind.sharded else ()
@@ -143,13 +145,19 @@ class GrowingArray:
         """Writes the tail chunks, so that all captures are in the store."""
         if self.stored == self.captures:
             return
-        row = self.stored // self._chunk[0]
+        row, full = divmod(self.stored, self._chunk[0])
+        sums = {}
         for cell, chunk in self._tails.items():
-            again = cell in self._tails_put
-            self._meter.put(self._chunk_key(row, cell), _bytes(chunk), self.chunk_bytes if again else 0)
+            again, name = cell in self._tails_put, _name(row, cell)
+            self._meter.put(self._chunk_key(name), _bytes(chunk), self.chunk_bytes if again else 0)
             if not again:
                 self._tails_put.add(cell)
                 self._meter.promised -= self.chunk_bytes
+            if checksum.FAST:
+                known = name in self._sums
+                new = chunk[full if known else 0 : self.captures - row * self._chunk[0]]
+                sums[name] = checksum.crc32c(_flat(new), self._sums.get(name, 0))
+        self._sums |= sums
         self.stored = self.captures
 
     def commit(self) -> None:
@@ -172,20 +180,22 @@ class GrowingArray:
         return lost
 
     def _put_capture(self, row: int, tensor: Array) -> None:
-        wanted = cells(tensor.shape, self._chunk)
+        wanted, sums = cells(tensor.shape, self._chunk), {}
         # Chunks of a failed capture at this place must not shine through where this one is smaller.
         for cell in self._stale.difference(wanted):
-            self._meter.put(self._chunk_key(row, cell), _bytes(self._empty()), self.chunk_bytes)
+            self._meter.put(self._chunk_key(_name(row, cell)), _bytes(self._empty()), self.chunk_bytes)
         for cell in wanted:
             block = tensor[self._region(cell)]
             if block.shape != self._chunk[1:]:
                 padded = self._empty()
                 padded[_corner(0, block)] = block
                 block = padded
-            self._meter.put(
-                self._chunk_key(row, cell), _bytes(block), self.chunk_bytes if cell in self._stale else 0
-            )
+            data, name = _flat(block), _name(row, cell)
+            self._meter.put(self._chunk_key(name), data.data, self.chunk_bytes if cell in self._stale else 0)
             self._stale.add(cell)
+            if checksum.FAST:
+                sums[name] = checksum.crc32c(data)
+        self._sums |= sums
         self._stale.clear()
 
     def _into_tails(self, place: int, tensor: Array) -> None:
@@ -219,8 +229,8 @@ class GrowingArray:
     def _region(self, cell: Cell) -> tuple[slice, ...]:
         return tuple(slice(i * c, (i + 1) * c) for i, c in zip(cell, self._chunk[1:], strict=True))
 
-    def _chunk_key(self, row: int, cell: Cell) -> str:
-        return f"{TENSORS}/{self.path}/{DATA}/c.{'.'.join(map(str, (row, *cell)))}"
+    def _chunk_key(self, name: str) -> str:
+        return f"{TENSORS}/{self.path}/{DATA}/c.{name}"
 
     def _empty(self) -> Array:
         return np.full(self._chunk, self._fill, self._stored_as)
@@ -246,6 +256,8 @@ class GrowingArray:
             for name, column in self._index.items()
             if name != "shapes" or self._varies
         )
+        if checksum.FAST:
+            index += f',\n"crc32c":{json.dumps(self._sums, separators=(",", ":"))}'
         return f'{json.dumps(head)[:-1]},\n"attributes":{json.dumps(facts)[:-1]}{index}}}}}'
 
 
@@ -253,5 +265,14 @@ def _corner(place: int, block: Array) -> tuple[int | slice, ...]:
     return (place, *(slice(extent) for extent in block.shape))
 
 
+def _name(row: int, cell: Cell) -> str:
+    """What a chunk is called after `c.`, and in the index."""
+    return ".".join(map(str, (row, *cell)))
+
+
+def _flat(array: Array) -> checksum.Bytes:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
 def _bytes(array: Array) -> memoryview:
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+    return _flat(array).data

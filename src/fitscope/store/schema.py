@@ -34,7 +34,7 @@ History
                   `samples`, `averages`, `error` and `over`, `black_box`, `tail` (without it the newest rows of a long run
                   that is still going, or was killed, come later or not at all)
     2   2026-11   the facts of a site as columns of `stats`: `kind`, `layer`, `weight`, `pass`; in `samples` the
-                  column `phase` is called `pass` too. Format 1 is still read: its columns are derived from names
+                  column `phase` is called `pass` too. Format 1 is still read: its columns are derived from names. Later: `crc32c`
 """
 
 from __future__ import annotations
@@ -183,6 +183,7 @@ TABLES = {STATS: STATS_SCHEMA, SAMPLES: SAMPLES_SCHEMA}
 #   batch_size    the rows the tensor had in the step (batched only)
 #   shapes        the whole shape kept of each capture, only where more than the rows varies
 #   offset        where each capture begins in the tensor of all ranks, only where a rank holds a part of it
+#   crc32c        {name of a chunk without `c.`: CRC-32C of the captures in it that this index counts}; see `checksum`
 #
 # The root group's attributes say which arrays there are:
 #   arrays        [{site, path}], in the order they were begun. A site has a further array, in a folder of its
