@@ -17,11 +17,13 @@ class Training:
     """Steps that take a known time, of which captured ones take longer, give the writer work and wait for it."""
 
     def __init__(
-        self, budget, *, plain=0.01, extra=0.0, writer=0.0, waits=0.0, noise=0.0, together=1, compiling=5.0, compares=False
+        self, budget, *, plain=0.01, extra=0.0, writer=0.0, waits=0.0, noise=0.0, together=1, compiling=5.0, compares=False, bursts=0.0, regular=0.0
     ):  # fmt: skip
         self.budget = budget
         self.plain, self.extra, self.writer_takes, self.waits, self.noise = plain, extra, writer, waits, noise
         self.together, self.compares = together, compares
+        self.regular = regular  # the share of the time that the writer works whatever is captured
+        self.bursts = bursts  # the share of steps in which another program has the processor for a while
         self.step, self.wall, self.cpu, self.writer, self.waited = 0, 0.0, 0.0, 0.0, 0.0
         self.compiling, self.compiled = (
             compiling,
@@ -33,7 +35,14 @@ class Training:
         self.random = random.Random(1)
 
     def spent(self):
-        return Spent(Time(self.wall, self.cpu), self.writer, self.waited, self.compiled[True])
+        regular = self.regular * self.wall
+        return Spent(
+            Time(self.wall, self.cpu + regular),
+            self.writer + regular,
+            self.waited,
+            self.compiled[True],
+            self.writer,
+        )
 
     def run(self, steps, *, epoch=100):
         for _ in range(0, steps, self.together):
@@ -58,12 +67,15 @@ class Training:
             self.wall += self.waits * len(due)
             if not self.compiled[bool(tapped)]:
                 self.compiled[bool(tapped)], takes = 1, takes + self.compiling
-            self.wall += takes
+            self.wall += takes + self.burst()
             self.cpu += takes
             self.step += self.together
             if timed:
                 self.budget.stop(self.spent())
         return self
+
+    def burst(self):
+        return self.random.uniform(0.005, 0.1) if self.random.random() < self.bursts else 0.0
 
     @property
     def share(self):
@@ -131,6 +143,11 @@ def test_it_is_looked_at_where_every_step_is_captured(dearer):
     training.run(20_000)
     assert training.budget.every >= 50
     assert training.cost / ((training.step - before) * training.plain) <= 0.05  # until it was noticed
+
+
+def test_regular_work_of_the_writer_does_not_make_captures_rarer():
+    training = Training(Budget(0.02), extra=0.0008, writer=0.0008, regular=0.05).run(20_000)
+    assert training.budget.every == 10
 
 
 @pytest.mark.parametrize("epoch", [1, 2, 5, 10, 50, 100])
@@ -215,6 +232,18 @@ def test_a_short_training_is_recorded_closely_within_the_allowance(plain, extra,
     assert 0.9 * training.cost <= budget.describe()["spent"] <= 1.4 * training.cost, (
         "rather too much than too little"
     )
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(("plain", "extra"), [(0.002, 0.002), (0.006, 0.003)])
+def test_a_busy_machine_does_not_cost_a_short_training_its_steps(plain, extra, seed):
+    budget = Budget(0.02, 3.0)
+    budget.expect(0, 3_125)
+    training = Training(budget, plain=plain, extra=extra, writer=0.001, noise=0.3, bursts=0.4)
+    training.random.seed(seed)
+    training.run(3_125)
+    assert len(training.captured) >= 300
+    assert training.cost <= 3.2
 
 
 def test_a_long_training_keeps_to_its_share():

@@ -23,6 +23,9 @@ class Costs:
         self.first_calls: Callable[[], list[float]] = list  #: seconds, of steps that were compiled
         self.proofs: Callable[[], list[float]] = list  #: seconds, of steps that were proofs of identity
         self.transport: Transport[Any] | None = None  #: that works for us, once there is a run
+        self.work: Callable[[], float] = lambda: (
+            0.0
+        )  #: seconds of CPU of the writer's thread for captured steps
         self._failed = failed
         self._began = Time(time.perf_counter(), time.process_time())
         self._thread_seconds = 0.0
@@ -105,4 +108,5 @@ class Costs:
             transport.cpu if transport is not None else 0.0,
             transport.waited if transport is not None else 0.0,
             len(self.first_calls()) + len(self.proofs()),
+            self.work(),
         )

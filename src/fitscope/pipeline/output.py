@@ -7,7 +7,9 @@ in the diagnosis is noted in the run and ends neither the run nor the training.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,6 +56,9 @@ class Output:
         self.diagnosis: Diagnosis | None = None
         self.live: LivePicture | None = None  #: the picture in a notebook
         self.kept: Kept | None = None  #: by the black box
+        self.captures_cpu = (
+            0.0  #: seconds of CPU for captures and their rows, which fewer captures would save
+        )
         self._digest = digest
         self._sinks = sinks
         self._make_diagnosis = diagnosis  # called once there is a run
@@ -74,6 +79,18 @@ class Output:
 
     def work(self, item: Capture | EpochLogs) -> None:
         """Writes one step, or the logs of one epoch."""
+        with self._for_captures():
+            self._write(item)
+
+    @contextmanager
+    def _for_captures(self) -> Iterator[None]:
+        begun = time.thread_time()
+        try:
+            yield
+        finally:
+            self.captures_cpu += time.thread_time() - begun
+
+    def _write(self, item: Capture | EpochLogs) -> None:
         assert self.writer is not None
         blocks: list[Block]
         records: list[Record] = []
@@ -102,7 +119,8 @@ class Output:
         self._judge(last=False)
         self._note()
         try:
-            self.writer.flush()
+            with self._for_captures():
+                self.writer.flush()
         finally:
             self._sinks.flush()
 

@@ -78,6 +78,7 @@ class Recorder:
         self.output = Output(
             self._digest, Sinks(sinks or {}, self.failed), diagnosis, self.failed, self._facts
         )  #: used by the writer's thread
+        self.costs.work = lambda: self.output.captures_cpu
         self._transport: Transport[Capture | EpochLogs] | None = None
         self._troubles = Troubles()
         self._early: list[str] = []  # errors from before there was a run

@@ -2,8 +2,11 @@
 
 The cost of a captured step is measured in plain steps. fitscope times a captured step now and then, and a plain step shortly
 before it, and waits for both to finish. So the difference includes the tapped program and the handover. It counts wall time or
-CPU time of the process, whichever is larger. Added to that is the work during later steps: the CPU time of the writer thread, or
-the time that training waited for a full queue. If noise hides a difference, it counts as large as the noise allows.
+CPU time of the process, whichever is larger. Added to that is the work during later steps: the CPU time of the writer thread for
+captured steps, or the time that training waited for a full queue.
+
+Other programs only ever make a step slower. So the lower quartiles of both kinds of steps are compared, which a busy machine
+changes least. Against the share, the difference counts as large as its noise allows; against the allowance, as it is.
 
 Then every n-th step is captured. n is the smallest of a short list of round numbers that keeps the cost within the share, and at
 most `LEAST`, so that every run records something. If no step would be plain, two are left out now and then for comparison.
@@ -60,6 +63,7 @@ class Spent(NamedTuple):
     writer: float  #: seconds of CPU of the writer's thread
     waited: float  #: seconds that the training stood before a full queue
     compiled: int  #: programs compiled and proven: steps that take longer than others
+    work: float  #: seconds of CPU of the writer's thread for captured steps; the rest is due every few seconds anyway
 
 
 class Timing(NamedTuple):
@@ -99,7 +103,7 @@ class Budget:
         self._plain: deque[Time] = deque(maxlen=NEWEST)  # one plain step
         self._extra: deque[Time] = deque(maxlen=NEWEST)  # by how much a tapped step was longer
         self._captured = self._tapped = 0  # steps
-        self._accounted = 0  # captured ones whose cost was taken from the allowance
+        self._before = 0  # steps captured in earlier trainings
         self._executions = 0  # with such steps,
         self._in_a_row = 0  # since there was one without
         self._seen_plain = False  # one without, in this training: the first compiles the user's own program
@@ -111,7 +115,7 @@ class Budget:
         self._closer = range(0)  # steps that are all captured because of it
         self.closer: list[dict[str, int]] = []  #: {"step", "from", "to"}, for the run
         self._together = 1  # steps in an execution
-        self._writer, self._waited = _Growing(), _Growing()
+        self._work, self._waited = _Growing(), _Growing()
         # What both took, and after how many captured steps.
         self._beside: deque[tuple[float, float, int]] = deque([(0.0, 0.0, 0)], maxlen=NEWEST)
         self._timed: _Execution | None = None
@@ -165,7 +169,7 @@ class Budget:
         """Starts another training: its program may have to be compiled, and clocks restart at zero."""
         self._seen_plain = False
         self._timed = self._begun = None
-        self._accounted = self._captured
+        self._before = self._captured
         self._odd, self._closer, self.closer = None, range(0), []
         self.allowance.again()
 
@@ -209,7 +213,7 @@ class Budget:
     def stop(self, now: Spent) -> None:
         """Ends a timed execution, after its tensors were handed over."""
         timed, begun, self._timed, self._begun = self._timed, self._begun, None, None
-        self._writer.is_now(now.writer)
+        self._work.is_now(now.work)
         self._waited.is_now(now.waited)
         if timed is None or begun is None or begun.compiled != now.compiled:
             return
@@ -230,20 +234,19 @@ class Budget:
     def _usual(self) -> Time:
         """The cost of a plain step."""
         wall, cpu = zip(*self._plain, strict=True)
-        return Time(max(statistics.median(wall), 1e-9), max(statistics.median(cpu), 1e-9))
+        return Time(max(_usually(wall), 1e-9), max(_usually(cpu), 1e-9))
 
     def _decide(self, step: int) -> None:
         plain, sure = self._usual(), min(len(self._extra), len(self._plain)) >= ENOUGH
-        wall, cpu = (_at_most(values) if sure else min(values) for values in zip(*self._extra, strict=True))
-        each = self._tapped / max(
-            self._captured, 1
-        )  # what is compared with the batch before has that one tapped too
-        self.cost = each * max(wall / plain.wall, cpu / plain.cpu, 0.0) + self._meanwhile(plain)
-        self.allowance.spent += (self._captured - self._accounted) * self.cost * plain.wall
-        self._accounted = self._captured
-        wished = self.cost / max(self.share, self.allowance.share(step, plain.wall))
+        meanwhile = self._meanwhile(plain)
+        self.cost = self._of_one(plain, _usually if sure else min) + meanwhile
+        at_most = self._of_one(plain, _at_most) + meanwhile if sure else self.cost
+        # All of it with the newest cost: one measurement that was wrong must not use up the allowance for good.
+        self.allowance.spent = (self._captured - self._before) * self.cost * plain.wall
+        freely = self.allowance.share(step, plain.wall)
+        wished = min(at_most / self.share, self.cost / freely if freely else math.inf)
         if wished > self.every:  # not too far at once: it may have been an accident
-            self._set(min(_rung(wished), _rung(10 * self.every)), step)
+            self._set(min(_rung(wished), _rung((10 if sure else 3) * self.every)), step)
         elif sure and _rung(1.25 * wished) < self.every:
             self._set(_rung(1.25 * wished), step)
         if sure and self.every == LEAST and wished > LEAST and self.trouble is None:
@@ -252,13 +255,19 @@ class Budget:
                 f"{100 * self.share:g} % of the time. Watch less, or give it a larger budget"
             )
 
+    def _of_one(self, plain: Time, typical: Callable[[Sequence[float]], float]) -> float:
+        """By how many plain steps a captured step itself takes longer."""
+        wall, cpu = (typical(values) for values in zip(*self._extra, strict=True))
+        each = self._tapped / max(self._captured, 1)  # a comparison with the batch before taps that one too
+        return each * max(wall / plain.wall, cpu / plain.cpu, 0.0)
+
     def _meanwhile(self, plain: Time) -> float:
         """The work of each of the newest captured steps during later steps, in plain steps."""
-        self._beside.append((self._writer.total, self._waited.total, self._captured))
-        writer, waited, captured = (
+        self._beside.append((self._work.total, self._waited.total, self._captured))
+        work, waited, captured = (
             now - before for now, before in zip(self._beside[-1], self._beside[0], strict=True)
         )
-        return max(writer / plain.cpu, waited / plain.wall) / captured if captured else 0.0
+        return max(work / plain.cpu, waited / plain.wall) / captured if captured else 0.0
 
     def _set(self, every: int, step: int) -> None:
         if every != self.every:
@@ -284,8 +293,13 @@ def _rung(wished: float) -> int:
     return LADDER[min(bisect.bisect_left(LADDER, wished), len(LADDER) - 1)]
 
 
+def _usually(values: Sequence[float]) -> float:
+    """The lower quartile: other programs only make a step slower."""
+    return statistics.quantiles(values, n=4, method="inclusive")[0] if len(values) > 1 else values[0]
+
+
 def _at_most(values: Sequence[float]) -> float:
-    """The median, plus its likely error."""
-    middle = statistics.median(values)
-    spread = 1.4826 * statistics.median(abs(value - middle) for value in values)
-    return middle + 1.2533 * spread / math.sqrt(len(values))
+    """The same, plus its likely error."""
+    low = _usually(values)
+    spread = 1.4826 * statistics.median(abs(value - low) for value in values)
+    return low + 1.2533 * spread / math.sqrt(len(values))
