@@ -50,7 +50,7 @@ def stored(place: Path, steps: int, every: int) -> None:
     writer = RunWriter.create(place, "run")
     rows = Prepared()
     rows.names = ["loss", *drawn.names]
-    writer._stats_parts = parts = Parts(writer._objects, rows)
+    writer._tables.stats = parts = Parts(writer._objects, rows)
     for first in range(0, steps, AT_ONCE):
         last = min(first + AT_ONCE, steps)
         some = [drawn.rows(first // every, last // every)]
@@ -61,7 +61,7 @@ def stored(place: Path, steps: int, every: int) -> None:
         ).sort_by([("site", "ascending"), ("step", "ascending")])
         rows.ready = rows.ready.set_column(_at(rows.ready), "site", rows.ready["site"].dictionary_encode())
         writer._step = last - 1
-        writer._put_parts(parts, [])
+        writer._tables.put(parts, [])
         parts.gather()
         writer.flush()
     writer.note(findings=noted(diagnose(Evidence()), steps - 1))

@@ -35,8 +35,8 @@ import pyarrow as pa
 from fitscope.reduce.stats import ZERO_BUCKET
 from fitscope.store import RunWriter, interval, schema
 from fitscope.store.parts import Parts
+from fitscope.store.table_store import FLUSH_MEMORY
 from fitscope.store.tables import ROW_BYTES, ROW_MEMORY, StatsRows, facts
-from fitscope.store.writer import FLUSH_MEMORY
 
 STEPS = (1_000, 10_000, 100_000, 1_000_000)
 PER_SECOND = 20.0  #: steps of the imagined training
@@ -186,7 +186,7 @@ def write(place: Path, drawn: Drawn, steps: int) -> list[tuple[int, float]]:
     writer = RunWriter.create(place, "run")
     rows = Prepared()
     rows.names = drawn.names
-    writer._stats_parts = parts = Parts(writer._objects, rows)
+    writer._tables.stats = parts = Parts(writer._objects, rows)
     at_once = FLUSH_MEMORY // ROW_MEMORY // len(drawn.names)  # steps after which `write` sets rows aside
     spent: list[tuple[int, float]] = []
     step = 0
@@ -201,7 +201,7 @@ def write(place: Path, drawn: Drawn, steps: int) -> list[tuple[int, float]]:
             if last == min(due, steps):
                 writer.flush()
             else:  # as `write` does
-                writer._put_parts(parts, [])
+                writer._tables.put(parts, [])
                 parts.gather()
             spent.append((taken, time.process_time() - since))
             step = last

@@ -147,19 +147,23 @@ def _class(title: str, of: type, owner: str, *, constructed: bool) -> Iterator[s
     yield from _table(owner, of)
     for name, method in _own(of):
         if inspect.isfunction(method):
-            yield from _function(f"{owner}.{name}", method, "####")
+            yield from _function(f"{owner}.{name}", method, "####", of)
 
 
-def _function(title: str, function: Callable[..., Any], level: str) -> Iterator[str]:
+def _function(title: str, function: Callable[..., Any], level: str, of: type | None = None) -> Iterator[str]:
     yield f"{level} {title}"
-    yield f"```py\n{_signature(title, function)}\n```"
+    yield f"```py\n{_signature(title, function, of)}\n```"
     yield from _described(function, function)
+
+
+def _ours(of: type) -> list[type]:
+    """The class and its bases in fitscope, the bases first."""
+    return [base for base in of.__mro__ if base.__module__.startswith("fitscope")][::-1]
 
 
 def _own(of: type) -> Iterator[tuple[str, Any]]:
     """The public methods and properties that fitscope defines for a class."""
-    ours = [base for base in of.__mro__ if base.__module__.startswith("fitscope")]
-    for name, value in {name: value for base in ours[::-1] for name, value in vars(base).items()}.items():
+    for name, value in {name: value for base in _ours(of) for name, value in vars(base).items()}.items():
         hidden = name.startswith(("_", *HOOKS)) or (
             of.__module__ == "fitscope.layers" and name.startswith(KERAS)
         )
@@ -179,6 +183,16 @@ def _table(owner: str, of: type) -> Iterator[str]:
 
 def _attributes(of: type) -> Iterator[tuple[str, str, str]]:
     """Name, type and meaning of each public attribute: first those that are assigned, with their `#:` comment."""
+    for base in _ours(of):
+        yield from _assigned(base)
+    for name, value in _own(of):
+        if isinstance(value, property):
+            kind = str(inspect.signature(value.fget).return_annotation) if value.fget else ""
+            yield name, kind, " ".join((_text(value) or "").split())
+
+
+def _assigned(of: type) -> Iterator[tuple[str, str, str]]:
+    """The public attributes that the source of a class assigns."""
     lines = inspect.getsource(of).splitlines()
     for node in ast.walk(ast.parse(textwrap.dedent("\n".join(lines)))):
         target = node.target if isinstance(node, ast.AnnAssign) else None
@@ -197,10 +211,6 @@ def _attributes(of: type) -> Iterator[tuple[str, str, str]]:
             continue
         if not name.startswith("_") and (commented or kind):
             yield name, kind, lines[node.lineno - 1].partition("#:")[2].strip()
-    for name, value in _own(of):
-        if isinstance(value, property):
-            kind = str(inspect.signature(value.fget).return_annotation) if value.fget else ""
-            yield name, kind, " ".join((_text(value) or "").split())
 
 
 def _typed(kind: str) -> str:
@@ -210,13 +220,13 @@ def _typed(kind: str) -> str:
 # ---- signatures and docstrings -------------------------------------------------------------------------
 
 
-def _signature(title: str, function: Callable[..., Any]) -> str:
+def _signature(title: str, function: Callable[..., Any], of: type | None = None) -> str:
     """`name(argument: type = default, …) -> type`, with a line for each argument where one line is too short."""
     signature = inspect.signature(function)
     parameters = [p for p in signature.parameters.values() if p.name != "self"]
     returned = signature.return_annotation
     hidden = inspect.isclass(function) or returned is signature.empty or returned in (None, "None")
-    after = "" if hidden else f" -> {returned}"
+    after = "" if hidden else f" -> {of.__name__ if of is not None and returned == 'Self' else returned}"
     shown: list[str] = []
     for i, parameter in enumerate(parameters):
         starts = parameter.kind is parameter.KEYWORD_ONLY

@@ -122,7 +122,7 @@ MUTATIONS = (
     ),
     Mutation(
         "read: an attempt keeps the steps that a later one did again",
-        "read/run.py",
+        "read/merge.py",
         "return step <= end if pass_of(site) else step < end",
         "return True",
         "tests/store/test_samples.py",

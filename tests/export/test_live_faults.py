@@ -145,7 +145,7 @@ def test_a_recorder_feeds_its_sinks_and_says_what_is_wrong_with_them(tmp_path: P
     from fitscope.pipeline.ending import COMPLETE
     from fitscope.pipeline.handover import Shown
     from fitscope.pipeline.recorder import Recorder
-    from fitscope.plan.plan import Want, Wants
+    from fitscope.plan.wants import Want, Wants
     from fitscope.sites import Site
 
     makers = live.sinks(

@@ -285,7 +285,7 @@ def test_a_long_run_passes_through_in_pieces(
     assert sum(pieces) == (20_000 if sites is None else 11 * 500)
     assert max(pieces) <= 13 * 40
     assert told == [(n, 39) for n in range(1, 40)]
-    assert run._now.stats._used and sum(p.kept_bytes for p in run._now.stats.parts) == 0  # noqa: PT018
+    assert run._state.stats._used and sum(p.kept_bytes for p in run._state.stats.parts) == 0  # noqa: PT018
     if form == "parquet":
         file = pq.ParquetFile(tmp_path / "out.parquet")
         groups = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
@@ -305,7 +305,7 @@ def test_rows_that_wait_for_a_part_are_exported(
         writer.flush()
     run = fs.open(writer.path)
     export_run(run, "parquet", tmp_path / "out.parquet")
-    assert any(part.becomes for part in run._now.stats.parts)
+    assert any(part.becomes for part in run._state.stats.parts)
     table = pq.read_table(tmp_path / "out.parquet")
     assert table["step"].to_pylist() == [step for step in range(20) for _ in range(3)]
     assert table["mean"].to_pylist() == table["step"].to_pylist()

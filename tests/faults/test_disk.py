@@ -124,7 +124,7 @@ def unprivileged() -> Iterator[None]:
 
 def test_permission_lost_and_found(child: ModuleType) -> None:
     import fitscope.read.frames  # nobody may not be allowed to import it later
-    import fitscope.read.tensors  # noqa: F401
+    import fitscope.read.lazy  # noqa: F401
 
     place = Path(tempfile.mkdtemp(prefix="fitscope-"))
     try:

@@ -9,7 +9,7 @@ from fitscope.pipeline.activity import Activity, Vector
 from fitscope.pipeline.classes import Classes, NotDerived
 from fitscope.pipeline.derived import Derived
 from fitscope.pipeline.handover import Slot
-from fitscope.plan.plan import Want
+from fitscope.plan.wants import Want
 from fitscope.sites import TRAIN, Site
 
 

@@ -12,7 +12,8 @@ from keras import layers
 
 import fitscope as fs
 from fitscope.plan.anatomy import Anatomy
-from fitscope.plan.plan import LOSS_SCALE, Due, Want, resolve
+from fitscope.plan.plan import Due, resolve
+from fitscope.plan.wants import LOSS_SCALE, Want
 from fitscope.schedule import Turn, schedule
 
 

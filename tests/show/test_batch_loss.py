@@ -7,7 +7,7 @@ import numpy as np
 import fitscope as fs
 from fitscope.pipeline.batch_loss import HEAD
 from fitscope.record import Stretch
-from fitscope.show.data import payload
+from fitscope.show.data import page_facts
 from fitscope.show.data.gather import Gathered
 from fitscope.store import RunWriter
 
@@ -23,9 +23,9 @@ def test_the_loss_lane_has_every_known_step(tmp_path):
     writer.close()
     g = Gathered(fs.open(tmp_path))
     g.update()
-    assert g.loss.steps.tolist() == list(range(81)), "of what came after the NaN nothing is known"
-    assert np.nanargmax(g.loss.values) == 50
-    assert np.isnan(g.loss.values[80])
-    lanes = {lane["name"]: lane["spans"] for lane in payload.now(g)["lanes"]}
+    assert g.survey.loss.steps.tolist() == list(range(81)), "of what came after the NaN nothing is known"
+    assert np.nanargmax(g.survey.loss.values) == 50
+    assert np.isnan(g.survey.loss.values[80])
+    lanes = {lane["name"]: lane["spans"] for lane in page_facts.now(g)["lanes"]}
     assert lanes["loss spike"] == [(50, 50)]
     assert lanes["NaN / Inf"] == [(80, 80)]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fitscope.show.data import payload
+from fitscope.show.data import page_facts
 from fitscope.show.data.matrix import INF, NAN
 
 from .conftest import Written, steady
@@ -31,8 +31,8 @@ def test_the_first_nan_is_named_with_its_layer_and_exact_step(written: Callable[
     flags = g.matrix("activations.rms").cells().flags
     assert np.flatnonzero(flags[1] & NAN)[0] == 33
     assert np.flatnonzero(g.matrix("gradients.rms").cells().flags[2] & INF)[0] == 33
-    assert payload.births(g) == {"b": {"activations": 33}, "c": {"activations": 33, "gradients": 33}}
-    lane = next(lane for lane in payload.now(g)["lanes"] if lane["name"] == "NaN / Inf")
+    assert page_facts.births(g) == {"b": {"activations": 33}, "c": {"activations": 33, "gradients": 33}}
+    lane = next(lane for lane in page_facts.now(g)["lanes"] if lane["name"] == "NaN / Inf")
     assert lane["spans"] == [(33, 59)]
 
 
@@ -65,7 +65,7 @@ def test_findings_get_a_row_a_step_a_measure_a_curve_and_a_lane(written: Callabl
     assert 1 < len(dead.curve) <= 32
     assert by_rule["loss_spike"].step == 50
     assert (50, 5.0) in by_rule["loss_spike"].curve, "what stands out is in the small picture"
-    lanes = {lane["name"]: lane["spans"] for lane in payload.now(g)["lanes"]}
+    lanes = {lane["name"]: lane["spans"] for lane in page_facts.now(g)["lanes"]}
     assert lanes["dead relu"] == [(20, 69)]
     assert lanes["loss spike"] == [(50, 50)]
 
@@ -101,7 +101,7 @@ def test_findings_that_the_recording_process_noted_are_shown_as_they_are(
     assert [(finding.rule, finding.row, finding.step, finding.end) for finding in g.findings] == [
         ("dead_relu", "b", 3, 9)
     ]
-    assert payload.now(g)["checked"] == "1 rules checked, 1 warning"
+    assert page_facts.now(g)["checked"] == "1 rules checked, 1 warning"
 
 
 def test_a_run_in_which_nothing_happens_has_no_findings(written: Callable[..., Written]) -> None:
@@ -110,4 +110,4 @@ def test_a_run_in_which_nothing_happens_has_no_findings(written: Callable[..., W
 
     g = gathered(written().add(range(80), at))
     assert g.findings == []
-    assert "27 rules checked, nothing found" in payload.now(g)["checked"]
+    assert "27 rules checked, nothing found" in page_facts.now(g)["checked"]

@@ -13,7 +13,7 @@ import fitscope as fs
 from fitscope.errors import RunError
 from fitscope.read.parts import Part
 from fitscope.read.tables import Table
-from fitscope.show.data import payload
+from fitscope.show.data import exact, page_facts, payload
 from fitscope.show.data.pack import pack, plain_json
 from fitscope.show.data.rows import rows_of
 
@@ -44,8 +44,8 @@ def test_the_first_of_several_losses_stands_for_the_loss(written: Callable[..., 
         lambda step: {"loss/d_optimizer": step, "loss/g_optimizer": -step, "learning_rate/d_optimizer": 0.5},
     )
     g = gathered(run)
-    assert g.loss.values.tolist() == [0.0, 1.0, 2.0]
-    assert payload.rates(g)[0] == (0, 0.5)
+    assert g.survey.loss.values.tolist() == [0.0, 1.0, 2.0]
+    assert page_facts.rates(g)[0] == (0, 0.5)
     assert payload.series(g)[0]["count"] == 3
 
 
@@ -100,7 +100,7 @@ def test_growing_with_the_run_gives_what_a_fresh_look_gives(written: Callable[..
             numbers(g, "gradients.rms", mode), numbers(fresh, "gradients.rms", mode), equal_nan=True
         )
     assert g.generation == 0
-    assert payload.head(g) | {"speed": None} == payload.head(fresh) | {"speed": None}
+    assert page_facts.head(g) | {"speed": None} == page_facts.head(fresh) | {"speed": None}
 
 
 def test_a_layer_that_turns_up_later_gets_its_row(written: Callable[..., Written]) -> None:
@@ -176,8 +176,8 @@ def test_distribution_keeps_a_value_that_came_up_once(written: Callable[..., Wri
 def test_a_run_with_nothing_in_it_yet_is_no_error(written: Callable[..., Written]) -> None:
     g = gathered(written())
     assert g.rows == []
-    assert payload.head(g)["measures"] == []
-    json.dumps(plain_json(payload.head(g)), allow_nan=False)
+    assert page_facts.head(g)["measures"] == []
+    json.dumps(plain_json(page_facts.head(g)), allow_nan=False)
 
 
 def test_a_later_attempt_takes_over(written: Callable[..., Written], tmp_path: Any) -> None:
@@ -241,23 +241,25 @@ def test_rows_that_become_a_part_are_not_taken_twice(
         run.add([step], at)
         if step % 4 == 1:  # some of what has become a part was not seen before
             continue
-        before = set(g._parts)
+        before = set(g.parts)
         g.update()
-        exchanged += any(part.becomes for part in before - set(g._parts))
+        exchanged += any(part.becomes for part in before - set(g.parts))
         fresh = gathered(run)
         for measure in ("activations.rms", "activations.max"):
             assert np.array_equal(numbers(g, measure), numbers(fresh, measure), equal_nan=True)
-        assert g.scalars["loss"].steps.tolist() == list(range(step + 1))
-        assert np.array_equal(g.scalars["loss"].values, fresh.scalars["loss"].values)
-        assert g.sites == fresh.sites
-        assert [part.key for part in g._parts] == sorted(part.key for part in g._parts)
-        assert g.rows_at(["activations/a"], step, ["rms"]) == fresh.rows_at(["activations/a"], step, ["rms"])
+        assert g.survey.scalars["loss"].steps.tolist() == list(range(step + 1))
+        assert np.array_equal(g.survey.scalars["loss"].values, fresh.survey.scalars["loss"].values)
+        assert g.survey.sites == fresh.survey.sites
+        assert [part.key for part in g.parts] == sorted(part.key for part in g.parts)
+        assert exact.rows_at(g, ["activations/a"], step, ["rms"]) == exact.rows_at(
+            fresh, ["activations/a"], step, ["rms"]
+        )
     assert exchanged > 3
     assert g.generation == 0
     run.writer.close()
     g.update()
     assert g.generation == 0
-    steps, counts = g.histograms(["activations/a"])["activations/a"]
+    steps, counts = exact.histograms(g, ["activations/a"])["activations/a"]
     assert steps.tolist() == list(range(60))
     assert counts.sum() == 60 * 6
     late = numbers(g, "activations.std")  # read only now, from the parts
@@ -268,7 +270,7 @@ def test_histograms_of_a_large_part_are_added_up(written: Callable[..., Written]
     """A part with more steps than a picture has columns: every value is still in one of them."""
     run = written().add(range(100), lambda step: {"activations/a": np.full((2, 3), 2.0 ** (step % 10))})
     g = gathered(run)
-    steps, counts = g.histograms(["activations/a"], most=20)["activations/a"]
+    steps, counts = exact.histograms(g, ["activations/a"], most=20)["activations/a"]
     assert steps.tolist() == list(range(0, 100, 5))
     assert (counts.sum(axis=1) == 5 * 6).all()
     assert (counts[:, 256 + 129 : 256 + 139].sum(axis=0) == 60).all()
@@ -279,13 +281,13 @@ def test_the_learning_rate_is_told_where_it_changes(written: Callable[..., Writt
         rate = 0.1 if step < 40 else 0.05 if step < 80 else 0.0125
         return {"activations/a": np.ones(3), "learning_rate": np.float32(rate)}
 
-    told = payload.rates(gathered(written().add(range(100), at)))
+    told = page_facts.rates(gathered(written().add(range(100), at)))
     assert told == [(0, 0.1), (39, 0.1), (40, 0.05), (79, 0.05), (80, 0.0125), (99, 0.0125)]
 
 
 def test_a_long_schedule_of_the_learning_rate_is_few_points(written: Callable[..., Written]) -> None:
     run = written().add(range(1000), lambda step: {"learning_rate": np.float32(0.1 * 0.99**step)})
-    told = payload.rates(gathered(run))
+    told = page_facts.rates(gathered(run))
     assert len(told) <= 128
     assert told[0] == (0, 0.1)
     assert told[-1] == (999, float(f"{np.float32(0.1 * 0.99**999):.4g}"))
@@ -293,7 +295,7 @@ def test_a_long_schedule_of_the_learning_rate_is_few_points(written: Callable[..
 
 def test_a_run_without_a_learning_rate_has_no_lane_of_it(written: Callable[..., Written]) -> None:
     g = gathered(written().add(range(3), steady(NAMES, lambda s, n, v: v)))
-    assert [lane for lane in payload.now(g)["lanes"] if lane.get("curve")] == []
+    assert [lane for lane in page_facts.now(g)["lanes"] if lane.get("curve")] == []
 
 
 @pytest.fixture

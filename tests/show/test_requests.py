@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 
 from fitscope.show import protocol
 from fitscope.show.app import app
-from fitscope.show.data import payload
+from fitscope.show.data import page_facts
 from fitscope.show.data.matrix import VALUE, Matrix, Scale
 from fitscope.show.guard import HEADERS, Guard
 from fitscope.show.serve import Server
@@ -91,7 +91,7 @@ def test_who_computes_keeps_nobody_waiting_who_looks_at_another_run(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inside, go_on = threading.Event(), threading.Event()
-    head = payload.head
+    head = page_facts.head
 
     def slow(g: Any) -> Any:
         if g.run.id == "first":
@@ -99,7 +99,7 @@ def test_who_computes_keeps_nobody_waiting_who_looks_at_another_run(
             assert go_on.wait(60)
         return head(g)
 
-    monkeypatch.setattr(payload, "head", slow)
+    monkeypatch.setattr(page_facts, "head", slow)
     answers: list[int] = []
     ask = threading.Thread(target=lambda: answers.append(client.get("/api/head?run=first").status_code))
     ask.start()
@@ -156,7 +156,7 @@ def test_a_failure_of_ours_is_an_answer_with_its_headers(
     def fail(_: Any) -> Any:
         raise ZeroDivisionError("oops")
 
-    monkeypatch.setattr(payload, "head", fail)
+    monkeypatch.setattr(page_facts, "head", fail)
     with caplog.at_level(logging.ERROR):
         answer = client.get("/api/head")
     assert answer.status_code == 500

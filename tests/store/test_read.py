@@ -254,7 +254,7 @@ class TestFollowing:
         run = read.open(store)
         for stat in ("mean", "max", "std", "mean"):
             assert len(run.series("a", stat)) == 60
-            assert sum(part.kept_bytes for part in run._now.stats.parts) <= 2_000
+            assert sum(part.kept_bytes for part in run._state.stats.parts) <= 2_000
         assert run.series("a", "mean").tolist() == list(range(60))
 
     def test_tensors_of_a_run_that_ends(self, make: Make) -> None:

@@ -238,7 +238,7 @@ def test_large_parts_are_sorted_and_say_where_sites_lie(make: Make, tmp_path: Pa
     assert several > 2
     run = read.open(tmp_path)
     assert seen(run) == expected(make, range(60))
-    loaded = [group for part in run._now.stats.parts for group, _ in part._columns]
+    loaded = [group for part in run._state.stats.parts for group, _ in part._columns]
     assert any(group is not None for group in loaded)
 
 

@@ -25,7 +25,7 @@ from fitscope.pipeline.handover import Finish
 from fitscope.pipeline.standing import Standing
 from fitscope.plan.anatomy import Anatomy
 from fitscope.plan.budget import Timing
-from fitscope.plan.plan import Wants
+from fitscope.plan.wants import Wants
 
 
 @dataclass(frozen=True, slots=True)

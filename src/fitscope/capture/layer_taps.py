@@ -14,7 +14,7 @@ from typing import Any
 from fitscope.capture.collector import Collector, guarded, kept, leaves, rebuilt
 from fitscope.pipeline.troubles import described
 from fitscope.plan.anatomy import Anatomy
-from fitscope.plan.plan import LOSS, SAMPLE_LOSS, Wants
+from fitscope.plan.wants import LOSS, SAMPLE_LOSS, Wants
 from fitscope.sites import OF_LAYERS, Site
 
 Patch = tuple[

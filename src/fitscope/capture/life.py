@@ -14,29 +14,18 @@ from typing import Any
 
 from fitscope.capture.backends import Adapter
 from fitscope.capture.backends import adapter as adapter_of
+from fitscope.capture.beginning import Beginning
 from fitscope.capture.called import fit_facts
 from fitscope.capture.dispatch import when_built
-from fitscope.capture.keeping import Keeping
 from fitscope.capture.leaving import OUTSIDE, Frame, notice, outside
-from fitscope.capture.logged_loss import logged_loss, sizes_in
+from fitscope.capture.logged_loss import sizes_in
 from fitscope.capture.loop import Loop
-from fitscope.capture.missing import Missing
-from fitscope.capture.peers import rank_of
 from fitscope.capture.recordings import Recordings
-from fitscope.capture.refusals import why_not, without_effect
 from fitscope.capture.shield import shield
 from fitscope.capture.training import Recording
 from fitscope.errors import WatchError
-from fitscope.pipeline.batch_ends import BatchEnds
 from fitscope.pipeline.batch_loss import Sizes
 from fitscope.pipeline.ending import COMPLETE
-from fitscope.pipeline.recorder import Recorder
-from fitscope.pipeline.sample_loss import SampleLosses
-from fitscope.pipeline.troubles import warn
-from fitscope.plan.anatomy import Anatomy
-from fitscope.plan.budget import Budget
-from fitscope.plan.configuration import configuration
-from fitscope.plan.plan import Plan
 
 #: What Keras calls the compiled function of each.
 FUNCTIONS = {"train": "train", "evaluate": "test", "predict": "predict"}
@@ -250,95 +239,18 @@ class Life:
     def _begin(
         self, adapter: Adapter, owner: Any, before: Recording | None, optimizers: tuple[Any, ...] = ()
     ) -> Recording | None:
-        """Creates the recording, unless nothing is watched. A watch that does not fit the model is an error before the first step."""
-        recordings, settings = self._recordings, self._recordings.settings
-        if not settings.watches:
-            return None
-        anatomy = Anatomy.of(self.model, optimizers)
-        after = before if before is not None and before.model is anatomy.model else None
-        lockstep = adapter.lockstep()
-        watched, budget = recordings.plan(anatomy, settings.watches, after, lockstep=lockstep)
-        about = [anatomy.describe(), watched.describe(), self._doing, settings.identity]
-        refused = why_not(adapter, self.model, about)
-        if refused is not None:
-            logs = self._doing == "train" and owner is not None  # of epochs, which need no step
-            what = "only Keras's logs of each epoch" if logs else "nothing"
-            warn(f"fitscope records {what} of this training: {refused}")
-            if not logs:
-                return None
-        recorder = self._recorder(adapter, watched, None if refused else budget, after, optimizers)
-        for text in without_effect(adapter, settings.on_finding):
-            recorder.failed(text)
-        speaks = not lockstep or rank_of(adapter.name) == 0
-        if refused is not None:
-            Missing(watched, recorder).all(watched.all, "train", refused)
-        elif self._sizes is not None and speaks:
-            recorder.output.batch_ends = BatchEnds(
-                logged_loss(anatomy.model, self._sizes), recorder.look_closer
-            )
-        in_step = settings.reduce == "step" or (settings.reduce == "auto" and adapter.on_accelerator())
-        in_step = in_step and not lockstep  # statistics of all processes would need messages between them
-        plan = watched if refused is None else recordings.nothing(anatomy)
-        recording = recordings.newest = Recording(
-            plan, adapter, recorder, in_step=in_step, identity=settings.identity, after=after,
-            keeping=self._keeping(adapter, anatomy, recorder),
-        )  # fmt: skip
-        if self._doing == "train":
-            recorder.begin_picture()
-        recording.speaks = speaks
-        recording.note_saves()
-        if owner is not None:
-            recording.notice_steps()
-            recorder.finish_with(owner, self._frame)
-        return recording
-
-    def _recorder(
-        self,
-        adapter: Adapter,
-        plan: Plan,
-        budget: Budget | None,
-        after: Recording | None,
-        optimizers: tuple[Any, ...],
-    ) -> Recorder:
-        """The way to the run."""
-        recordings, model = self._recordings, plan.anatomy.model
-        last = after.last_step if after is not None else None
-        per_sample = [watch for watch in recordings.settings.watches if watch.per_sample]
-        ids = next((watch.ids for watch in per_sample if watch.ids is not None), None)
-        return recordings.recorder(
-            {
-                "model": plan.anatomy.describe(),
-                "configuration": configuration(self.model, optimizers=optimizers, fit=self._fit),
-                "plan": plan.describe(),
-                "backend": adapter.name,
-                "doing": self._doing or "loop",
-            },
+        """Creates the recording, unless nothing is watched."""
+        beginning = Beginning(
+            self._recordings,
             adapter,
-            budget,
-            lambda step: after is not None and (last is None or last < step),
-            (lambda note: SampleLosses(model, ids, adapter, note)) if per_sample else None,
-            (lambda: None) if adapter.lockstep() else _stopping(model),
+            self.model,
+            doing=self._doing,
+            fit=self._fit,
+            sizes=self._sizes,
+            before=before,
+            optimizers=optimizers,
         )
-
-    def _keeping(self, adapter: Adapter, anatomy: Anatomy, recorder: Recorder) -> Keeping | None:
-        """The black box of a training, if the scope has one."""
-        settings = self._recordings.settings.black_box
-        if settings is None or self._doing in ("evaluate", "predict"):
-            return None
-        with shield(self._recordings.failed):
-            return Keeping.of(settings, adapter, anatomy, recorder.failed)
-        return None
-
-
-def _stopping(model: Any) -> Callable[[], None]:
-    """The function that ends the `fit` of this model after the current batch. Any thread may call it."""
-    alive = weakref.ref(model)
-
-    def stop() -> None:
-        if (found := alive()) is not None:
-            found.stop_training = True
-
-    return stop
+        return beginning.recording(owner, self._frame)
 
 
 def _owner_in(hook: FrameType | None) -> Any:

@@ -13,7 +13,7 @@ from collections import Counter
 from typing import Any
 
 from fitscope.capture.collector import Collector, guarded
-from fitscope.plan.plan import LOSS
+from fitscope.plan.wants import LOSS
 from fitscope.sites import Site
 
 

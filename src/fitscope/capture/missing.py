@@ -13,7 +13,8 @@ from fitscope.capture.backends import Harvest
 from fitscope.capture.layer_taps import NOT_CALLED
 from fitscope.pipeline.recorder import Recorder
 from fitscope.pipeline.troubles import described
-from fitscope.plan.plan import BESIDE, LOSS, SAMPLE_LOSS, Plan, Watches, derived
+from fitscope.plan.plan import Plan, Watches
+from fitscope.plan.wants import BESIDE, LOSS, SAMPLE_LOSS, derived
 from fitscope.sites import Place, Site
 
 #: Why a place of some kind was not passed by the step, where no tap knows better.

@@ -13,7 +13,8 @@ from typing import Any
 from fitscope.capture.collector import Collector, guarded, kept
 from fitscope.capture.layer_taps import Patch
 from fitscope.plan.anatomy import Anatomy
-from fitscope.plan.plan import LEARNING_RATE, LOSS, LOSS_SCALE, Wants, scaled_dynamically
+from fitscope.plan.plan import scaled_dynamically
+from fitscope.plan.wants import LEARNING_RATE, LOSS, LOSS_SCALE, Wants
 from fitscope.sites import Site
 
 

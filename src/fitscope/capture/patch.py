@@ -21,7 +21,7 @@ from fitscope.capture.optimizer_taps import OptimizerTaps
 from fitscope.capture.shield import shield
 from fitscope.capture.tap import listening
 from fitscope.plan.anatomy import Anatomy
-from fitscope.plan.plan import SAMPLE_LOSS, Wants
+from fitscope.plan.wants import SAMPLE_LOSS, Wants
 from fitscope.sites import Site
 
 __all__ = ["guarded", "leaves", "patched", "show_batch", "taps_on"]

@@ -21,9 +21,9 @@ BLOCK_BYTES = 64 << 20  #: read at once of many small captures; a single one may
 
 def sites(run: Run) -> list[str]:
     """The sites with kept tensors."""
-    run._now.look()
-    found = {site for rank in run._now.ranks for site, _ in rank.arrays()}
-    run._now.damaged.warn(4)
+    run._state.look()
+    found = {site for rank in run._state.ranks for site, _ in rank.arrays()}
+    run._state.damaged.warn(4)
     return sorted(found)
 
 
@@ -45,13 +45,15 @@ def stored(dtype: DType) -> DType:
 
 def blocks(captures: Captures) -> tuple[tuple[int, ...], DType, Iterator[Array]]:
     """All captures as one array (step, …): its shape, its dtype and its blocks along the steps."""
-    lazy = captures.lazy()
-    kind = stored(lazy.dtype)
-    count = lazy.shape[0]
-    each = int(np.prod(lazy.shape[1:], dtype=np.int64)) * max(lazy.dtype.itemsize, kind.itemsize)
+    from fitscope.read.lazy import lazy
+
+    whole = lazy(captures)
+    kind = stored(whole.dtype)
+    count = whole.shape[0]
+    each = int(np.prod(whole.shape[1:], dtype=np.int64)) * max(whole.dtype.itemsize, kind.itemsize)
     length = max(1, BLOCK_BYTES // max(1, each))
-    pieces = (np.asarray(lazy[start : start + length].values, kind) for start in range(0, count, length))
-    return lazy.shape, kind, pieces
+    pieces = (np.asarray(whole[start : start + length].values, kind) for start in range(0, count, length))
+    return whole.shape, kind, pieces
 
 
 def write_npy(file: IO[bytes], shape: Sequence[int], dtype: DType, blocks: Iterable[Array]) -> None:

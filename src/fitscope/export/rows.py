@@ -34,16 +34,16 @@ HISTOGRAM = ("buckets", "counts")
 
 def sites(run: Run) -> list[str]:
     """The sites with statistics."""
-    run._now.look()
-    found = run._now.stats.sites()
-    run._now.damaged.warn(4)
+    run._state.look()
+    found = run._state.stats.sites()
+    run._state.damaged.warn(4)
     return sorted(found)
 
 
 def has_samples(run: Run) -> bool:
     """Whether the run has samples."""
-    run._now.look()
-    return bool(run._now.samples.parts)
+    run._state.look()
+    return bool(run._state.samples.parts)
 
 
 def columns(stats: Sequence[str]) -> list[str]:
@@ -67,14 +67,14 @@ def rows(
     def chosen(table: pa.Table) -> pa.Table:
         return table.filter(pc.is_in(table["site"].cast(pa.string()), wanted))
 
-    yield from _stream(run, run._now.stats, form, chosen, ("step", "site", "rank"), progress, before)
+    yield from _stream(run, run._state.stats, form, chosen, ("step", "site", "rank"), progress, before)
 
 
 def samples(run: Run, before: int | None = None) -> Iterator[pa.Table]:
     """The rows of the samples table, by step, pass, batch and sample."""
     order = ("step", "pass", "batch", "output", "rank", "sample")
     yield from _stream(
-        run, run._now.samples, schema.SAMPLES_SCHEMA, lambda table: table, order, lambda *_: None, before
+        run, run._state.samples, schema.SAMPLES_SCHEMA, lambda table: table, order, lambda *_: None, before
     )
 
 
@@ -93,7 +93,7 @@ def _stream(
         try:
             found = part.owned({*order, *form.names})
         except UNREADABLE as problem:
-            run._now.damaged.add(part.key, problem)
+            run._state.damaged.add(part.key, problem)
             return form.empty_table()
         part.let_go()  # of one in an object store the bytes would be kept
         return _formed(plain(chosen(found)), form)
@@ -102,10 +102,12 @@ def _stream(
     for document in run.attempts:
         if before is not None and int(document["attempt"]) >= before:
             break
-        folders = [schema.rank_folder(int(document["attempt"]), rank) for rank in run._now.numbers(document)]
+        folders = [
+            schema.rank_folder(int(document["attempt"]), rank) for rank in run._state.numbers(document)
+        ]
         lanes = [deque(p for p in parts if p.key.startswith(f"{folder}/")) for folder in folders]
         yield from _merged(lanes, read, order)
-    run._now.damaged.warn(4)
+    run._state.damaged.warn(4)
 
 
 def _merged(

@@ -24,7 +24,7 @@ from fitscope.pipeline.classes import Classes, NotDerived
 from fitscope.pipeline.handover import HostAdapter, Slot
 from fitscope.pipeline.to_record import HostTensor, seen
 from fitscope.pipeline.troubles import described
-from fitscope.plan.plan import Want, derived
+from fitscope.plan.wants import Want, derived
 from fitscope.record import Head
 from fitscope.reduce.units import Features
 from fitscope.sites import Site

@@ -22,7 +22,7 @@ from fitscope.pipeline.handover import HostAdapter, Shard, Shown, Slot, slots
 from fitscope.pipeline.sample_loss import SampleLosses
 from fitscope.pipeline.to_record import HostTensor
 from fitscope.pipeline.troubles import described
-from fitscope.plan.plan import LOSS, SAMPLE_LOSS, Want
+from fitscope.plan.wants import LOSS, SAMPLE_LOSS, Want
 from fitscope.record import Block, Head, Moment, Record, Samples
 from fitscope.reduce import host
 from fitscope.reduce.average import Average

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from fitscope.plan.plan import LOSS, SAMPLE_LOSS, Want, Wants
+from fitscope.plan.wants import LOSS, SAMPLE_LOSS, Want, Wants
 from fitscope.sites import TRAIN, Site
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ more. The writer then empties its queue, and the process waits for that (`unfini
 from __future__ import annotations
 
 import sys
-import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
@@ -20,16 +19,17 @@ from fitscope.pipeline import signals
 from fitscope.pipeline.costs import Costs
 from fitscope.pipeline.diagnosis import Diagnosis
 from fitscope.pipeline.digest import Digest
-from fitscope.pipeline.ending import UNKNOWN, Ending
+from fitscope.pipeline.ending import Ending
 from fitscope.pipeline.epoch_logs import EpochLogs
 from fitscope.pipeline.handover import HostAdapter, Shown
+from fitscope.pipeline.outcome import Outcome
 from fitscope.pipeline.output import Capture, Output
 from fitscope.pipeline.queue import Transport
 from fitscope.pipeline.sample_loss import SampleLosses
 from fitscope.pipeline.sinks import Make, Sinks
 from fitscope.pipeline.standing import Standings
 from fitscope.pipeline.troubles import Troubles
-from fitscope.plan.plan import Wants
+from fitscope.plan.wants import Wants
 from fitscope.record import Moment
 from fitscope.reduce.average import Average
 from fitscope.sites import TRAIN
@@ -58,9 +58,7 @@ class Recorder:
         configuration: Mapping[str, Any] | None = None,
         diagnosis: Callable[[], Diagnosis | None] = lambda: None,
     ) -> None:
-        self.finished = False
         self.stopped = False  #: nothing more is recorded: the run could not be made, or is full
-        self.trainer = threading.current_thread()  #: that hands over
         self.leaving: Callable[[], None] = lambda: None  #: called once, when the training ends
         self.hurry: Callable[[], None] = lambda: None  #: called when something is due sooner than was known
         self.costs = Costs(self.failed)  #: of the training and of watching it
@@ -87,12 +85,8 @@ class Recorder:
         self._checkpoints: list[dict[str, Any]] = []
         # The newest captured step without its tensors, where a limit may stop the recording.
         self._newest = Shown({}, {}, Wants())
-        self._raised: Ending | None = None
-        self._frame: Frame | None = None  # in which the training runs
         self._flush_at = 0.0
-        self._ending = UNKNOWN
-        self._interrupts = signals.interrupts()  # when the recording began
-        self._lock = threading.RLock()  # a finalizer may run anywhere, also inside itself
+        self._outcome = Outcome()
 
     # ---- on the training thread ----------------------------------------------------------------------------
 
@@ -127,11 +121,16 @@ class Recorder:
                 owner=self,
             )
             signals.listen()
-            self._interrupts = signals.interrupts()
+            self._outcome.listen()
         if self.writer is not None and self.writer.full:
             self.stopped = True
             self.writer.refuse(self._newest.names())  # as many as at the step before it was full
         return not self.stopped
+
+    @property
+    def finished(self) -> bool:
+        """Whether the training has ended. Nothing more is taken."""
+        return self._outcome.known
 
     @property
     def writer(self) -> RunWriter | None:
@@ -146,11 +145,11 @@ class Recorder:
     @property
     def raised(self) -> Ending | None:
         """How the training ends, if the last exception reaches the top: it passed a place that fitscope sees."""
-        return self._raised
+        return self._outcome.raised
 
     @raised.setter
     def raised(self, ending: Ending | None) -> None:
-        self._raised = ending
+        self._outcome.raised = ending
         if ending is not None and self._transport is not None:
             self._transport.look()
 
@@ -265,14 +264,14 @@ class Recorder:
 
     def abandon(self, error: BaseException | None = None, *, wait: bool = True) -> None:
         """Ends the recording of a training that ended without a report; the exception says how, if it is known."""
-        self.finish(self.raised or Ending.by(error or self._interrupt()), wait=wait)
+        self.finish(self._outcome.unreported(error), wait=wait)
 
     def finish(self, ending: Ending, *, wait: bool = True) -> None:
         """Closes the run when everything queued is written. Only the first call decides how the training ended.
 
         With `wait`, returns when that is done, and reports errors. If an exception such as Ctrl-C ends the wait, the writer continues.
         """
-        first = self._finished(ending)
+        first = self._outcome.settle(ending)
         if first:
             self.leaving()
         if self._transport is not None:
@@ -286,56 +285,29 @@ class Recorder:
             signals.listen_no_more()
             self.tell(last=first)
 
-    def _finished(self, ending: Ending) -> bool:
-        """Whether this is the first report about how the training ended."""
-        with self._lock:
-            first, self.finished = not self.finished, True
-            if first:
-                self._ending = ending
-        return first
-
     def finish_with(self, owner: object, frame: Frame | None = None) -> None:
         """Finishes when `owner` is garbage-collected: the training ended without a report.
 
         The garbage collector may call this anywhere, so it only leaves a message for the writer thread. A reference to an
         exception also keeps `owner` alive; in that case the training is over when something was raised and its frame has ended.
         """
-        self._frame = frame
+        self._outcome.frame = frame
         weakref.finalize(owner, _owner_gone, weakref.ref(self)).atexit = False
 
     # ---- the process ends before the training does: `transport.Owner` ------------------------------------------
 
     def more_may_come(self) -> bool:
         """Whether the training continues in a thread that Python waits for."""
-        main = self.trainer is threading.main_thread()
-        return not self.finished and not main and not self.trainer.daemon and self.trainer.is_alive()
+        return self._outcome.in_other_thread
 
     def process_ends(self, signal: str | None) -> None:
         """Ends the recording with the process. Patches stay, because nothing uses the model any more and a signal may come at any point."""
         self.stopped = True
-        by_process = Ending("interrupted", signal or "the process ended before the training was finished")
-        self._finished(self.raised or (None if signal else self._unreported()) or by_process)
+        self._outcome.settle(self._outcome.with_process(signal))
 
     def over(self) -> bool:
         """Whether the training has ended, or an exception has left it that nobody reported yet."""
-        return self.finished or (self.raised is not None and self._frame is not None)
-
-    def _unreported(self) -> Ending | None:
-        """How the training ended, if no place that fitscope sees was passed, but something else tells."""
-        interrupt = self._interrupt()
-        return self._uncaught() or (Ending.by(interrupt) if interrupt is not None else None)
-
-    def _interrupt(self) -> KeyboardInterrupt | None:
-        """The Ctrl-C that came since the recording began, where it may have ended the training."""
-        here = self.trainer is threading.main_thread()
-        return KeyboardInterrupt() if here and signals.interrupts() > self._interrupts else None
-
-    def _uncaught(self) -> Ending | None:
-        """The exception that ends the process, if it is the one that ended this training."""
-        error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-        if error is None or (hasattr(sys, "ps1") if self._frame is None else not self._frame.passed(error)):
-            return None
-        return Ending.by(error)
+        return self.finished or self._outcome.leaving
 
     def goodbye(self) -> None:
         try:
@@ -354,8 +326,8 @@ class Recorder:
         return min(pause, self.output.draw())
 
     def _regular(self) -> float:
-        looking = self.raised is not None and self._frame is not None
-        if looking and self._frame is not None and self._frame.left():
+        looking = self._outcome.leaving
+        if self._outcome.left:
             self.abandon(wait=False)
             return 0.0
         early = self._flush_at - time.monotonic()
@@ -372,7 +344,7 @@ class Recorder:
 
     def _end(self) -> None:
         """When everything is written."""
-        self.output.end(self._ending)
+        self.output.end(self._outcome.ending)
 
     def _skipped(self, item: Capture | EpochLogs) -> None:
         """Counts a capture that is not recorded, for lack of room or time."""

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fitscope.pipeline.handover import HostAdapter, Shard, Thin, first_samples
-from fitscope.plan.plan import Want
 from fitscope.plan.sampling import as_rows, stride
+from fitscope.plan.wants import Want
 from fitscope.record import Head, Moment, Record
 from fitscope.reduce.average import Average
 from fitscope.sites import Site

@@ -53,7 +53,7 @@ def map_steps(
     cluster: Any = client
     size = max(math.ceil(len(wanted) / (TASKS * max(len(cluster.nthreads()), 1))), 1)
     some = [wanted[i : i + size] for i in range(0, len(wanted), size)]
-    futures = cluster.map(_applied, some, place=run._now.objects, fn=fn, pure=False)
+    futures = cluster.map(_applied, some, place=run._state.objects, fn=fn, pure=False)
     return {step: value for part in cluster.gather(futures) for step, value in part}
 
 
@@ -62,7 +62,7 @@ def captured_steps(run: Run) -> list[int]:
     found = run.sql(
         "select distinct step from stats where pass = 'train' and kind <> 'logs' and over is null"
     )["step"]
-    sites = {site for rank in run._now.ranks for site, _ in rank.arrays() if pass_of(site) is None}
+    sites = {site for rank in run._state.ranks for site, _ in rank.arrays() if pass_of(site) is None}
     kept = [run.tensor(site)["step"].values for site in sorted(sites)]
     return [int(step) for step in np.unique(np.concatenate([found.to_numpy(), *kept]))]
 
@@ -77,7 +77,7 @@ def frame(run: Run) -> dd.DataFrame:
     if not stored:
         return waiting
     empty = frame_of(table.form.empty_table())
-    parts: dd.DataFrame = frames.from_map(_part, stored, place=run._now.objects, meta=empty)
+    parts: dd.DataFrame = frames.from_map(_part, stored, place=run._state.objects, meta=empty)
     both: dd.DataFrame = frames.concat([parts, waiting])
     return both
 
@@ -86,7 +86,7 @@ def array(run: Run, site: str) -> da.Array:
     """The kept tensors of a site as `run.tensor` has them, in chunks of some steps."""
     arrays = _dask("dask.array")
     whole = run.tensor(site)
-    captures = Elsewhere(run._now.objects, str(whole.name), whole.shape, whole.dtype)
+    captures = Elsewhere(run._state.objects, str(whole.name), whole.shape, whole.dtype)
     step_bytes = max(whole.nbytes // max(len(whole), 1), 1)
     chunks = (max(BLOCK_BYTES // step_bytes, 1), *whole.shape[1:])
     found: da.Array = arrays.from_array(
@@ -124,8 +124,8 @@ def _part(key: str, place: Objects) -> pd.DataFrame:
 
 
 def _stats(run: Run) -> Table:
-    run._now.look()
-    return run._now.stats
+    run._state.look()
+    return run._state.stats
 
 
 def _opened(place: Objects) -> Run:

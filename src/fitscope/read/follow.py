@@ -36,23 +36,23 @@ class Follow:
 
     def hush(self) -> None:
         """Damage is no longer warned about: the run's list of it is shown."""
-        self._run._now.damaged.quiet = True
+        self._run._state.damaged.quiet = True
 
     def parts(self) -> list[Part]:
         """The readable parts so far, in the order they were written."""
-        self._run._now.look()
-        return self._run._now.stats.parts
+        self._run._state.look()
+        return self._run._state.stats.parts
 
     def evidence(self) -> StoredEvidence:
         """The evidence of the run for the rules; nothing is read before its `update`."""
-        return StoredEvidence(self._run, self._run._now.stats)
+        return StoredEvidence(self._run, self._run._state.stats)
 
     def exchanged(self, taken: Iterable[Part]) -> list[Exchange] | None:
         """The replacements of parts that were taken and are no longer listed. None if the reader must start again."""
         pieces: dict[str, list[Part]] = {}
         for part in taken:
             pieces.setdefault(part.becomes or "", []).append(part)
-        now = {part.key: part for part in self._run._now.stats.parts}
+        now = {part.key: part for part in self._run._state.stats.parts}
         found = []
         for key, some in pieces.items():
             whole = now.get(key)
@@ -70,23 +70,23 @@ class Follow:
     @property
     def has_samples(self) -> bool:
         """Whether samples were recorded."""
-        return bool(self._run._now.samples.parts)
+        return bool(self._run._state.samples.parts)
 
     def rows(self, part: Part, columns: Sequence[str], sites: Sequence[str] | None = None) -> pa.Table | None:
         """The rows of a part that count. None if it is damaged, which the run then reports.
 
         With `sites`, the result may omit other sites.
         """
-        return self._run._now.stats.take(part, columns, sites)
+        return self._run._state.stats.take(part, columns, sites)
 
     @property
     def kept(self) -> set[str]:
         """The sites with kept tensors."""
-        return {site for rank in self._run._now.ranks for site, _ in rank.arrays()}
+        return {site for rank in self._run._state.ranks for site, _ in rank.arrays()}
 
     def each(self, parts: Sequence[Part], columns: Sequence[str]) -> Iterator[tuple[Part, pa.Table | None]]:
         """`rows` of one part after another. The next parts are read while the caller works on this one."""
-        table = self._run._now.stats
+        table = self._run._state.stats
         ahead = table.readers
         with ThreadPoolExecutor(ahead) as pool:
             reading: deque[tuple[Part, Future[pa.Table | None]]] = deque()

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from fitscope.errors import FitscopeWarning, RunError, one_of
 from fitscope.read.black_box import Box, ranges
-from fitscope.read.damage import Damage
-from fitscope.read.identity import Identity, identity_of
-from fitscope.read.state import RunState
+from fitscope.read.merge import arrays_of, average_of
+from fitscope.read.run_facts import RunFacts
 from fitscope.reduce.average import Average
 from fitscope.reduce.stats import NAMES
 from fitscope.sites import abbreviates, pass_of
@@ -41,22 +39,13 @@ if TYPE_CHECKING:  # imported by the methods that need them
 
 #: The stats of `series`; `value` exists for scalars only, `cosine` for changes only.
 STATS = ("value", *NAMES, "cosine")
-LATEST = 253_402_300_799.0  #: the end of year 9999 in seconds since 1970, the last that a datetime can hold
-SEVERITY = ("failed", "interrupted", "running", "complete")  #: of several ranks, the worst status counts
 
 
-class Run:
+class Run(RunFacts):
     """A recorded training. `fs.open` returns one."""
 
     def __init__(self, objects: Objects, document: dict[str, Any], only: int | None = None) -> None:
-        self._only = only  # the rank that it is restricted to
-        self.id = str(document.get("id", ""))  #: the name of its folder, which begins with date and time
-        self.path = objects.describe()  #: its directory or URL
-        self.info = document  #: run.json: software versions, model, plan and notes at the start
-        self.created = datetime.fromtimestamp(
-            min((document.get("created_ns") or 0) / 1e9, LATEST), UTC
-        )  #: in UTC
-        self._now = self._follow(objects)
+        super().__init__(objects, document, only)
         self._captured: dict[str, tuple[Any, Captures]] = {}  # by site, with the arrays it was made from
 
     def __repr__(self) -> str:
@@ -69,148 +58,14 @@ class Run:
 
         return run_html(self)
 
-    # ---- how it went --------------------------------------------------------------------------------
-
-    @property
-    def status(self) -> str:
-        """The state: "running", "complete", "interrupted" or "failed". It is "running" only while the writing process is alive."""
-        said = {status.get("status") for status in self._statuses(newest=True)}
-        return next((word for word in SEVERITY if word in said), "interrupted")
-
-    @property
-    def last_step(self) -> int | None:
-        """The last recorded step; None before the first."""
-        self._now.look()
-        return self._now.last_step()
-
-    @property
-    def bytes(self) -> int:
-        """The size of the run in bytes."""
-        return sum(int(status.get("bytes") or 0) for status in self._statuses())
-
-    @property
-    def errors(self) -> list[str]:
-        """The first errors of each rank while recording; `errors_total` counts all."""
-        return [str(error) for status in self._statuses() for error in status.get("errors", ())]
-
-    @property
-    def errors_total(self) -> int:
-        """The number of errors while recording."""
-        return sum(int(status.get("errors_total") or 0) for status in self._statuses())
-
-    @property
-    def ended_by(self) -> str | None:
-        """The exception or signal that ended the training, if known."""
-        return next((str(s["ended_by"]) for s in self._statuses(newest=True) if s.get("ended_by")), None)
-
-    @property
-    def unseen(self) -> dict[str, str]:
-        """The watched sites without a value, each with the reason."""
-        found: dict[str, str] = {}
-        for status in self._statuses():
-            found.update(status.get("unseen") or {})
-        return found
-
-    @property
-    def dropped(self) -> dict[str, int]:
-        """The number of records dropped because the queue was full, by site."""
-        return self._counted("dropped")
-
-    @property
-    def lost(self) -> dict[str, int]:
-        """The number of records that could not be stored because of an error or the limit, by site."""
-        return self._counted("lost")
-
-    @property
-    def limit_reached_at(self) -> int | None:
-        """The step at which the disk limit stopped the recording; None if it did not."""
-        return min((s["full_at"] for s in self._statuses() if s.get("full_at") is not None), default=None)
-
-    @property
-    def overhead(self) -> dict[str, Any]:
-        """The cost of recording, as measured by the newest attempt."""
-        said = (status.get("overhead") for status in self._statuses(newest=True))
-        return next((dict(one) for one in said if one and isinstance(one, dict)), {})
-
-    @property
-    def identity(self) -> Identity:
-        """Whether recording changed the training: "proven", "twin" or "not provable", with `.steps` and `.why`."""
-        return identity_of(self._statuses())
-
-    @property
-    def attempts(self) -> list[dict[str, Any]]:
-        """The starts of this training, each described as it began."""
-        self._now.look()
-        return self._now.attempts
-
-    @property
-    def ranks(self) -> pd.DataFrame:
-        """The processes of the newest attempt, one row each: status, last recorded step, when it last wrote, host, process."""
-        from fitscope.read.rank_frames import ranks
-
-        self._now.look()
-        return ranks(self._now.newest_ranks())
-
     def rank(self, number: int) -> Run:
         """The same run, but only what one process of the training recorded."""
-        self._now.look()
-        numbers = sorted({rank.number for rank in self._now.ranks})
+        self._state.look()
+        numbers = sorted({rank.number for rank in self._state.ranks})
         if number not in numbers:
             there = one_of([str(one) for one in numbers], str(number))
             raise RunError(f"a rank of run {self.id!r}", f"{number!r}", there)
-        return Run(self._now.objects, self.info, number)
-
-    @property
-    def model(self) -> dict[str, Any] | None:
-        """The description of the model in the newest attempt."""
-        model: dict[str, Any] | None = self._newest("model")
-        return model
-
-    @property
-    def configuration(self) -> dict[str, Any]:
-        """How the model was set up and trained, in the newest attempt: layers, outputs, losses, optimizer, `fit`."""
-        return dict(self._newest("configuration") or {})
-
-    @property
-    def plan(self) -> list[dict[str, Any]] | None:
-        """The watches of the newest attempt, one document each."""
-        plan: list[dict[str, Any]] | None = self._newest("plan")
-        return plan
-
-    @property
-    def notes(self) -> str | float | bool | list[Any] | dict[str, Any] | None:
-        """Your notes about the run: those of `fs.Scope(notes=…)`, or what you set here: text or any JSON data."""
-        from fitscope.read import notes
-
-        found: str | None = notes.stored(self._now.objects).get("notes", self.info.get("notes"))
-        return found
-
-    @notes.setter
-    def notes(self, notes: str | float | bool | list[Any] | dict[str, Any] | None) -> None:
-        from fitscope.read.notes import write
-
-        write(self._now.objects, notes=notes)
-
-    @property
-    def tags(self) -> list[str]:
-        """The tags of the run, in the order in which they were added."""
-        from fitscope.read.notes import stored
-
-        return list(stored(self._now.objects).get("tags", ()))
-
-    def tag(self, *tags: str) -> Run:
-        """Adds tags to the run, as `fitscope note RUN --tag TAG` does."""
-        from fitscope.read.notes import tagged, write
-
-        write(self._now.objects, tags=tagged(self.tags, tags))
-        return self
-
-    def untag(self, *tags: str) -> Run:
-        """Removes tags from the run. A tag that it does not have is ignored."""
-        from fitscope.read.notes import write
-
-        write(self._now.objects, tags=[tag for tag in self.tags if tag not in tags])
-        return self
+        return Run(self._state.objects, self.info, number)
 
     def findings(
         self,
@@ -231,26 +86,21 @@ class Run:
         from fitscope.diagnose import diagnose
         from fitscope.read.evidence import StoredEvidence, noted
 
-        self._now.look()
+        self._state.look()
         if rules is None and not ignore and thresholds is None and expect is None:
             found = noted(self)
             if found is not None:
                 return found
-        stored = StoredEvidence(self, self._now.stats)
+        stored = StoredEvidence(self, self._state.stats)
         stored.update()
-        self._now.damaged.warn()
+        self._state.damaged.warn()
         return diagnose(stored.evidence, rules=rules, ignore=ignore, thresholds=thresholds, expect=expect)
-
-    @property
-    def damaged(self) -> list[Damage]:
-        """The files that could not be read so far, with the reasons."""
-        return list(self._now.damaged)
 
     def refresh(self) -> Run:
         """Reads everything again, including damaged files. A live run updates without it."""
-        self._now = self._follow(self._now.objects)
+        self._state = self._follow(self._state.objects)
         self._captured = {}
-        self._now.look()
+        self._state.look()
         return self
 
     # ---- what was recorded --------------------------------------------------------------------------
@@ -258,12 +108,12 @@ class Run:
     @property
     def sites(self) -> list[str]:
         """The names of all sites."""
-        self._now.look()
-        sites = self._now.stats.sites()
-        for rank in self._now.ranks:
+        self._state.look()
+        sites = self._state.stats.sites()
+        for rank in self._state.ranks:
             sites.update(site for site, _ in rank.arrays())
             sites.update(rank.averages())
-        self._now.damaged.warn()
+        self._state.damaged.warn()
         return sorted(sites)
 
     @property
@@ -271,9 +121,9 @@ class Run:
         """The whole statistics table: one row for each site and step."""
         from fitscope.read.frames import frame_of, plain
 
-        self._now.look()
-        table = self._now.stats.read(schema.STATS_SCHEMA.names)
-        self._now.damaged.warn()
+        self._state.look()
+        table = self._state.stats.read(schema.STATS_SCHEMA.names)
+        self._state.damaged.warn()
         if table is None:
             return frame_of(schema.STATS_SCHEMA.empty_table())
         return frame_of(plain(table).sort_by([("step", "ascending"), ("site", "ascending")]))
@@ -287,9 +137,9 @@ class Run:
         """
         from fitscope.read.frames import samples
 
-        self._now.look()
-        table = self._now.samples.read(schema.SAMPLES_SCHEMA.names)
-        self._now.damaged.warn()
+        self._state.look()
+        table = self._state.samples.read(schema.SAMPLES_SCHEMA.names)
+        self._state.damaged.warn()
         return samples(schema.SAMPLES_SCHEMA.empty_table() if table is None else table)
 
     def frame(self, site: str, by: str = "step") -> pd.DataFrame:
@@ -306,10 +156,10 @@ class Run:
         of_pass = pass_of(name) is not None
         if by == "epoch":
             needed = ("step", "epoch", "batch", "time", "rank", "batched", *NAMES, "cosine")
-            return by_epoch(self._rows(name, needed), of_pass=of_pass, shards=self._now.shards)
+            return by_epoch(self._rows(name, needed), of_pass=of_pass, shards=self._state.shards)
         about = ("step", "epoch", "batch", "time", "attempt", "rank", "dtype", "shape", "batched")
         rows = self._rows(name, (*about, *STATS, "error", "over"))
-        return without_empty(by_step(rows, of_pass=of_pass, shards=self._now.shards))
+        return without_empty(by_step(rows, of_pass=of_pass, shards=self._state.shards))
 
     @overload
     def series(self, site: str, stat: str | None = None, by: Literal["step"] = "step") -> pd.Series[Any]: ...
@@ -334,7 +184,7 @@ class Run:
             raise RunError("a stat", f"{stat!r}", one_of(STATS, stat))
         name = self.resolve(site)
         of_pass = pass_of(name) is not None
-        ranks = by == "rank" or self._now.several_ranks
+        ranks = by == "rank" or self._state.several_ranks
         columns = columns_for(stat or "value", ranks=ranks, of_pass=of_pass)
         rows = self._rows(name, columns)
         if stat is None and rows["value"].null_count == rows.num_rows:
@@ -348,8 +198,8 @@ class Run:
                 "a site of fs.changes: only those have a cosine", f"{name!r}", "Watch it with fs.changes(…)"
             )
         if by == "rank":
-            return by_rank(rows, stat or "value", of_pass=of_pass, shards=self._now.shards)
-        found = by_step(rows, of_pass=of_pass, shards=self._now.shards)[stat or "value"]
+            return by_rank(rows, stat or "value", of_pass=of_pass, shards=self._state.shards)
+        found = by_step(rows, of_pass=of_pass, shards=self._state.shards)[stat or "value"]
         return found.rename(name if stat is None else f"{name}.{stat}")
 
     def histogram(self, site: str) -> xr.DataArray:
@@ -371,7 +221,9 @@ class Run:
         integers). `batch_size` is the number of rows in the batch. Slicing reads only the chunks it needs; `.chunk()`
         returns a dask array. A pass (`validation/…`) is one entry, with its batches concatenated along `sample`.
         """
-        return self._captures(site).lazy()
+        from fitscope.read.lazy import lazy
+
+        return lazy(self._captures(site))
 
     def array(self, site: str, step: int) -> Array:
         """The kept tensor of one site and step, without padding. For a pass: all its batches."""
@@ -380,22 +232,14 @@ class Run:
     @property
     def averages(self) -> list[str]:
         """The sites with a running average."""
-        self._now.look()
-        return sorted({site for rank in self._now.ranks for site in rank.averages()})
+        self._state.look()
+        return sorted({site for rank in self._state.ranks for site in rank.averages()})
 
     def average(self, site: str) -> Average:
         """The running average of one site over all ranks and attempts: `.mean`, `.std`, `.count`, `.captures`."""
-        names = self.averages
-        name = self._resolve(site, names, "a site with an average")
-        found, twice = Average.empty(), False
-        for rank in self._now.ranks:
-            path = rank.averages().get(name)
-            average = None if path is None else rank.average(path)
-            if average is None or not _counts(average.first_step, rank.end, name):
-                continue  # a later attempt repeated all of it
-            twice = twice or not _counts(average.last_step, rank.end, name)
-            found.merge(average)
-        self._now.damaged.warn()
+        name = self._resolve(site, self.averages, "a site with an average")
+        found, twice = average_of(self._state.ranks, name)
+        self._state.damaged.warn()
         if found.shape is None:
             raise RunError(f"the average of {name!r}", "a damaged file", "run.damaged lists it")
         if twice:
@@ -408,36 +252,11 @@ class Run:
         return found
 
     @property
-    def checkpoints(self) -> pd.DataFrame:
-        """The saved checkpoints: step (the number of updates before it), epoch, path, time."""
-        import pandas as pd
-
-        self._now.look()
-        found: dict[str, dict[str, Any]] = {}
-        for rank in self._now.ranks:
-            for one in rank.status().get("checkpoints") or ():
-                if rank.end is None or one["step"] <= rank.end:
-                    found[one["path"]] = one  # a path that was saved twice holds the last one
-        frame = pd.DataFrame(list(found.values()), columns=["step", "epoch", "path", "time"])
-        return frame.sort_values(["step", "time"], kind="stable", ignore_index=True)
-
-    def checkpoint(self, step: int) -> str:
-        """The path of the newest checkpoint at or before a step."""
-        there = self.checkpoints
-        before = there[there["step"] <= step]
-        if before.empty:
-            steps = [str(one) for one in there["step"]]
-            raise RunError(
-                f"a step at or after a checkpoint of run {self.id!r}", f"step {step}", one_of(steps, "")
-            )
-        return str(before["path"].iloc[-1])
-
-    @property
     def black_box(self) -> list[Box]:
         """What the black box wrote: for each time, its `.steps` and `.why`. Empty if nothing made it write."""
-        self._now.look()
-        found = [box for rank in self._now.ranks if rank.number == 0 for box in rank.boxes()]
-        self._now.damaged.warn()
+        self._state.look()
+        found = [box for rank in self._state.ranks if rank.number == 0 for box in rank.boxes()]
+        self._state.damaged.warn()
         return found
 
     def replay(self, step: int, *, model: keras.Model | None = None) -> Replay:
@@ -467,9 +286,9 @@ class Run:
         """Runs a DuckDB query over the tables of the run: `stats`, and `samples` if samples were recorded."""
         from fitscope.read.sql import ask
 
-        self._now.look()
-        frame = ask(query, list(self._now.tables.values()), self._now.ends)
-        self._now.damaged.warn()
+        self._state.look()
+        frame = ask(query, list(self._state.tables.values()), self._state.ends)
+        self._state.damaged.warn()
         return frame
 
     @overload
@@ -497,14 +316,7 @@ class Run:
         """The full name of a site: `weights/kernel` finds `weights/dense/kernel` if no other site matches."""
         return self._resolve(site, self.sites, "a site")
 
-    def _follow(self, objects: Objects) -> RunState:
-        return RunState(objects, self.id, self.info.get("format", schema.FORMAT), self._only)
-
     # ---- from the parts to the whole ----------------------------------------------------------------
-
-    def _statuses(self, *, newest: bool = False) -> list[dict[str, Any]]:
-        self._now.look()
-        return self._now.statuses(newest=newest)
 
     def _resolve(self, site: str, sites: list[str], what: str) -> str:
         if site in sites:
@@ -518,20 +330,10 @@ class Run:
             )
         raise RunError(f"{what} of run {self.id!r}", f"{site!r}", one_of(sites, site))
 
-    def _newest(self, key: str) -> Any:
-        return next((d[key] for d in reversed(self.attempts) if d.get(key) is not None), self.info.get(key))
-
-    def _counted(self, key: str) -> dict[str, int]:
-        total: dict[str, int] = {}
-        for status in self._statuses():
-            for site, count in (status.get(key) or {}).items():
-                total[site] = total.get(site, 0) + int(count)
-        return total
-
     def _rows(self, name: str, columns: tuple[str, ...]) -> pa.Table:
         """The rows of one site, given its full name."""
-        table = self._now.stats.read(columns, name)
-        self._now.damaged.warn()
+        table = self._state.stats.read(columns, name)
+        self._state.damaged.warn()
         if table is None or not table.num_rows:
             kept, use = ("averages", "average") if name in self.averages else ("tensors", "tensor")
             raise RunError(
@@ -545,34 +347,19 @@ class Run:
         from fitscope.read.tensors import Captures
 
         name = self.resolve(site)
-        ranks: dict[int, list[Any]] = {}
-        broken = False
-        for rank in self._now.ranks:
-            for path in (path for found, path in rank.arrays() if found == name):
-                array = rank.array(path)
-                broken = broken or array is None
-                if array is not None:
-                    ranks.setdefault(rank.number, []).append((array, rank.end))
-        self._now.damaged.warn()
-        if broken and not ranks:
+        made_of, broken = arrays_of(self._state.ranks, name)
+        self._state.damaged.warn()
+        if broken and not made_of:
             raise RunError(
                 f"tensors of {name!r}", "damaged files", "run.damaged lists them; other sites can be read"
             )
-        if not ranks:
+        if not made_of:
             raise RunError(
                 f"tensors of {name!r}",
                 "only statistics were recorded for this site",
                 f"Watch it with keep='tensor', or use run.series({name!r}, …)",
             )
-        made_of = [ranks[number] for number in sorted(ranks)]
         known = self._captured.get(name)
         if known is None or known[0] != made_of:  # an array that has not grown is still the same object
             known = self._captured[name] = (made_of, Captures(name, made_of))
         return known[1]
-
-
-def _counts(step: int | None, end: int | None, site: str) -> bool:
-    """Whether a step belongs to the attempt that ended at `end`."""
-    if step is None or end is None:
-        return step is not None
-    return step <= end if pass_of(site) else step < end

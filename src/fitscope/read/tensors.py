@@ -2,7 +2,7 @@
 
 A step counts in the attempt that owns it. The samples of several ranks at one step are concatenated along `sample`, in rank order. Tensors
 without samples (weights, updates) are the same on every rank, so the first is used. If ranks hold shards of one tensor, each is put where
-it belongs, and what no rank recorded is padding. Nothing is read before it is needed, and then only the necessary chunks.
+it belongs, and what no rank recorded is padding. Nothing is read before it is needed.
 
 A pass (such as a validation) has many batches at one step. They are one entry, concatenated along `sample`, or along `batch` if they have
 no samples.
@@ -12,21 +12,16 @@ from __future__ import annotations
 
 import itertools
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import xarray as xr
-from xarray.core import indexing  # documented for backends, though under `core`
 
 from fitscope.errors import RunError
 from fitscope.read.joint import Joint, padding
 from fitscope.read.stored import MOST_PADDING, PLENTY, Array, Index, StoredArray
 from fitscope.sites import pass_of
-
-BLOCK_BYTES = 64 << 20  #: of a pass that are read at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,126 +179,6 @@ class Captures:
             )
         return self.capture(int(places[-1]))
 
-    def lazy(self) -> xr.DataArray:
-        """All captures as a lazy array: (step, sample, dim_1, …), or (step, dim_0, …) without samples."""
-        kinds = {(piece.array.batched, len(piece.array.shape)) for piece in self.pieces}
-        if len(kinds) != 1:
-            raise RunError(
-                f"captures of one number of dimensions at {self.site!r}",
-                f"captures of {sorted(ndim - 1 for _, ndim in kinds)} dimensions",
-                "Take them one by one: run.array(site, step)",
-            )
-        batched, ndim = kinds.pop()
-        dims = [f"dim_{axis}" for axis in range(ndim - 1)]
-        shapes = zip(*(_reach(piece) for piece in self.pieces), strict=True)
-        extents = [max(along) for along in shapes]
-        if batched:
-            dims[0], extents[0] = "sample", int(self.size.max())
-        elif self.of_pass:
-            dims, extents = ["batch", *dims], [int(self.size.max()), *extents]
-        coords: dict[str, Any] = {"step": self.step}
-        coords |= {name: ("step", values) for name, values in self.beside.items()}
-        data = (LazyPasses if self.of_pass else LazyBatches)(self, [len(self.step), *extents])
-        variable = xr.Variable(["step", *dims], indexing.LazilyIndexedArray(data))
-        return xr.DataArray(variable, coords, name=self.site, attrs={"site": self.site})
-
-
-class Lazy(xr.backends.BackendArray, ABC):  # type: ignore[no-untyped-call, misc, unused-ignore]
-    """The object that xarray asks for elements."""
-
-    def __init__(self, captures: Captures, shape: Sequence[int]) -> None:
-        self._captures = captures
-        self.shape = tuple(shape)
-        self.dtype = np.result_type(*(piece.array.dtype for piece in captures.pieces))
-
-    def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
-        return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.OUTER, self._read)
-
-    def _read(self, key: tuple[Any, ...]) -> Array:
-        wanted = [_places(k, extent) for k, extent in zip(key, self.shape, strict=True)]
-        out = self._outer(wanted)
-        return out[tuple(0 if isinstance(k, (int, np.integer)) else slice(None) for k in key)]
-
-    @abstractmethod
-    def _outer(self, wanted: list[Index]) -> Array:
-        """The elements at the outer product of `wanted`, one list of places per axis."""
-
-    def _padding(self, shape: tuple[int, ...]) -> Array:
-        return np.full(shape, padding(self.dtype), self.dtype)
-
-
-class LazyBatches(Lazy):
-    """Captures of a training: an entry is one row of an array, or one row per rank."""
-
-    def _outer(self, wanted: list[Index]) -> Array:
-        shape = tuple(len(places) for places in wanted)
-        out: Array | None = None
-        for piece in self._captures.pieces:
-            row_at = np.full(self.shape[0], -1)
-            row_at[piece.place] = piece.row
-            offset_at = np.zeros((self.shape[0], len(self.shape) - 1), np.intp)
-            offset_at[piece.place] = piece.inner
-            if piece.array.batched:
-                offset_at[piece.place, 0] = piece.offset
-            rows = row_at[wanted[0]]
-            for offset in np.unique(offset_at[wanted[0][rows >= 0]], axis=0):
-                # A rank's padding lies where the next rank's samples go, and is overwritten by them.
-                moved = [wanted[0], *(places - n for places, n in zip(wanted[1:], offset, strict=True))]
-                inside = [(rows >= 0) & (offset_at[wanted[0]] == offset).all(axis=1)]
-                inside += [
-                    (places >= 0) & (places < extent)
-                    for places, extent in zip(moved[1:], piece.array.shape[1:], strict=True)
-                ]
-                block = piece.array.read(
-                    [rows[inside[0]], *(p[i] for p, i in zip(moved[1:], inside[1:], strict=True))]
-                )
-                if block.shape == shape and out is None:
-                    out = block.astype(self.dtype, copy=False)
-                    continue
-                if out is None:
-                    out = self._padding(shape)
-                out[np.ix_(*(np.flatnonzero(i) for i in inside))] = block
-        return self._padding(shape) if out is None else out
-
-
-class LazyPasses(Lazy):
-    """Captures of passes: an entry is many rows of an array."""
-
-    def _outer(self, wanted: list[Index]) -> Array:
-        out = self._padding(tuple(len(places) for places in wanted))
-        if not out.size:
-            return out
-        for piece in self._captures.pieces:
-            array = piece.array
-            shift = (
-                piece.inner[0][1:] if array.batched else piece.inner[0]
-            )  # a rank's shard stays where it is
-            inner = [places - n for places, n in zip(wanted[2:], shift, strict=True)]
-            within = zip(inner, self._inner(array), strict=True)
-            inside = [(places >= 0) & (places < extent) for places, extent in within]
-            inner = [places[i] for places, i in zip(inner, inside, strict=True)]
-            sizes = array.shapes[piece.row, 0] if array.batched else np.ones(len(piece.row), np.int64)
-            needed = np.isin(piece.place, wanted[0])
-            needed &= (piece.offset <= wanted[1].max()) & (piece.offset + sizes > wanted[1].min())
-            at = np.flatnonzero(needed)
-            each = math.prod(array.shape[1:]) * array.dtype.itemsize
-            step = max(1, BLOCK_BYTES // max(1, each))
-            for start in range(0, len(at), step):
-                some = at[start : start + step]
-                axes = [np.arange(sizes[some].max())] if array.batched else []
-                block = array.read([piece.row[some], *axes, *inner])
-                for values, one in zip(block, some, strict=True):
-                    local = wanted[1] - piece.offset[one]
-                    here = (local >= 0) & (local < sizes[one])
-                    to = (wanted[0] == piece.place[one], here, *inside)
-                    taken = values[local[here]] if array.batched else values[None]
-                    out[np.ix_(*(np.flatnonzero(mask) for mask in to))] = taken
-        return out
-
-    @staticmethod
-    def _inner(array: StoredArray) -> tuple[int, ...]:
-        return array.shape[2:] if array.batched else array.shape[1:]
-
 
 def _placed(segments: Sequence[Segment]) -> Iterator[tuple[Segment, int]]:
     """Each row, and where it begins along the first axis of its capture: after those before it, or where a shard belongs."""
@@ -337,22 +212,10 @@ def _share(array: StoredArray, rows: Sequence[tuple[int, int, int]]) -> Share:
     return Share(array, row, place, offset, whole if array.offset is None else array.offset[row])
 
 
-def _reach(piece: Share) -> tuple[int, ...]:
-    """How far the captures of an array go along each axis of the whole."""
-    return tuple((piece.inner.max(axis=0) + np.array(piece.array.shape[1:], np.int64)).tolist())
-
-
 def _batch_size(segments: Sequence[Segment]) -> int:
     """The rows of a batch: of all ranks, each of which says its own, or a shard says those of all."""
     shards = {s.batch: s.batch_size for s in segments if s.array.offset is not None}
     return sum(shards.values()) + sum(s.batch_size for s in segments if s.array.offset is None)
-
-
-def _places(key: Any, extent: int) -> Index:
-    """The places along an axis that a key means."""
-    if isinstance(key, slice):
-        return np.arange(*key.indices(extent))
-    return np.atleast_1d(np.arange(extent)[key])
 
 
 def _listed(steps: Array) -> str:

@@ -1,4 +1,4 @@
-"""The live page: reads runs, answers with `data.payload`, and sends new data by server-sent events.
+"""The live page: reads runs, answers with `page_facts` and `payload`, and sends new data by server-sent events.
 
 It only reads. It opens runs by the folder names of a directory listing, never by a path from the address, because anyone can
 write an id into a file. It does not follow links. A tick carries only new columns and changed facts, so its size does not grow
@@ -26,7 +26,7 @@ from starlette.routing import Route
 
 from fitscope.errors import FitscopeError
 from fitscope.show.asked import Asked, BadRequestError
-from fitscope.show.data import payload
+from fitscope.show.data import page_facts, payload
 from fitscope.show.data.gather import Gathered
 from fitscope.show.data.pack import pack, plain_json, squeezed
 from fitscope.show.data.runs import RunTable
@@ -122,7 +122,7 @@ class Pages:
 
     def head(self, asked: Asked) -> Response:
         with self._shelf.run(asked.run) as g:
-            return _json(payload.head(g))
+            return _json(page_facts.head(g))
 
     def matrix(self, asked: Asked) -> Response:
         with self._both(asked) as (g, other):
@@ -205,7 +205,7 @@ class Watcher:
         """The next event, as gzip and base64. Empty if nothing is new."""
         asked = self._asked
         with self._pages._both(asked) as (g, other):
-            now = payload.now(g)
+            now = page_facts.now(g)
             changed = {key: value for key, value in now.items() if value != self._told.get(key)}
             if "lanes" in changed:
                 before = {lane["name"]: lane for lane in self._told.get("lanes", ())}

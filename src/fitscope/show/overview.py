@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fitscope.show.data import exact
 from fitscope.show.data.gather import Gathered
 from fitscope.show.data.matrix import INF, NAN, VALUE, Array, Cells, Matrix
 from fitscope.show.data.measures import Columns, Groups
@@ -31,11 +32,11 @@ class Overview:
 
     def __init__(self, gathered: Gathered) -> None:
         self.run = gathered.run
-        self.loss = gathered.loss
-        self.epoch = max(gathered.epochs, default=None)
+        self.loss = gathered.survey.loss
+        self.epoch = max(gathered.survey.epochs, default=None)
         self.findings = gathered.findings
         self.checked = gathered.diagnosis.summary
-        self._first = gathered.facts.first
+        self._first = gathered.survey.facts.first
         self._place = {row.name: i for i, row in enumerate(gathered.rows)}
         self.layers = [row for row in gathered.rows if _is_layer(row)]
         self._measures = {m.key: m for m in gathered.measures if m.key in SHOWN}
@@ -43,8 +44,8 @@ class Overview:
         steps = [matrix.steps for matrix in self._matrices.values()]
         self.steps: Array = np.unique(np.concatenate(steps)) if steps else np.empty(0, np.int64)
         sites = [site for row in self.layers for kind in _NEEDED for site in row.sites.get(kind, ())]
-        last = gathered.last_step
-        self._newest = {} if last is None else gathered.rows_at(sites, last, _COLUMNS)
+        last = gathered.survey.last_step
+        self._newest = {} if last is None else exact.rows_at(gathered, sites, last, _COLUMNS)
 
     def chosen(self, pattern: str | None) -> list[Row]:
         """The layers whose names match a glob."""

@@ -16,7 +16,7 @@ from fitscope.read import Run
 from fitscope.reduce.stats import ZERO_BUCKET, edges
 from fitscope.show import figures
 from fitscope.show.choose import column_of, measure_of, newest, place_of
-from fitscope.show.data import payload
+from fitscope.show.data import exact, payload
 from fitscope.show.data.cost import table as cost_table
 from fitscope.show.data.facts import by_name
 from fitscope.show.data.gather import Gathered
@@ -91,21 +91,23 @@ class Plot:
     def loss(self) -> View:
         """The loss of every recorded batch, and the steps of each finding."""
         g = gathered(self._run)
-        if not g.loss.count:
+        if not g.survey.loss.count:
             why = g.run.unseen.get("loss", "none was watched, or no step was captured")
             raise RunError(
                 "a run with the loss of its batches",
                 f"{g.run.id!r}, which has none: {why}",
                 "Watch it: fs.loss()",
             )
-        return curve_view(g, "loss", "loss per batch", g.loss.steps, g.loss.values, ("loss", "lanes"))
+        return curve_view(
+            g, "loss", "loss per batch", g.survey.loss.steps, g.survey.loss.values, ("loss", "lanes")
+        )
 
     def values(self, site: str, *, step: int | None = None) -> View:
         """The distribution of one site, or of a layer's output, in one batch and in the previous one."""
         g = gathered(self._run)
         row, key, name = place_of(g, site)
         _, at = column_of(g.matrix(key), step)
-        rows = g.rows_at([name], at, ["buckets", "counts"]).get(name, [])
+        rows = exact.rows_at(g, [name], at, ["buckets", "counts"]).get(name, [])
         found = [row for row in rows if row["counts"]]
         buckets = np.array(found[0]["buckets"] if found else [0])
         counts = np.array(found[0]["counts"] if found else [0], float)
@@ -180,7 +182,7 @@ class Plot:
     def worst_samples(self, *, step: int | None = None, rows: int = 12) -> View:
         """The samples of a batch with the highest loss. Requires `fs.loss(per_sample=True)`."""
         g = _with_samples(self._run)
-        found = worst_of_batch(g, g.last_step or 0 if step is None else step, rows)
+        found = worst_of_batch(g, g.survey.last_step or 0 if step is None else step, rows)
         table = [[_named(s), s["truth"], s["predicted"], s["p"], s["loss"]] for s in found["samples"]]
         what = f"worst samples at step {found['step']:,}" if found["step"] is not None else "worst samples"
         return table_view(g, "worst_samples", what, ["sample", "truth", "predicted", "p", "loss"], table)
@@ -197,7 +199,7 @@ class Plot:
     def predictions(self, *, step: int | None = None, rows: int = 40) -> View:
         """Predictions and targets of the samples of a batch. Requires `fs.loss(per_sample=True)`."""
         g = _with_samples(self._run)
-        found = worst_of_batch(g, g.last_step or 0 if step is None else step, rows)
+        found = worst_of_batch(g, g.survey.last_step or 0 if step is None else step, rows)
         table = [
             [_named(s), s["truth"], s["predicted"], s["p"], "✖ wrong" if s["wrong"] else ""]
             for s in found["samples"]

@@ -19,7 +19,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from fitscope.show.data import payload
+from fitscope.show.data import page_facts, payload
 from fitscope.show.data.gather import Gathered
 from fitscope.show.data.pack import pack, squeezed
 from fitscope.show.data.samples import worst_of_batch
@@ -80,7 +80,7 @@ def enclosed(g: Gathered, wanted: Wanted) -> tuple[dict[str, Any], dict[str, Any
     first = wanted.measure or next(iter(found), None) or next(iter(offered), "")
     series_facts, series_arrays = wanted.series or payload.series(g)
     arrays: dict[str, Any] = {f"series.{name}": array for name, array in series_arrays.items()}
-    head = payload.head(g)
+    head = page_facts.head(g)
     facts: dict[str, Any] = {"series": series_facts, "matrices": {}, "moments": [], "distributions": {}}
     cells = [
         (finding.row, finding.step, finding.measure) for finding in g.findings if finding.row is not None

@@ -73,7 +73,9 @@ def summary(
         if len(told) < len(chosen):
             more = f"… and {len(chosen) - len(told)} more layers: --rows 0 shows all, --layers 'conv*' some"
             parts.append(Text(more, "dim"))
-        parts.append(Text(f"rms as of step {gathered.last_step:,}; each trend on its own log scale", "dim"))
+        parts.append(
+            Text(f"rms as of step {gathered.survey.last_step:,}; each trend on its own log scale", "dim")
+        )
     if layers is not None and overview.layers and not chosen:
         names = [clean(layer.name) for layer in overview.layers]
         raise RunError("a glob that fits the name of a layer", f"--layers {layers!r}", one_of(names, layers))

@@ -138,7 +138,7 @@ def gathered(run: RunLike) -> Gathered:
     else:
         found = Gathered(open_run(run))  # only the view uses it
     found.update()
-    if not found.rows and not found.scalars:
+    if not found.rows and not found.survey.scalars:
         raise RunError(
             "a run with recorded steps",
             f"{found.run.id!r}, which has none yet",

@@ -1,7 +1,7 @@
 """The storage of runs: the capturing side writes with `RunWriter`, the reading side reads with `Objects`.
 
 `_base` is the contract of a store, `schema` the layout of a run with its history. `files`, `memory` and `objects` are the stores,
-and `place` selects one. `writer` is the only sink; `tables` and `tensors` are its two halves.
+and `place` selects one. `writer` is the only sink; `table_store` and `tensors` are its two halves.
 """
 
 from fitscope.store._base import Objects

@@ -18,10 +18,9 @@ new.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
-
-import pyarrow as pa
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from fitscope.errors import StoreError
 from fitscope.record import Block, Record, Samples, Stretch
@@ -44,18 +43,14 @@ from fitscope.store.begin import (
 from fitscope.store.black_box import Boxes
 from fitscope.store.meeting import meet
 from fitscope.store.meter import Meter
-from fitscope.store.parts import MOST_MEMORY, PART_BYTES, Parts
+from fitscope.store.parts import PART_BYTES
 from fitscope.store.reserve import FULL, Reserve
-from fitscope.store.samples import ROW_BYTES as SAMPLE_BYTES
-from fitscope.store.samples import SamplesRows, numbers
 from fitscope.store.status import Status
-from fitscope.store.tables import ROW_BYTES, STRETCH_BYTES, StatsRows
+from fitscope.store.table_store import TableStore
+from fitscope.store.tables import STRETCH_BYTES
 from fitscope.store.tensors import TensorStore, storable
 
-T = TypeVar("T")
-
 ENDINGS = ("complete", "interrupted", "failed")
-FLUSH_MEMORY = MOST_MEMORY // 8  #: bytes of rows waiting that call for a part before the flush is due
 
 
 def interval(runtime: float) -> float:
@@ -75,14 +70,11 @@ class RunWriter:
         self.full_at: int | None = None  #: the step at which the limit stopped the recording
         self._objects = run.folder(schema.rank_folder(attempt, rank))
         self._meter = Meter(self._objects, limit)
-        self._stats = StatsRows(attempt, rank)
-        self._samples = SamplesRows(attempt, rank)
-        self._stats_parts = Parts(self._objects, self._stats)
-        self._samples_parts = Parts(self._objects, self._samples)
+        self._tables = TableStore(self._meter, attempt, rank, lambda: self._fill_up(self._step or 0))
         self._tensors = TensorStore(self._meter)
         self._averages = Averages(self._meter)
         self.boxes = Boxes(self._meter)  #: the last steps of a training, written by its black box
-        self._refused: dict[str, int] = {}
+        self._refused: Counter[str] = Counter()
         self._step: int | None = None
         self._status = Status()
         self._status_bytes = 0
@@ -190,11 +182,7 @@ class RunWriter:
     @property
     def lost(self) -> dict[str, int]:
         """The rows and captures that were handed over and will not be in the run, counted by site."""
-        lost = dict(self._refused)
-        for counted in (self._tensors.lost, self._status.refused):
-            for site, count in counted.items():
-                lost[site] = lost.get(site, 0) + count
-        return lost
+        return dict(self._refused + self._tables.lost + Counter(self._tensors.lost) + self._status.refused)
 
     def refuse(self, sites: Iterable[str]) -> None:
         """Counts records that are not even handed over, because the run is full. Anybody may call it."""
@@ -215,13 +203,13 @@ class RunWriter:
         if self.full or not self._makes_room_for(stats, tensors, rows, errors):
             for record, _ in tensors:
                 self._fill_up(record.at.step)
-                self._refuse(record.site)
+                self._refused[record.site] += 1
             for block in stats:
-                self._refuse_block(block)
+                self._tables.lose(block)
                 self._fill_up(block.at.step)
             for some in rows:
                 self._fill_up(some.at.step)
-                self._refuse(some.site, len(some))
+                self._refused[some.site] += len(some)
             stats, tensors, rows = [], [], []
         taken = (*(block.at for block in stats), *(r.at for r, _ in tensors), *(some.at for some in rows))
         known = (
@@ -230,36 +218,29 @@ class RunWriter:
         fits = (at.step for at in taken if at.step < 1 << 63)  # another one is lost when its rows are encoded
         self._step = max((*known, *fits), default=None)
         for block in stats:
-            if self._stats_parts.crowded:
-                self._refuse_block(block)
-            else:
-                self._stats.add(block)
+            self._tables.add(block)
         for record, tensor in tensors:
             try:
                 self._tensors.write(record, tensor)
             except OSError as problem:
                 errors.append(problem)
         for some in rows:
-            self._add_samples(some, errors)
-        for parts in (self._stats_parts, self._samples_parts):
-            if parts.gathering >= FLUSH_MEMORY:
-                self._put_parts(parts, errors)
-                self._encoded(parts, parts.gather, errors)
+            self._tables.add_samples(some, errors)
+        self._tables.relieve(errors)
         if errors:
             raise errors[0]
 
     def write_stretch(self, stretch: Stretch) -> None:
         """Takes the rows of one scalar over many steps: all of them, or none beyond a limit."""
-        waiting = self._stats_parts.disk_bytes + self._samples_parts.disk_bytes + PART_BYTES
+        waiting = self._tables.disk_bytes + PART_BYTES
         room = self._meter.limit is None or self._meter.room(waiting + len(stretch) * STRETCH_BYTES)
         last = int(stretch.steps[-1])
         if self.full or not room:
             self._fill_up(last)
-        if self.full or self._stats_parts.crowded:
-            self._refuse(stretch.head.site, len(stretch))
+        if self.full or not self._tables.add_stretch(stretch):
+            self._refused[stretch.head.site] += len(stretch)
             return
         self._step = max(last, self._step or 0)
-        self._stats.add_stretch(stretch)
 
     def average(self, site: str, average: Average) -> None:
         """Takes the running average of a site, which is written at a flush in its current state, and at the end.
@@ -299,9 +280,7 @@ class RunWriter:
             pass
         except OSError as problem:
             return [problem]
-        for parts in (self._stats_parts, self._samples_parts):
-            for site, rows in parts.begin_again().items():
-                self._refuse(site, rows)
+        self._tables.begin_again()
         self._tensors.begin_again()
         self._meter.bytes = self._meter.promised = self._status_bytes = 0
         self._averages.begin_again()
@@ -333,10 +312,8 @@ class RunWriter:
         self._status.word = status
         errors = self._commit(last=True)
         self._tensors.discard()
-        for parts in (self._stats_parts, self._samples_parts):
-            self._discard(parts)
-        for site in self._averages.unput():
-            self._refuse(site)
+        self._tables.discard()
+        self._refused.update(self._averages.unput())
         self._put_status(errors)
         self._reserve.release()
         if errors:
@@ -344,8 +321,7 @@ class RunWriter:
 
     def _commit(self, *, last: bool = False) -> list[OSError]:
         errors = self._tensors.flush()
-        for parts in (self._stats_parts, self._samples_parts):
-            self._commit_rows(parts, errors, last=last)
+        self._tables.commit(errors, last=last)
         return errors + self._averages.flush(last=last)
 
     def _storable(self, records: Iterable[Record], errors: list[OSError]) -> Iterator[tuple[Record, Array]]:
@@ -357,28 +333,16 @@ class RunWriter:
                 yield record, storable(record)
             except StoreError as problem:
                 errors.append(problem)
-                self._refuse(record.site)
-
-    def _add_samples(self, samples: Samples, errors: list[OSError]) -> None:
-        if self._samples_parts.crowded:
-            self._refuse(samples.site, len(samples))
-            return
-        try:
-            self._samples.add(samples)
-        except (ValueError, TypeError) as problem:
-            errors.append(StoreError("samples that fit the table", f"{problem}", "Please report this"))
-            self._refuse(samples.site, len(samples))
+                self._refused[record.site] += 1
 
     def _room_for(
         self, stats: list[Block], tensors: list[tuple[Record, Array]], samples: list[Samples]
     ) -> bool:
         if self._meter.limit is None:
             return True
-        waiting = self._stats_parts.disk_bytes + self._samples_parts.disk_bytes
-        rows = sum(len(block) for block in stats) * ROW_BYTES
-        rows += sum(len(some) * SAMPLE_BYTES + numbers(some) * 8 for some in samples)
+        rows = self._tables.cost(stats, samples)
         captures = sum(self._tensors.cost(record, tensor) for record, tensor in tensors)
-        return self._meter.room(captures + waiting + rows + PART_BYTES)
+        return self._meter.room(captures + self._tables.disk_bytes + rows + PART_BYTES)
 
     def _makes_room_for(
         self,
@@ -390,63 +354,18 @@ class RunWriter:
         """Whether there is room. The size of buffered rows is a guess, so it writes them as a part before it refuses."""
         if self._room_for(stats, tensors, samples):
             return True
-        for parts in (self._stats_parts, self._samples_parts):
-            self._encoded(parts, parts.gather, errors)
+        self._tables.compress(errors)
         if self._room_for(stats, tensors, samples):
             return True
-        for parts in (self._stats_parts, self._samples_parts):
-            self._put_parts(parts, errors, due=True)
+        self._tables.put_all(errors)
         return not self.full and self._room_for(stats, tensors, samples)
-
-    def _commit_rows(self, parts: Parts, errors: list[OSError], *, last: bool) -> None:
-        """Writes the waiting rows: as a part if one is due, otherwise as the tail."""
-        self._put_parts(parts, errors, due=last)
-        tail = self._encoded(parts, parts.next_tail, errors)
-        if tail is not None and not self._meter.room(len(tail) - parts.tail_bytes + parts.disk_bytes):
-            self._put_parts(parts, errors, due=True)  # which takes less room
-            tail = self._encoded(parts, parts.next_tail, errors)
-        if tail is not None:
-            try:
-                self._meter.put(parts.tail_key, tail, parts.tail_bytes)
-                parts.tail_is_put(len(tail))
-            except OSError as problem:
-                errors.append(problem)
-
-    def _put_parts(self, parts: Parts, errors: list[OSError], *, due: bool = False) -> None:
-        """Writes a part that failed before, then one of all other rows if it is due."""
-        while (part := self._encoded(parts, lambda: parts.next_part(due=due), errors)) is not None:
-            if not self._meter.room(len(part)):
-                self._fill_up(self._step or 0)
-                self._discard(parts)
-                return
-            try:
-                parts.put()
-            except OSError as problem:
-                errors.append(problem)
-                return
-            self._meter.bytes += len(part)
-
-    def _encoded(self, parts: Parts, encode: Callable[[], T], errors: list[OSError]) -> T | None:
-        """Encodes rows. A row that cannot be encoded must not block all later rows."""
-        try:
-            return encode()
-        except (ValueError, TypeError, OverflowError, pa.ArrowException) as problem:
-            fits = f"rows that fit the {parts.name} table"
-            errors.append(StoreError(fits, f"{problem!r}", "Please report this"))
-            for site, rows in parts.abandon().items():
-                self._refuse(site, rows)
-            return None
-
-    def _discard(self, parts: Parts) -> None:
-        for site, rows in parts.discard().items():
-            self._refuse(site, rows)
 
     def _put_status(self, errors: list[OSError]) -> None:
         document = self._status.document(
             step=self._step,
-            rows=self._stats_parts.stored,
-            parts=self._stats_parts.parts,
-            samples=self._samples_parts.stored,
+            rows=self._tables.stats.stored,
+            parts=self._tables.stats.parts,
+            samples=self._tables.samples.stored,
             averages=self._averages.paths,
             captures=self._tensors.captures,
             bytes=self.bytes,
@@ -470,10 +389,3 @@ class RunWriter:
     def _fill_up(self, step: int) -> None:
         if self.full_at is None:
             self.full_at = step
-
-    def _refuse_block(self, block: Block) -> None:
-        for head in block.heads:
-            self._refuse(head.site)
-
-    def _refuse(self, site: str, count: int = 1) -> None:
-        self._refused[site] = self._refused.get(site, 0) + count

@@ -25,7 +25,7 @@ import numpy as np
 from fitscope.capture.backends._several import Several
 from fitscope.pipeline.handover import Finish
 from fitscope.plan.anatomy import Anatomy
-from fitscope.plan.plan import Wants
+from fitscope.plan.wants import Wants
 from fitscope.sites import Site
 
 if TYPE_CHECKING:

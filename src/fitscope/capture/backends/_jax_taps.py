@@ -30,7 +30,7 @@ from fitscope.capture.backends._base import (
 from fitscope.capture.collector import kept, numbers_inside
 from fitscope.capture.losses import Losses
 from fitscope.capture.patch import patched, taps_on
-from fitscope.plan.plan import LOSS
+from fitscope.plan.wants import LOSS
 from fitscope.sites import Site
 
 _tap_p = jex.Primitive("fitscope_tap")

@@ -31,7 +31,7 @@ from fitscope.capture.losses import Losses
 from fitscope.capture.patch import guarded, taps_on
 from fitscope.capture.shield import shield
 from fitscope.pipeline.handover import Thin
-from fitscope.plan.plan import LOSS, SAMPLE_LOSS
+from fitscope.plan.wants import LOSS, SAMPLE_LOSS
 from fitscope.sites import Site
 
 

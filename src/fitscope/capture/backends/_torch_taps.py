@@ -27,7 +27,7 @@ from fitscope.capture.losses import Losses
 from fitscope.capture.patch import guarded, taps_on
 from fitscope.capture.shield import shield
 from fitscope.pipeline.handover import Finish, Thin
-from fitscope.plan.plan import LOSS
+from fitscope.plan.wants import LOSS
 from fitscope.sites import Site
 
 

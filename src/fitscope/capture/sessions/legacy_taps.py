@@ -17,7 +17,8 @@ from tf_keras.src.engine import data_adapter
 from fitscope.capture.backends._base import Harvest
 from fitscope.capture.backends._tensorflow_taps import Collector, asking_tapes, detach
 from fitscope.capture.patch import leaves
-from fitscope.plan.plan import Plan, Wants
+from fitscope.plan.plan import Plan
+from fitscope.plan.wants import Wants
 from fitscope.sites import Site
 
 KEY = "fitscope"  #: the key of the tapped tensors in the logs of a step

@@ -22,7 +22,8 @@ from fitscope.pipeline.handover import Shown
 from fitscope.pipeline.newest import Batch
 from fitscope.pipeline.recorder import Recorder
 from fitscope.plan.budget import Timing
-from fitscope.plan.plan import Due, Plan, Wants, derived
+from fitscope.plan.plan import Due, Plan
+from fitscope.plan.wants import Wants, derived
 from fitscope.record import Moment
 from fitscope.schedule import Turn
 from fitscope.sites import Site

@@ -31,7 +31,7 @@ from fitscope.capture.sessions.train_ops import (
     updates,
 )
 from fitscope.plan.anatomy import Anatomy
-from fitscope.plan.plan import LOSS, Want
+from fitscope.plan.wants import LOSS, Want
 from fitscope.sites import Place, Site
 
 ROLES = ("loss", "inputs", "targets", "predictions")

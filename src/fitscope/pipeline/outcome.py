@@ -1,0 +1,86 @@
+"""How a training ends, as far as anybody noticed. The first report counts.
+
+Keras reports the end of a training that completes, and of no other. So an `Outcome` also looks at what else tells: an exception that
+passed a place which fitscope sees, Ctrl-C, the exception that ends the process, the frame of `fit`.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+from fitscope.pipeline import signals
+from fitscope.pipeline.ending import UNKNOWN, Ending
+
+if TYPE_CHECKING:
+    from fitscope.capture.leaving import Frame
+
+
+class Outcome:
+    """The end of one training. Any thread may ask, and a finalizer may report it."""
+
+    def __init__(self) -> None:
+        self.known = False  #: the training has ended
+        self.ending = UNKNOWN  #: how, once it has
+        self.raised: Ending | None = (
+            None  #: how it ends, if the last exception reaches the top: it passed a place that fitscope sees
+        )
+        self.frame: Frame | None = None  #: in which the training runs
+        self._trainer = threading.current_thread()
+        self._interrupts = signals.interrupts()  # when the recording began
+        self._lock = threading.RLock()  # a finalizer may run anywhere, also inside itself
+
+    def listen(self) -> None:
+        """Counts the interrupts from now on."""
+        self._interrupts = signals.interrupts()
+
+    def settle(self, ending: Ending) -> bool:
+        """Notes how the training ended. Returns whether this is the first report."""
+        with self._lock:
+            first, self.known = not self.known, True
+            if first:
+                self.ending = ending
+        return first
+
+    @property
+    def leaving(self) -> bool:
+        """Whether an exception may be leaving the training: it is over when its frame is."""
+        return self.raised is not None and self.frame is not None
+
+    @property
+    def left(self) -> bool:
+        """Whether an exception has left the frame of the training."""
+        return self.raised is not None and self.frame is not None and self.frame.left()
+
+    @property
+    def in_other_thread(self) -> bool:
+        """Whether the training continues in a thread that Python waits for."""
+        main = self._trainer is threading.main_thread()
+        return not self.known and not main and not self._trainer.daemon and self._trainer.is_alive()
+
+    def unreported(self, error: BaseException | None) -> Ending:
+        """How a training ended that reported nothing; the exception says so, if it is known."""
+        return self.raised or Ending.by(error or self._interrupt())
+
+    def with_process(self, signal: str | None) -> Ending:
+        """How a training ends that the end of the process interrupts."""
+        by_process = Ending("interrupted", signal or "the process ended before the training was finished")
+        return self.raised or (None if signal else self._elsewhere()) or by_process
+
+    def _elsewhere(self) -> Ending | None:
+        """How the training ended, if no place that fitscope sees was passed, but something else tells."""
+        interrupt = self._interrupt()
+        return self._uncaught() or (Ending.by(interrupt) if interrupt is not None else None)
+
+    def _interrupt(self) -> KeyboardInterrupt | None:
+        """The Ctrl-C that came since the recording began, where it may have ended the training."""
+        here = self._trainer is threading.main_thread()
+        return KeyboardInterrupt() if here and signals.interrupts() > self._interrupts else None
+
+    def _uncaught(self) -> Ending | None:
+        """The exception that ends the process, if it is the one that ended this training."""
+        error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+        if error is None or (hasattr(sys, "ps1") if self.frame is None else not self.frame.passed(error)):
+            return None
+        return Ending.by(error)

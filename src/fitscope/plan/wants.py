@@ -1,0 +1,103 @@
+"""What is wanted of a tensor: its statistics, all of it, some samples, an average, a change; and at which places.
+
+Watches become wants when a plan is made, and the step looks them up by place. Several watches of one place are one want.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+import operator
+from dataclasses import dataclass
+
+from fitscope.sites import Place, Site
+
+#: Under loss scaling gradients are multiples of what they mean; the factor is recorded with them.
+LOSS_SCALE: Place = ("loss_scale", "")
+#: An update is a gradient times this, more or less; it is recorded with them.
+LEARNING_RATE: Place = ("learning_rate", "")
+BESIDE = frozenset((LOSS_SCALE, LEARNING_RATE))  #: what nobody asks for by itself, and not every step has
+LOSS: Place = ("loss", "")
+SAMPLE_LOSS: Place = ("sample_loss", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """Everything wanted at one place, over all watches."""
+
+    stats: bool = False
+    tensor: bool = False
+    samples: int | None = None
+    mean: bool = False
+    change: bool = False  #: since the batch before
+    reference: bool = False  #: the next batch is to be compared with this one
+    exact: bool = False  #: stats of all elements, also of a large tensor
+    activity: str = ""  #: of its units, which have a nonlinearity of this family
+    data: bool = False  #: its classes or features
+
+    def __or__(self, other: Want) -> Want:
+        both = [want.samples for want in (self, other) if want.tensor]
+        return Want(
+            self.stats or other.stats,
+            self.tensor or other.tensor,
+            None if None in both or not both else max(n for n in both if n is not None),
+            self.mean or other.mean,
+            self.change or other.change,
+            self.reference or other.reference,
+            self.exact or other.exact,
+            self.activity or other.activity,
+            self.data or other.data,
+        )
+
+    @property
+    def whole(self) -> bool:
+        """Whether the whole tensor must leave the step."""
+        return self.change or self.reference
+
+    @property
+    def stats_only(self) -> bool:
+        """Whether only the statistics of the tensor are needed."""
+        return self.stats and not (self.tensor or self.mean or self.whole or self.derived)
+
+    @property
+    def derived(self) -> bool:
+        """Whether a derived site needs the tensor: see `derived`."""
+        return bool(self.activity) or self.data
+
+    @property
+    def sampled(self) -> bool:
+        """Whether some rows of a large tensor suffice. A tensor that is kept whole is also read whole."""
+        return not (self.tensor or self.mean or self.whole or self.exact)
+
+
+def derived(site: Site, want: Want) -> tuple[Site, ...]:
+    """The sites derived from a tensor, if wanted."""
+    if want.activity and site.base == "activations":
+        # The first output alone: the others are the states of a recurrent layer.
+        return (
+            (site.activity(),) if site.suffix.rpartition("#")[2].lstrip("0123456789") in ("", "[0]") else ()
+        )
+    if not want.data or site.suffix.startswith("#"):  # a model that is called twice predicts once
+        return ()
+    if site.base == "inputs":
+        return tuple(site.beside("features", label) for label in ("inputs", "mean", "range", "duplicates"))
+    if site.base == "predictions":
+        return site.beside("classes", "predictions"), site.beside("classes", "log_loss")
+    return (site.beside("classes", "targets"),) if site.base == "targets" else ()
+
+
+class Wants(dict[Place, Want]):
+    """The wants at each place. Only the step knows the name of a tap, so taps are matched by pattern."""
+
+    def add(self, place: Place, want: Want) -> None:
+        self[place] = self[place] | want if place in self else want
+
+    def at(self, place: Place) -> Want | None:
+        if place[0] != "taps":
+            return self.get(place)
+        matching = [
+            want
+            for (kind, pattern), want in self.items()
+            if kind == "taps" and fnmatch.fnmatchcase(place[1], pattern)
+        ]
+        return functools.reduce(operator.or_, matching) if matching else None
