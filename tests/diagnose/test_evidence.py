@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+import fitscope as fs
 from fitscope.diagnose import Evidence
 from fitscope.diagnose.history import COLUMNS, POINTS, SCALAR_POINTS
+from fitscope.read.evidence import StoredEvidence
 from fitscope.record import Block, Moment, Record
 from fitscope.reduce import host
 from fitscope.sites import Site
+from fitscope.store import RunWriter
 
 SITES = (Site("activations", "a"), Site("weights", "a", "kernel"), Site("loss"), Site("learning_rate"))
 
@@ -158,3 +165,44 @@ def test_a_run_read_in_parts_is_the_same(pieces: int) -> None:
     assert other is not None
     np.testing.assert_array_equal(mine.steps, other.steps)
     np.testing.assert_array_equal(mine.data, other.data)
+
+
+@pytest.mark.parametrize("together", [1, 500, 1_000_000])
+def test_a_stored_run_gives_the_evidence_of_its_training(
+    together: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many parts it has, and however many of them are taken in together."""
+    monkeypatch.setattr("fitscope.read.evidence.AT_ONCE", together)
+    taken = blocks(POINTS + 44, odd=100)
+    online = Evidence()
+    writer = RunWriter.create(tmp_path, "run")
+    for i, block in enumerate(taken):
+        online.take(block)
+        writer.write(block.records())
+        if i % 90 == 89:
+            writer._put_parts(writer._stats_parts, [], due=True)
+    writer.close()
+    run = fs.open(tmp_path / "run")
+    run._now.look()
+    stored = StoredEvidence(run, run._now.stats)
+    stored.update()
+    assert len(run._now.stats.parts) > 3
+    assert stored.evidence.broken == online.broken
+    for site in SITES:
+        mine, other = online.history(site), stored.evidence.history(site)
+        assert mine is not None
+        assert other is not None
+        assert (mine.shape, mine.dtype, mine.seen) == (other.shape, other.dtype, other.seen)
+        np.testing.assert_array_equal(mine.steps, other.steps)
+        np.testing.assert_array_equal(mine.data[1:], other.data[1:])  # values of tensors are not stored
+
+
+def test_judging_a_run_again_does_not_import_pandas(tmp_path: Path) -> None:
+    """Importing it takes longer than judging a million steps."""
+    writer = RunWriter.create(tmp_path, "run")
+    for block in blocks(20):
+        writer.write(block.records())
+    writer.close()
+    code = f"import sys, fitscope as fs; fs.open({str(tmp_path / 'run')!r}).findings(rules=fs.RULES); print('pandas' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "False"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +23,12 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 _STATS = tuple(name for name in COLUMNS if name not in ("peak", "small"))
-_ABOUT = ("site", "kind", "layer", "weight", "dtype", "shape", "step", "rank")
+AT_ONCE = (
+    150_000  #: rows that are taken in together, at least, if there are so many: 13 numbers each in memory
+)
+_KEYS = ("site", "step", "rank")
+_ABOUT = ("site", "kind", "layer", "weight", "dtype", "shape")
+_About = tuple[int, Site, str, tuple[int, ...]]  # its number, and dtype and shape of its first tensor
 
 
 class StoredEvidence:
@@ -53,31 +57,54 @@ class StoredEvidence:
 
 
 def feed(evidence: Evidence, stats: Table, parts: Iterable[Part]) -> None:
-    """Takes in parts, in their order. With several ranks, the first one counts, except for NaN and Inf."""
+    """Takes in parts, in their order. With several ranks, the first one counts, except for NaN and Inf.
+
+    A site costs as much for one row as for thousands, so small parts are taken in together.
+    """
+    known: dict[str, _About] = {}
+    waiting: list[pa.Table] = []
     for part in parts:
-        table = stats.take(part, (*_ABOUT, *_STATS))
-        if table is not None:
-            _feed(evidence, stats, table)
+        table = stats.take(part, (*_KEYS, *_STATS))
+        if table is None or not table.num_rows or not _learn(known, table, part, stats):
+            continue
+        waiting.append(table)
+        if sum(table.num_rows for table in waiting) >= AT_ONCE:
+            _feed(evidence, stats, waiting, known)
+            waiting = []
+    if waiting:
+        _feed(evidence, stats, waiting, known)
 
 
-def _feed(evidence: Evidence, stats: Table, table: pa.Table) -> None:
-    if not table.num_rows:
-        return
+def _learn(known: dict[str, _About], table: pa.Table, part: Part, stats: Table) -> bool:
+    """Notes what the sites of a part are, from one row of each. These columns are the same in every row, and read only for new sites."""
     codes, names = _coded(table["site"])
-    steps, ranks = (_plain(table[name]) for name in ("step", "rank"))
-    dtypes, dtype_names = _coded(table["dtype"])
-    columns = np.array([_numbers(table, name) for name in COLUMNS])
+    if known.keys() >= {names[code] for code in np.unique(codes)}:
+        return True
+    facts = stats.take(part, _ABOUT)
+    if facts is None:
+        return False
+    codes, names = _coded(facts["site"])
+    for code, row in zip(*np.unique(codes, return_index=True), strict=True):
+        if names[code] not in known:
+            kind, layer, weight, dtype, shape = (facts[column][int(row)].as_py() for column in _ABOUT[1:])
+            site = _site(names[code], kind, layer, weight)
+            known[names[code]] = (len(known), site, dtype, tuple(int(n) for n in shape or ()))
+    return True
+
+
+def _feed(evidence: Evidence, stats: Table, tables: list[pa.Table], known: dict[str, _About]) -> None:
+    codes = np.concatenate([_numbered(table["site"], known) for table in tables])
+    steps, ranks = (np.concatenate([_plain(table[name]) for table in tables]) for name in ("step", "rank"))
+    columns = _columns(tables, len(codes))
     several = bool(ranks.any())
     order = _order(codes, steps, ranks)
     order = order[columns[COLUMNS.index("count"), order] > 0]  # a loss that could not be derived has no value
     starts = np.flatnonzero(np.diff(codes[order], prepend=-1))
+    sites = list(known.values())
     for rows in np.split(order, starts[1:]) if len(order) else ():
-        first = int(rows[0])
-        facts = (table[column][first].as_py() for column in ("kind", "layer", "weight"))
-        site, dtype = _site(names[codes[first]], *facts), dtype_names[dtypes[first]]
+        _, site, dtype, shape = sites[codes[rows[0]]]
         if site.in_pass != TRAIN:
             continue
-        shape = tuple(int(n) for n in table["shape"][first].as_py() or ())
         mine = rows[ranks[rows] == 0] if several else rows
         some = columns[:, mine]
         if dtype == "float16":
@@ -87,22 +114,38 @@ def _feed(evidence: Evidence, stats: Table, table: pa.Table) -> None:
             evidence.note_broken(site, steps[rows], columns[:, rows])
 
 
+def _columns(tables: Sequence[pa.Table], rows: int) -> Array:
+    """The numbers that a history keeps, a row for each of `COLUMNS`."""
+    columns = np.empty((len(COLUMNS), rows))
+    for i, name in enumerate(COLUMNS):
+        at = 0
+        for table in tables:
+            to = at + table.num_rows
+            columns[i, at:to] = 0 if name == "small" else _plain(table["rms" if name == "peak" else name])
+            at = to
+    return columns
+
+
 def _order(codes: Array, steps: Array, ranks: Array) -> Array:
-    """The rows by site, step and rank. The writer leaves the parts of one process sorted by site and step: those need no sorting."""
-    change, later = np.diff(codes), np.diff(steps)
-    sites = 1 + np.count_nonzero(change)
-    if not ranks.any() and sites == len(np.unique(codes)) and bool(np.all((later > 0) | (change != 0))):
-        return np.arange(len(codes))
+    """The rows by site, step and rank. Parts of one process are sorted by site and step: those need no sorting by step."""
+    order = np.argsort(codes, kind="stable")
+    if not ranks.any() and bool(np.all((np.diff(steps[order]) > 0) | (np.diff(codes[order]) != 0))):
+        return order
     return np.lexsort((ranks, steps, codes))
+
+
+def _numbered(sites: pa.ChunkedArray, known: Mapping[str, _About]) -> Array:
+    """By row: the number of its site among the known ones."""
+    codes, names = _coded(sites)
+    numbers = np.array([known[name][0] if name in known else -1 for name in names], np.int64)
+    return numbers[codes]
 
 
 def _coded(sites: pa.ChunkedArray) -> tuple[Array, list[str]]:
     """A number for the site of each row, and the names by that number."""
-    whole = sites.combine_chunks() if isinstance(sites, pa.ChunkedArray) else sites
+    whole = sites.unify_dictionaries().combine_chunks()
     if not pa.types.is_dictionary(whole.type):
         whole = pc.dictionary_encode(whole)
-    if isinstance(whole, pa.ChunkedArray):
-        whole = whole.unify_dictionaries().chunk(0)
     return _plain(whole.indices), whole.dictionary.to_pylist()
 
 
@@ -111,19 +154,15 @@ def _plain(column: pa.ChunkedArray | pa.Array) -> Array:
     whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if isinstance(whole, pa.ChunkedArray):
         whole = pa.concat_arrays(whole.chunks)
-    if whole.null_count:
-        whole = pc.fill_null(whole.cast(pa.float64()), float("nan"))
     dtype = np.dtype({"double": "float64", "float": "float32"}.get(str(whole.type), str(whole.type)))
-    return np.frombuffer(whole.buffers()[1], dtype, len(whole), whole.offset * dtype.itemsize)
+    known, data = whole.buffers()
+    values = np.frombuffer(data, dtype, len(whole), whole.offset * dtype.itemsize)
+    if whole.null_count:  # `fill_null` would import pandas
+        bits = np.unpackbits(np.frombuffer(known, np.uint8), bitorder="little")
+        values = np.where(bits[whole.offset : whole.offset + len(whole)] == 1, values, np.nan)
+    return values
 
 
-def _numbers(table: pa.Table, name: str) -> Array:
-    if name == "small":
-        return np.zeros(table.num_rows)
-    return np.asarray(_plain(table["rms" if name == "peak" else name]), np.float64)
-
-
-@functools.lru_cache(maxsize=4096)  # the same few in every part
 def _site(name: str, kind: str, layer: str | None, weight: str | None) -> Site:
     """The site with its facts, as the columns have them."""
     parsed = Site.parse(name)
