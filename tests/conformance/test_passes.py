@@ -9,7 +9,7 @@ import pytest
 from keras import layers
 
 import fitscope as fs
-from complete import asked, captured
+from complete import asked, assert_complete, captured
 from fitscope.sites import pass_of
 
 BACKEND = keras.backend.backend()
@@ -262,3 +262,30 @@ def test_a_test_step_of_ones_own_shows_the_loss_that_it_tracks(xy, tmp_path, nam
         assert "validation/loss" not in run.unseen
     else:
         assert run.unseen["validation/loss"] == "the step computes no loss that can be seen from outside"
+
+
+@pytest.mark.parametrize("how", ["no data", "never due"])
+def test_a_validation_that_was_asked_for_and_never_ran_is_named(small, xy, tmp_path, how):
+    fit = {**FIT, **({"validation_data": xy, "validation_freq": 5} if how == "never due" else {})}
+    scope = fs.Scope(tmp_path, [fs.activations(), fs.loss()], every=1, on=("train", "validation"))
+    model = small()
+    model.fit(*xy, **fit, callbacks=[scope])
+    run = fs.open(tmp_path)
+
+    assert set(run.unseen.values()) == {"no validation ran"}
+    assert_complete(run, ("train", "validation"))
+
+    model.fit(*xy, **FIT, validation_data=xy, callbacks=[scope])  # in the same run
+
+    assert fs.open(tmp_path).unseen == {}
+    assert "validation/activations/first" in fs.open(tmp_path).sites
+
+
+def test_a_watch_that_was_never_due_is_named(small, xy, tmp_path):
+    watch = [fs.loss(), fs.activations(every=fs.steps(100)), fs.predictions(every=lambda step: False)]
+    small().fit(*xy, **FIT, callbacks=[fs.Scope(tmp_path, watch, every=1)])
+    run = fs.open(tmp_path)
+
+    assert run.unseen["activations/first"] == "its schedule (steps 100) named no step that ran"
+    assert "named no step that ran" in run.unseen["predictions"]
+    assert_complete(run)

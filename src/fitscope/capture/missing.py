@@ -1,8 +1,8 @@
 """Lists the wanted sites of a step that have no value, each once, with its pass and its reason.
 
 A site that a tap met but could not return has the adapter's reason. A place that no tap met has a reason by its kind. If the step
-could not run with taps, the error is the reason. So `run.unseen` and the recorded sites together are everything that the watches
-asked for.
+could not run with taps, the error is the reason. A watch that was never due, and a validation that never ran, are listed when the
+recording ends. So `run.unseen` and the recorded sites together are everything that the watches asked for.
 """
 
 from __future__ import annotations
@@ -31,15 +31,33 @@ WHY = {
     "predictions": "the step does not call the model itself",
 }
 
+NO_VALIDATION = "no validation ran"
+NEVER_DUE = "its schedule ({}) named no step that ran"
+
 
 class Missing:
-    """The missing sites of one recording."""
+    """The missing sites of one recording, which may continue another one."""
 
-    def __init__(self, plan: Plan, recorder: Recorder) -> None:
+    def __init__(self, plan: Plan, recorder: Recorder, after: Missing | None = None) -> None:
         self._plan = plan
         self._recorder = recorder
+        self._due: dict[str, Watches] = dict(after._due) if after is not None else {}  # so far, by pass
         self._looked: set[tuple[Watches, str]] = set()
         self._heard: set[str] = set()
+
+    def due(self, in_pass: str, watches: Watches) -> None:
+        """Notes that a step of this pass runs, and which watches are due at it."""
+        self._due[in_pass] = self._due.get(in_pass, frozenset()) | watches
+
+    def at_end(self) -> None:
+        """Lists what the training had no occasion to record. Called on the writer's thread, after the last step."""
+        if "train" not in self._due:
+            return
+        for in_pass in ("train", "validation"):
+            ran = in_pass in self._due
+            for schedule, watches in self._plan.in_pass(in_pass):
+                why = NEVER_DUE.format(schedule) if ran else NO_VALIDATION
+                self.all(watches - self._due.get(in_pass, frozenset()), in_pass, why)
 
     def of(self, harvest: Harvest, watches: Watches, in_pass: str) -> None:
         """Takes the failures of a step, and finds the places that it did not reach, once for each set of watches."""

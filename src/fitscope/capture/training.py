@@ -82,7 +82,8 @@ class Recording:
         self._pass_batches: int | None = None
         # Due only if it turns out to be the last of its epoch.
         self._pending: tuple[Moment, Shown] | None = None
-        self._missing = Missing(plan, recorder)
+        self._missing = Missing(plan, recorder, after._missing if after is not None else None)
+        recorder.account = self._missing.at_end
         self._keeping = keeping
         recorder.output.kept = None if keeping is None else keeping.kept
 
@@ -222,6 +223,7 @@ class Recording:
         if recorder.costs.budget is not None and turns[0].in_pass == "train":
             timing = recorder.costs.weigh(turns, *self.plan.paced(due))
         wanted: Watches = frozenset().union(*(each.all for each in due if each is not NOTHING))
+        self._missing.due(turns[0].in_pass, wanted)
         if wanted and not recorder.ready(turns[0].step) and not self._lockstep:
             wanted = frozenset()
         keeping = None

@@ -142,7 +142,7 @@ class Derived:
         if len(shape) < 2:
             raise NotDerived("it has no axis of features")
         if kind in "iu" and self._embeds:
-            raise NotDerived("it holds integers, which an embedding looks up")
+            raise NotDerived("it holds integers, and the model has an embedding, so they may be categories")
         if kind not in "fiubV":
             raise NotDerived(f"it holds no numbers but {row.head.dtype}")
         if shape[-1] > MOST_FEATURES:

@@ -60,6 +60,9 @@ class Recorder:
     ) -> None:
         self.stopped = False  #: nothing more is recorded: the run could not be made, or is full
         self.leaving: Callable[[], None] = lambda: None  #: called once, when the training ends
+        self.account: Callable[[], None] = lambda: (
+            None
+        )  #: called by the writer's thread, before it closes the run
         self.hurry: Callable[[], None] = lambda: None  #: called when something is due sooner than was known
         self.costs = Costs(self.failed)  #: of the training and of watching it
         self.identity = Standings()  #: whether watching changed anything
@@ -344,6 +347,10 @@ class Recorder:
 
     def _end(self) -> None:
         """When everything is written."""
+        try:
+            self.account()
+        except Exception as error:  # the run must be closed all the same
+            self.failed(error)
         self.output.end(self._outcome.ending)
 
     def _skipped(self, item: Capture | EpochLogs) -> None:

@@ -74,7 +74,7 @@ class Plan:
     @property
     def on_validation(self) -> bool:
         """Whether anything is wanted from a validation."""
-        return bool(self._in_pass("validation"))
+        return bool(self.in_pass("validation"))
 
     def due(self, turn: Turn) -> Due:
         """The watches due at this turn; `NOTHING` itself if there are none."""
@@ -89,11 +89,11 @@ class Plan:
     def rest(self, step: int) -> int:
         """The number of training steps after this one for which nothing is certainly due."""
         ahead = 1 if self._compares else 0  # the batch before is looked at too
-        return min((s.rest(step) for s, _ in self._in_pass("train")), default=sys.maxsize) - ahead
+        return min((s.rest(step) for s, _ in self.in_pass("train")), default=sys.maxsize) - ahead
 
     def _due(self, turn: Turn) -> tuple[Watches, Watches]:
         now = if_last = self._none
-        for schedule, watches in self._in_pass(turn.in_pass):
+        for schedule, watches in self.in_pass(turn.in_pass):
             answer = schedule.due(turn)
             if answer is True:
                 now |= watches
@@ -101,7 +101,7 @@ class Plan:
                 if_last |= watches
         return now, if_last
 
-    def _in_pass(self, in_pass: str) -> list[tuple[Schedule, Watches]]:
+    def in_pass(self, in_pass: str) -> list[tuple[Schedule, Watches]]:
         """When a watch is due in a pass, and which watches have data there: each schedule once."""
         if in_pass not in self._passes:
             fit = in_pass in ("train", "validation")

@@ -117,6 +117,16 @@ class Run(RunFacts):
         return sorted(sites)
 
     @property
+    def unseen(self) -> dict[str, str]:
+        """The watched sites without a value, each with the reason."""
+        statuses, found = self._statuses(), dict[str, str]()
+        for status in statuses:
+            found.update(status.get("unseen") or {})
+        if found and len(statuses) > 1:  # another attempt may have had what one could not have
+            found = {site: found[site] for site in found.keys() - set(self.sites)}
+        return found
+
+    @property
     def stats(self) -> pd.DataFrame:
         """The whole statistics table: one row for each site and step."""
         from fitscope.read.frames import frame_of, plain

@@ -69,14 +69,6 @@ class RunFacts:
         return next((str(s["ended_by"]) for s in self._statuses(newest=True) if s.get("ended_by")), None)
 
     @property
-    def unseen(self) -> dict[str, str]:
-        """The watched sites without a value, each with the reason."""
-        found: dict[str, str] = {}
-        for status in self._statuses():
-            found.update(status.get("unseen") or {})
-        return found
-
-    @property
     def dropped(self) -> dict[str, int]:
         """The number of records dropped because the queue was full, by site."""
         return self._counted("dropped")
