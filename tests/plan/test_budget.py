@@ -17,7 +17,8 @@ class Training:
     """Steps that take a known time, of which captured ones take longer, give the writer work and wait for it."""
 
     def __init__(
-        self, budget, *, plain=0.01, extra=0.0, writer=0.0, waits=0.0, noise=0.0, together=1, compiling=5.0, compares=False, bursts=0.0, regular=0.0
+        self, budget, *, plain=0.01, extra=0.0, writer=0.0, waits=0.0, noise=0.0, together=1, compiling=5.0, compares=False,
+        bursts=0.0, regular=0.0,
     ):  # fmt: skip
         self.budget = budget
         self.plain, self.extra, self.writer_takes, self.waits, self.noise = plain, extra, writer, waits, noise

@@ -82,7 +82,7 @@ class Recording:
         self._pass_batches: int | None = None
         # Due only if it turns out to be the last of its epoch.
         self._pending: tuple[Moment, Shown] | None = None
-        self._missing = Missing(plan, recorder, after._missing if after is not None else None)
+        self._missing: Missing = Missing(plan, recorder, after._missing if after is not None else None)
         recorder.account = self._missing.at_end
         self._keeping = keeping
         recorder.output.kept = None if keeping is None else keeping.kept
