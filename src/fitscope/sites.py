@@ -31,6 +31,11 @@ _BATCHED = frozenset((*OF_LAYERS, "inputs", "targets", "predictions", "taps", "s
 _CHANGES = "changes"
 
 
+def utf8(text: str) -> str:
+    """The text, with lone surrogates spelt out: no file, terminal or page could hold them."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
 class Site(str):
     """The name of a site, with the facts it was made from."""
 
@@ -57,6 +62,7 @@ class Site(str):
         moved: bool = False,
         batched: bool | None = None,
     ) -> Site:
+        base, layer, weight, label, suffix = map(utf8, (base, layer, weight, label, suffix))
         before = ("" if in_pass == TRAIN else in_pass, _CHANGES if moved else "")
         self = super().__new__(cls, "/".join(filter(None, (*before, base, layer, weight, label))) + suffix)
         self.base, self.layer, self.weight, self.label = base, layer, weight, label
@@ -69,6 +75,7 @@ class Site(str):
         """Parses a name into a site with the facts that the name contains."""
         if isinstance(name, Site):
             return name
+        name = utf8(name)
         in_pass, rest = _cut(name, PASSES)
         moved, rest = _cut(rest, (_CHANGES,))
         base, _, path = rest.partition("/")

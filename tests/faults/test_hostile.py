@@ -385,6 +385,45 @@ def test_a_buffer_of_a_tail_that_lies_about_its_size() -> None:
         decoded.message_size(pa.ipc.read_message(stream))
 
 
+DAMAGED_FOOTERS = """
+import random, sys, warnings
+sys.path.insert(0, sys.argv[1])
+from campaign.ground import write
+from fitscope import read
+from fitscope.errors import FitscopeError
+from fitscope.store import Memory, RunWriter
+
+warnings.simplefilter("ignore")
+store = Memory()
+write(store, steps=2)
+RunWriter.attempt(store, "run", start_step=2).close()
+key = "run/a0000/r00000/stats/part-000000.parquet"
+whole = store.get(key)
+footer = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
+unread = 0
+for seed in range(500):
+    rng, data = random.Random(seed), bytearray(whole)
+    for _ in range(rng.randint(1, 3)):
+        data[rng.randrange(footer, len(data) - 8)] = rng.randrange(256)
+    store.put(key, bytes(data))
+    try:
+        run = read.open(store, "run")
+        run.frame("loss")
+    except FitscopeError:
+        pass
+    unread += len(run.damaged)
+print(unread)
+"""
+
+
+def test_a_damaged_footer_does_not_end_the_process() -> None:
+    """pyarrow's own objects for a footer do: an exception of C++ that nobody catches."""
+    code = [sys.executable, "-c", DAMAGED_FOOTERS, str(Path(__file__).parents[1])]
+    done = subprocess.run(code, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-500:]
+    assert 100 < int(done.stdout) < 500
+
+
 # ---- tensors and averages ------------------------------------------------------------------------------
 
 FORGED: dict[str, Callable[[dict[str, Any]], Any]] = {

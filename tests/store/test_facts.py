@@ -49,6 +49,25 @@ def test_an_odd_name_stays_what_it_is(name: str) -> None:
     assert Site.parse(name) == name
 
 
+def test_a_lone_surrogate_in_a_name_costs_no_row(tmp_path: Path) -> None:
+    """UTF-8 cannot hold it, so no row of its part could be written."""
+    x, at = np.ones(3, np.float32), Moment(0, 0, 0, 1.0)
+    odd = (Site("activations", layer="\ud800"), Site.parse("taps/\udfff"))
+    assert odd == ("activations/\\ud800", "taps/\\udfff")
+    sites = (Site("activations", layer="sound"), *odd)
+    writer = RunWriter.create(tmp_path, "run")
+    writer.write(
+        [Record(site, at, (3,), "float32", host.reduce(x), x) for site in sites],
+        [Samples(at, "train", "\ud800", ids=["a", "\ud800"], loss=np.zeros(2))],
+    )
+    writer.close()
+    assert writer.lost == {}
+    run = read.open(tmp_path)
+    assert sorted(run.stats["site"]) == sorted(sites)
+    assert all(np.array_equal(run.array(site, 0), x) for site in sites)
+    assert run.samples["id"].tolist() == ["a", "\\ud800"]
+
+
 def test_the_facts_survive_copies_and_pickles() -> None:
     site = Site("gradients", "head", suffix="/logits", in_pass="validation", batched=False)
     for same in (pickle.loads(pickle.dumps(site)), copy.deepcopy(site), copy.copy(site)):

@@ -74,6 +74,7 @@ class Stored(Source):
         self._key = key
         self._form = form
         self._footer: pq.FileMetaData | None = None
+        self._columns: list[str] = []  # of the file, in order, as soon as its footer is known
         self._checked = False
         self._data: bytes | None = None  # of a part elsewhere, which is cheaper to keep than to fetch again
 
@@ -83,13 +84,13 @@ class Stored(Source):
 
     def read(self, columns: Sequence[str] | None) -> pa.Table:
         with self._open() as file:
-            decoded.pages_fit(self._source(), self._footer, columns, range(file.num_row_groups))
+            decoded.pages_fit(self._source(), file, self._places(columns), range(file.num_row_groups))
             # Arrow's own threads only get in the way of something so small.
             return self._written_out(file.read(columns=columns, use_threads=False))
 
     def read_group(self, columns: Sequence[str], group: int) -> pa.Table:
         with self._open() as file:
-            decoded.pages_fit(self._source(), self._footer, columns, [group])
+            decoded.pages_fit(self._source(), file, self._places(columns), [group])
             return self._written_out(file.read_row_group(group, columns=columns, use_threads=False))
 
     def check(self) -> None:
@@ -99,7 +100,7 @@ class Stored(Source):
         with self._open() as file:
             source = self._source()
             for group in range(file.num_row_groups):
-                decoded.pages_fit(source, self._footer, None, [group])
+                decoded.pages_fit(source, file, self._places(None), [group])
                 decoded.strings_fit(file.read_row_group(group, columns=self._names, use_threads=False))
         self._checked = True
 
@@ -110,10 +111,12 @@ class Stored(Source):
         said = (self._footer.metadata or {}).get(SITES)
         if said is None:
             return None
-        groups = [self._footer.row_group(n) for n in range(self._footer.num_row_groups)]
-        if before is not None and not all(_last_step(group) < before for group in groups):
-            return None
-        return _Stretches(_counted(said), [group.num_rows for group in groups])
+        groups = range(self._footer.num_row_groups)
+        if before is not None:
+            with self._open() as file:
+                if not all(_last_step(file, group) < before for group in groups):
+                    return None
+        return _Stretches(_counted(said), [self._footer.row_group(n).num_rows for n in groups])
 
     def let_go(self) -> None:
         self._data = None
@@ -142,11 +145,19 @@ class Stored(Source):
             thrift_container_size_limit=100_000,
         )
         if self._footer is None:
-            fits(file.schema_arrow, self._form, self._names)
+            found = file.schema_arrow
+            fits(found, self._form, self._names)
+            if len(found.names) != file.metadata.num_columns:
+                raise ValueError("it has a column of several")
+            self._columns = found.names
             if file.num_row_groups > decoded.MOST_GROUPS:
                 raise decoded.TooLargeError(f"it has {file.num_row_groups:,} row groups")
             self._footer = file.metadata
         return file
+
+    def _places(self, columns: Sequence[str] | None) -> list[int]:
+        """Where columns are in the file; None: all."""
+        return [place for place, name in enumerate(self._columns) if columns is None or name in columns]
 
     @property
     def _names(self) -> list[str]:
@@ -279,9 +290,9 @@ class Rest(Whole):
         return table if columns is None else table.select([c for c in columns if c in table.column_names])
 
 
-def _last_step(group: Any) -> float:
+def _last_step(file: pq.ParquetFile, group: int) -> float:
     """The last step of a row group; infinite if the footer does not have it."""
-    column = group.column(0)
+    column = decoded.column_chunk(file, group, 0)
     return column.statistics.max if column.path_in_schema == "step" and column.is_stats_set else math.inf
 
 

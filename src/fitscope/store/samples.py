@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from fitscope.record import Samples
+from fitscope.sites import utf8
 from fitscope.store.parts import Encoding, Rows
 from fitscope.store.schema import LONGEST_VALUE, SAMPLES, SAMPLES_SCHEMA
 
@@ -117,7 +118,7 @@ def numbers(samples: Samples) -> int:
 def storable(samples: Samples) -> Samples:
     """The samples with the columns of the table; ValueError if their lengths differ."""
     columns = {
-        "ids": None if samples.ids is None else [str(name) for name in samples.ids],
+        "ids": None if samples.ids is None else [utf8(str(name)) for name in samples.ids],
         "loss": _each(samples.loss),
         "weight": _each(samples.weight),
         "target": _value(samples.target),
@@ -127,7 +128,7 @@ def storable(samples: Samples) -> Samples:
     if len(lengths) > 1:
         said = {name: len(column) for name, column in columns.items() if column is not None}
         raise ValueError(f"the columns of a batch's samples differ in length: {said}")
-    return Samples(samples.at, samples.in_pass, samples.output, **columns)  # type: ignore[arg-type]
+    return Samples(samples.at, samples.in_pass, utf8(samples.output), **columns)  # type: ignore[arg-type]
 
 
 def _each(column: Array | None) -> Array | None:

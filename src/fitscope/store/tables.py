@@ -144,7 +144,7 @@ class StatsRows(Rows):
         places = np.concatenate(rows)
         names = sorted({Site.parse(head.site) for head in known})
         code = {name: index for index, name in enumerate(names)}
-        codes = np.array([code[head.site] for head in known], np.int32)[places]
+        codes = np.array([code[Site.parse(head.site)] for head in known], np.int32)[places]
         shapes = pa.array([head.shape for head in known], pa.list_(pa.int64()))
         return codes, {
             "site": pa.DictionaryArray.from_arrays(codes, pa.array(names, pa.string())),
