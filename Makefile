@@ -93,8 +93,8 @@ fuzz: $(ENV)/.ready ## Train random models with and without a scope and compare 
 matrix: ## Try the versions that pyproject.toml promises, each in an environment of its own, in hours (MATRIX="--only newest-jax --python 3.13")
 	@$(PYTHON) tests/matrix.py $(MATRIX)
 
-campaign: $(ENV)/.ready ## Attack the store, the readers and the server at random, MINUTES each; results go to docs/reliability.md (SEED=0, MINUTES=10)
-	@PYTHONPATH=tests $(PY) -m campaign --write --minutes $(or $(MINUTES),10) --seed $(SEED) $(CAMPAIGN)
+campaign: $(ENV)/.ready ## Attack the store, the readers, the server and trainings at random for MINUTES, or until all is tried; writes docs/reliability.md (SEED=0, MINUTES=60)
+	@PYTHONPATH=tests $(PY) -m campaign --write --minutes $(or $(MINUTES),60) --seed $(SEED) $(CAMPAIGN)
 
 wheel: $(ENV)/.ready ## Build the wheel, and check that it works alone in an empty environment
 	@$(PY) tests/built_wheel.py
