@@ -180,13 +180,13 @@ def test_a_stored_run_gives_the_evidence_of_its_training(
         online.take(block)
         writer.write(block.records())
         if i % 90 == 89:
-            writer._put_parts(writer._stats_parts, [], due=True)
+            writer._tables.put(writer._tables.stats, [], due=True)
     writer.close()
     run = fs.open(tmp_path / "run")
-    run._now.look()
-    stored = StoredEvidence(run, run._now.stats)
+    run._state.look()
+    stored = StoredEvidence(run, run._state.stats)
     stored.update()
-    assert len(run._now.stats.parts) > 3
+    assert len(run._state.stats.parts) > 3
     assert stored.evidence.broken == online.broken
     for site in SITES:
         mine, other = online.history(site), stored.evidence.history(site)

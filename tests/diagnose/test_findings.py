@@ -28,6 +28,24 @@ def test_a_consequence_that_began_before_is_none() -> None:
     assert {f.rule for f in late.findings()} == {"dead_relu", "loss_not_decreasing"}
 
 
+def test_a_schedule_that_ends_early_explains_a_flat_loss() -> None:
+    made = Made(optimizer={"learning_rate": {"class": "PolynomialDecay"}}).loss(flat)
+    (found,) = made.scalar("learning_rate", STEPS, np.where(STEPS < 20, 1e-3, 0.0)).findings()
+    assert found.rule == "optimizer_misconfigured"
+    assert [c.rule for c in found.consequences] == ["loss_not_decreasing"]
+
+
+def test_an_overflow_in_the_first_steps_follows_from_initial_weights() -> None:
+    made = Made().loss([135.0, *[np.nan] * 199])
+    for layer, rms in zip(("dense", "dense_1", "dense_2"), (1.0, 40.0, 1600.0), strict=True):
+        made.put(f"activations/{layer}", rms=rms)
+    made.broken("activations/dense_2", 5, infs=4)
+    made.broken("loss", 1, nans=1)
+    (found,) = made.findings()
+    assert found.rule == "bad_initial_loss"
+    assert "nonfinite" in {c.rule for c in found.consequences}
+
+
 def test_the_worst_comes_first_then_the_earliest() -> None:
     made = dying(Made(dense_2__class="Dropout", dense_2__rate=0.95))
     made.broken("activations/out", 150, nans=1)

@@ -163,6 +163,33 @@ def test_labels_are_doubted_only_where_a_few_samples_stand_out(losses: dict[str,
     assert [one.rule for one in found] == (["label_problem"] if losses["max"] > 4 else [])
 
 
+def test_a_label_that_the_loss_leaves_out_is_no_problem() -> None:
+    for left_out, problems in ((-1, 0), (-100, 1), (None, 1)):
+        loss = {"output": "out", "class": "SparseCategoricalCrossentropy", "from_logits": False}
+        made = Made(losses=[{**loss, "ignore_class": left_out}]).put("targets", min=-1, max=4)
+        assert len(made.findings("label_problem")) == problems, left_out
+
+
+def test_a_rate_that_ends_a_little_below_zero_is_at_its_end() -> None:
+    falling = np.where(STEPS < 10, 3e-3, -4e-11)  # PolynomialDecay, in float32
+    (found,) = (
+        Made(optimizer={"learning_rate": {"class": "PolynomialDecay"}})
+        .scalar("learning_rate", STEPS, falling)
+        .findings("optimizer_misconfigured")
+    )
+    assert found.severity == "warning"
+    assert "falls from 0.003 to 0 by step 10" in found.message
+
+
+def test_a_validation_loss_that_is_far_off_from_the_start_is_asked_for_its_data() -> None:
+    epochs = np.arange(50, 201, 50)
+    (found,) = Made().scalar("logs/val_loss", epochs, [30.0, 40.0, 90.0, 200.0]).findings("overfitting")
+    assert "In the first epoch it was already 25 times the training loss." in found.message
+    assert "scaled" in found.cure
+    (usual,) = Made().scalar("logs/val_loss", epochs, [1.0, 1.1, 1.4, 1.9]).findings("overfitting")
+    assert "EarlyStopping" in usual.cure
+
+
 def test_a_warm_up_is_no_jump() -> None:
     rising = np.minimum(0.01, 1e-6 * 3.0 ** (STEPS / 5))
     assert list(Made().scalar("learning_rate", STEPS, rising).findings("optimizer_misconfigured")) == []
@@ -192,6 +219,12 @@ def test_growth_over_many_unrecorded_steps_is_no_jump() -> None:
 def test_a_small_rise_of_a_tiny_loss_is_no_spike() -> None:
     values = 2.3 * np.exp(-np.arange(200) / 10) + 1e-4
     values[180] = 6e-4
+    assert not Made().loss(values).findings("loss_spike")
+
+
+def test_a_rise_after_a_few_steps_of_fast_learning_is_no_spike() -> None:
+    values = 1.2 * np.exp(-np.arange(400) / 1.5) + 1e-5
+    values[104] = 0.04
     assert not Made().loss(values).findings("loss_spike")
 
 

@@ -15,6 +15,7 @@ _COURSE = ("loss_not_decreasing", "class_collapse")
 _GROWTH = ("loss_diverging", "loss_spike", "exploding_weights", "exploding_gradient")
 _BLOW_UP = (*_GROWTH, "nonfinite")
 
+FIRST_STEPS = 20
 #: What each rule's finding can lead to. Those that come first are taken first, where two could be the cause.
 LEADS_TO: dict[str, tuple[str, ...]] = {
     "output_loss_mismatch": (
@@ -38,7 +39,7 @@ LEADS_TO: dict[str, tuple[str, ...]] = {
         "bad_initial_loss",
     ),
     "bad_initial_loss": (
-        *_COURSE, *_GROWTH, "dead_relu", "updates_too_large", "vanishing_gradient", "layer_not_learning",
+        *_COURSE, *_BLOW_UP, "dead_relu", "updates_too_large", "vanishing_gradient", "layer_not_learning",
     ),
     "updates_too_large": (
         *_COURSE, *_BLOW_UP, "dead_relu", "saturated", "layer_not_learning", "overfitting",
@@ -125,6 +126,9 @@ def _leads(cause: Finding, other: Finding, evidence: Evidence) -> bool:
         return False
     if cause.rule == "loss_spike" and not cause.evidence.get("odd"):
         return False
+    if cause.rule == "bad_initial_loss" and other.rule == "nonfinite":
+        # Weights that are too large from the start overflow in the first steps, or not at all.
+        return "initializer" in cause.evidence and other.first_step <= FIRST_STEPS
     if cause.rule == "loss_diverging" and other.rule == "nonfinite" and not cause.evidence.get("overflows"):
         return False
     if (
@@ -140,9 +144,10 @@ def _leads(cause: Finding, other: Finding, evidence: Evidence) -> bool:
 
 
 def _begins(cause: Finding, other: Finding) -> float:
-    """The last step at which the cause may have begun. Early spikes keep a loss from falling that is judged as a whole."""
-    if cause.rule == "loss_spike" and other.rule == "loss_not_decreasing":
-        return other.first_step + 0.25 * (other.last_step - other.first_step)
+    """The last step at which the cause may have begun. A loss that does not fall is judged as a whole, so its first part counts."""
+    if other.rule == "loss_not_decreasing":
+        part = 0.25 if cause.rule in ("loss_spike", "optimizer_misconfigured") else 0.1
+        return other.first_step + part * (other.last_step - other.first_step)
     return other.first_step
 
 

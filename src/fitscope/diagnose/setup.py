@@ -38,6 +38,7 @@ class OutputHead(NamedTuple):
     rank: int | None
     loss: str  #: the class, "" if unknown
     from_logits: bool
+    ignored: float | None  #: the label that the loss leaves out
     known: bool  #: whether activation and loss are both known
 
 
@@ -60,6 +61,7 @@ def heads(evidence: Evidence) -> list[OutputHead]:
                 len(shape) if shape else None,
                 str(loss.get("class") or ""),
                 bool(loss.get("from_logits")),
+                number(loss.get("ignore_class")),
                 activation is not None and bool(loss.get("class")),
             )
         )

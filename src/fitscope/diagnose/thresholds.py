@@ -49,6 +49,9 @@ THRESHOLDS: dict[str, dict[str, float]] = {
     "loss_not_decreasing": {
         "progress": 0.03,  # fall of the loss by its level at the start
         "chance": 0.975,  # level of the last third by the loss of guessing, from which on nothing was learned
+        "average": 0.985,  # the same by the loss of a model that always predicts the average target
+        "far": 1.3,  # by which it may still be on its way there; above that it must not fall any more
+        "stays": 0.05,  # fall from the first third to the last, at most, to count as none
         "chance_steps": 100,  # length of training needed for that
         "losses": 40,  # recorded losses needed
         "steps": 40,  # length of training needed
@@ -78,6 +81,7 @@ THRESHOLDS: dict[str, dict[str, float]] = {
         "fall": 0.8,  # training loss at the end by what it was at that minimum
         "epochs": 2,  # since that minimum
         "gap": 2.0,  # validation loss by training loss at the end
+        "apart": 5.0,  # the same in the first epoch, from which on the data must differ
     },
     "class_collapse": {
         "predicted": 0.98,  # share of the class predicted most often

@@ -105,6 +105,7 @@ def _loss(output: str | None, loss: Any) -> Json:
         "from_logits": plain(False if logits is None and "Crossentropy" in kind else logits),
         "reduction": plain(getattr(loss, "reduction", "sum_over_batch_size")),
         "label_smoothing": plain(getattr(loss, "label_smoothing", bound.get("label_smoothing"))),
+        "ignore_class": plain(getattr(loss, "ignore_class", bound.get("ignore_class"))),
         "classification": CLASSIFYING.get(kind),
     }
 

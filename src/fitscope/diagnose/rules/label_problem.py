@@ -63,7 +63,8 @@ def _outside(targets: History, head: OutputHead | None) -> Finding | None:
         cure = "Map the two classes to 0 and 1, or use a hinge loss for -1 and 1."
         return _finding(targets, "error", text, "max", cure, 0.97, layer=head.layer, lowest=low, highest=high)
     if head.loss == "SparseCategoricalCrossentropy" and head.units:
-        if high > head.units - 1 or low < 0:
+        left_out = head.ignored  # which hides the lowest or highest of the others
+        if (high > head.units - 1 and high != left_out) or (low < 0 and low != left_out):
             text = f"The labels run from {low:g} to {high:g}, but the output has {head.units} classes: 0 to {head.units - 1}"
             cure = "Count labels from 0, or give the output one more unit; on some backends such labels are ignored in silence."
             return _finding(

@@ -1,7 +1,8 @@
 """`loss_not_decreasing`: a loss that is where it was at the start.
 
-Sees the level of the loss at the end (median of the last tenth) against that of the start, and the noise between batches. It is
-judged only with one loss and one optimizer: the losses of a GAN or of reinforcement learning need not fall.
+Sees the level of the loss at the end (median of the last tenth) against that of the start, and the noise between batches; and
+whether the last third is any better than guessing, or than always predicting the average target. It is judged only with one loss
+and one optimizer: the losses of a GAN or of reinforcement learning need not fall.
 
 False alarms: a model that was trained before; a plateau at the start of a long training; labels that nothing can predict.
 """
@@ -12,7 +13,8 @@ import math
 from collections.abc import Iterator
 from types import SimpleNamespace
 
-from fitscope.diagnose.curves import course, mean, median
+from fitscope.diagnose.baseline import baseline
+from fitscope.diagnose.curves import Course, course, mean, median
 from fitscope.diagnose.evidence import Evidence
 from fitscope.diagnose.finding import Finding, NotJudged, Series, Severity
 from fitscope.diagnose.history import History
@@ -45,6 +47,20 @@ def loss_not_decreasing(evidence: Evidence, limit: SimpleNamespace) -> Iterator[
             {"end": went.end, "best": went.best, "late": late, "guessing": guess, "losses": len(went.values)},
         )
         return
+    average = baseline(evidence) if guess is None and length >= limit.chance_steps else None
+    if (
+        average is not None
+        and average.share >= limit.average
+        and (average.share < limit.far or _stays(went, limit))
+    ):
+        yield _found(
+            loss,
+            "warning",
+            f"The loss is {average.loss:.4g} in the last third of {length:,} steps; {average.words} gives {average.average:.4g}, "
+            "so nothing was learned from the inputs.",
+            {"end": went.end, "best": went.best, "late": average.loss, "average": average.average},
+        )
+        return
     fall = went.start - went.best
     scale = max(abs(went.start), 1e-12)
     if fall > limit.progress * scale and fall > 0.5 * went.noise / max(len(went.values) / 10, 1) ** 0.5:
@@ -61,6 +77,13 @@ def loss_not_decreasing(evidence: Evidence, limit: SimpleNamespace) -> Iterator[
             "losses": len(went.values),
         },
     )
+
+
+def _stays(went: Course, limit: SimpleNamespace) -> bool:
+    """Whether the last third of the loss lies where the first did."""
+    third = max(len(went.values) // 3, 1)
+    first, last = median(went.values[:third]), median(went.values[-third:])
+    return bool(first - last < limit.stays * abs(first))
 
 
 def _found(loss: History, severity: Severity, message: str, numbers: dict[str, float]) -> Finding:

@@ -76,7 +76,8 @@ def loss_spike(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding |
 def _spikes(
     steps: np.ndarray, high: np.ndarray, value: np.ndarray, limit: SimpleNamespace
 ) -> tuple[list[Spike], float]:
-    start = median(value[: max(3, len(value) // 20)])
+    # A fast learner is through before a twentieth of its steps: the first few count as well.
+    start = max(median(value[:3]), median(value[: max(3, len(value) // 20)]))
     scale = max(start - lowest(value), 1e-3 * abs(start), 1e-12)
     usual, noise = recent(value, int(limit.window))
     rise = high - usual

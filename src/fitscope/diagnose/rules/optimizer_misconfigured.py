@@ -61,6 +61,8 @@ def _rate(evidence: Evidence, kind: str, limit: SimpleNamespace) -> Iterator[Fou
     used = evidence.history("learning_rate")
     if rate is None and used is not None and len(used):
         rate = median(used.value)  # of a schedule, what is usual: a peak shows in the updates
+        if abs(rate) <= 1e-6 * abs(highest(used.value)):
+            return  # at its end: zero, or a little below it by rounding (see _schedule)
     if rate is None:
         return
     numbers = {"learning_rate": rate}
@@ -137,7 +139,7 @@ def _schedule(evidence: Evidence) -> Iterator[Found]:
         step = int(rates.steps[last])
         yield (
             "warning",
-            f"The learning rate falls from {top:g} to {values[last]:.2g} by step {step:,}, long before the end",
+            f"The learning rate falls from {top:g} to {max(values[last], 0.0):.2g} by step {step:,}, long before the end",
             "Let the schedule last as long as the training.",
             {"learning_rate": top, "step": step},
         )

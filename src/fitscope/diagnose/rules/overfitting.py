@@ -39,6 +39,7 @@ def overfitting(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding 
         and last > limit.gap * seen[-1]
     ):
         step = int(held_out.steps[best])
+        apart = unseen[0] > limit.apart * max(seen[0], 1e-12)
         yield Finding(
             "overfitting",
             "warning",
@@ -48,6 +49,11 @@ def overfitting(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding 
             message=(
                 f"The validation loss was best in epoch {best + 1} ({unseen[best]:.4g}) and is {last:.4g} now, while the training loss "
                 f"fell from {seen[best]:.4g} to {seen[-1]:.4g}."
+                + (
+                    f" In the first epoch it was already {unseen[0] / max(seen[0], 1e-12):.3g} times the training loss."
+                    if apart
+                    else ""
+                )
             ),
             evidence={
                 "best_epoch": best + 1,
@@ -56,7 +62,10 @@ def overfitting(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding 
                 "train": float(seen[-1]),
             },
             cure=(
-                "Stop at the best epoch (EarlyStopping with restore_best_weights), add data, augmentation, dropout or "
+                "So large a gap at the start is seldom overfitting: check that validation data is read, scaled and labelled like "
+                "the training data."
+                if apart
+                else "Stop at the best epoch (EarlyStopping with restore_best_weights), add data, augmentation, dropout or "
                 "weight decay, or use a smaller model."
             ),
             confidence=0.85,
