@@ -9,7 +9,7 @@ activations and gradients. Afterwards the model has the state before the step.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -22,6 +22,7 @@ from fitscope.capture.identity import Checked
 from fitscope.capture.optimizer_taps import optimizers
 from fitscope.capture.stored_model import model_from
 from fitscope.errors import FitscopeWarning, RunError, one_of
+from fitscope.pipeline.by_site import BySite
 from fitscope.pipeline.handover import Finish
 from fitscope.pipeline.standing import Standing
 from fitscope.plan.anatomy import Anatomy
@@ -43,7 +44,7 @@ WATCHES = (
 )  # fmt: skip
 
 
-class Replay(Mapping[str, Array]):
+class Replay(BySite):
     """A step of a training, run again: `replay["weight_gradients/dense/kernel"]` is a NumPy array.
 
     `.model` has the state before the step, so you can call it on `.x`. `.before` and `.after` are its weights before and after the
@@ -51,6 +52,7 @@ class Replay(Mapping[str, Array]):
     """
 
     def __init__(self, step: int, model: Any, batch: Any) -> None:
+        super().__init__({})
         self.step = step
         self.model = model  #: with the weights before the step
         self.batch = batch  #: as the step was given it
@@ -66,7 +68,6 @@ class Replay(Mapping[str, Array]):
         self.identity = Standing(
             "not provable", ""
         )  #: whether activations and gradients are those of the step itself
-        self._values: dict[str, Any] = {}
         self._to_numpy: Any = np.asarray
 
     @property
@@ -82,18 +83,6 @@ class Replay(Mapping[str, Array]):
 
     def get(self, site: str, default: Any = None) -> Any:
         return self[site] if site in self._values else default
-
-    def __contains__(self, site: object) -> bool:
-        return site in self._values
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def _ipython_key_completions_(self) -> list[str]:
-        return list(self)
 
     def __repr__(self) -> str:
         same = {

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from fitscope.errors import WatchError, one_of
+from fitscope.pipeline.by_site import BySite
 from fitscope.pipeline.handover import HostAdapter
 from fitscope.pipeline.to_record import tensor_of
 from fitscope.record import Moment
 
 
-class Batch(Mapping[str, np.ndarray[Any, Any]]):
+class Batch(BySite):
     """The tensors of one captured step by site, as NumPy arrays: `scope.batch["activations/conv1"]`.
 
     `.step`, `.epoch` and `.batch` say which step it is. An array is created on access and shares memory with the framework where
@@ -21,8 +22,8 @@ class Batch(Mapping[str, np.ndarray[Any, Any]]):
     """
 
     def __init__(self, at: Moment, values: Mapping[str, Any], adapter: HostAdapter) -> None:
+        super().__init__(values)
         self.step, self.epoch, self.batch = at.step, at.epoch, at.batch
-        self._values = values
         self._adapter = adapter
 
     def __getitem__(self, site: str) -> np.ndarray[Any, Any]:
@@ -37,18 +38,6 @@ class Batch(Mapping[str, np.ndarray[Any, Any]]):
                 "Watch it with keep='tensor' or keep='both'",
             )
         return array
-
-    def __contains__(self, site: object) -> bool:
-        return site in self._values
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def _ipython_key_completions_(self) -> list[str]:
-        return list(self)
 
     def __repr__(self) -> str:
         return f"<Batch of step {self.step} (epoch {self.epoch}, batch {self.batch}): {', '.join(self)}>"

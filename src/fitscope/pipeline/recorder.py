@@ -21,8 +21,8 @@ from fitscope.pipeline.diagnosis import Diagnosis
 from fitscope.pipeline.digest import Digest
 from fitscope.pipeline.ending import Ending
 from fitscope.pipeline.epoch_logs import EpochLogs
+from fitscope.pipeline.fate import Fate
 from fitscope.pipeline.handover import HostAdapter, Shown
-from fitscope.pipeline.outcome import Outcome
 from fitscope.pipeline.output import Capture, Output
 from fitscope.pipeline.queue import Transport
 from fitscope.pipeline.sample_loss import SampleLosses
@@ -89,7 +89,7 @@ class Recorder:
         # The newest captured step without its tensors, where a limit may stop the recording.
         self._newest = Shown({}, {}, Wants())
         self._flush_at = 0.0
-        self._outcome = Outcome()
+        self._fate = Fate()
 
     # ---- on the training thread ----------------------------------------------------------------------------
 
@@ -124,7 +124,7 @@ class Recorder:
                 owner=self,
             )
             signals.listen()
-            self._outcome.listen()
+            self._fate.listen()
         if self.writer is not None and self.writer.full:
             self.stopped = True
             self.writer.refuse(self._newest.names())  # as many as at the step before it was full
@@ -133,7 +133,7 @@ class Recorder:
     @property
     def finished(self) -> bool:
         """Whether the training has ended. Nothing more is taken."""
-        return self._outcome.known
+        return self._fate.known
 
     @property
     def writer(self) -> RunWriter | None:
@@ -148,11 +148,11 @@ class Recorder:
     @property
     def raised(self) -> Ending | None:
         """How the training ends, if the last exception reaches the top: it passed a place that fitscope sees."""
-        return self._outcome.raised
+        return self._fate.raised
 
     @raised.setter
     def raised(self, ending: Ending | None) -> None:
-        self._outcome.raised = ending
+        self._fate.raised = ending
         if ending is not None and self._transport is not None:
             self._transport.look()
 
@@ -267,14 +267,14 @@ class Recorder:
 
     def abandon(self, error: BaseException | None = None, *, wait: bool = True) -> None:
         """Ends the recording of a training that ended without a report; the exception says how, if it is known."""
-        self.finish(self._outcome.unreported(error), wait=wait)
+        self.finish(self._fate.unreported(error), wait=wait)
 
     def finish(self, ending: Ending, *, wait: bool = True) -> None:
         """Closes the run when everything queued is written. Only the first call decides how the training ended.
 
         With `wait`, returns when that is done, and reports errors. If an exception such as Ctrl-C ends the wait, the writer continues.
         """
-        first = self._outcome.settle(ending)
+        first = self._fate.settle(ending)
         if first:
             self.leaving()
         if self._transport is not None:
@@ -294,23 +294,23 @@ class Recorder:
         The garbage collector may call this anywhere, so it only leaves a message for the writer thread. A reference to an
         exception also keeps `owner` alive; in that case the training is over when something was raised and its frame has ended.
         """
-        self._outcome.frame = frame
+        self._fate.frame = frame
         weakref.finalize(owner, _owner_gone, weakref.ref(self)).atexit = False
 
     # ---- the process ends before the training does: `transport.Owner` ------------------------------------------
 
     def more_may_come(self) -> bool:
         """Whether the training continues in a thread that Python waits for."""
-        return self._outcome.in_other_thread
+        return self._fate.in_other_thread
 
     def process_ends(self, signal: str | None) -> None:
         """Ends the recording with the process. Patches stay, because nothing uses the model any more and a signal may come at any point."""
         self.stopped = True
-        self._outcome.settle(self._outcome.with_process(signal))
+        self._fate.settle(self._fate.with_process(signal))
 
     def over(self) -> bool:
         """Whether the training has ended, or an exception has left it that nobody reported yet."""
-        return self.finished or self._outcome.leaving
+        return self.finished or self._fate.leaving
 
     def goodbye(self) -> None:
         try:
@@ -329,8 +329,8 @@ class Recorder:
         return min(pause, self.output.draw())
 
     def _regular(self) -> float:
-        looking = self._outcome.leaving
-        if self._outcome.left:
+        looking = self._fate.leaving
+        if self._fate.left:
             self.abandon(wait=False)
             return 0.0
         early = self._flush_at - time.monotonic()
@@ -351,7 +351,7 @@ class Recorder:
             self.account()
         except Exception as error:  # the run must be closed all the same
             self.failed(error)
-        self.output.end(self._outcome.ending)
+        self.output.end(self._fate.ending)
 
     def _skipped(self, item: Capture | EpochLogs) -> None:
         """Counts a capture that is not recorded, for lack of room or time."""

@@ -16,7 +16,7 @@ step copies it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -132,14 +132,6 @@ class Ask:
         left_out = {Site.at(place): why for place in self.wants if place[0] == "gradients"}
         rest = Wants({place: want for place, want in self.wants.items() if place[0] != "gradients"})
         return replace(self, wants=rest, left_out=left_out) if left_out else None
-
-
-def wanted_weights(ask: Ask) -> Iterator[tuple[Any, Site]]:
-    """The weights that are recorded themselves: before the step, and for the step's effect on them."""
-    for weight in ask.anatomy.weights:
-        for kind in ("weights", "updates"):
-            if (kind, weight.path) in ask.wants:
-                yield weight, Site.at((kind, weight.path))
 
 
 #: The user's own compiled step: takes and returns what Keras, or the user's loop, gives it and expects of it.

@@ -23,13 +23,12 @@ from fitscope.capture.backends._base import (
     NOT_FLOATING,
     Ask,
     Harvest,
-    wanted_weights,
 )
 from fitscope.capture.backends._shadow import handed_out
+from fitscope.capture.backends._weights import Values, taps_on_weights
 from fitscope.capture.collector import kept, numbers_inside
 from fitscope.capture.losses import Losses
-from fitscope.capture.patch import guarded, taps_on
-from fitscope.capture.shield import shield
+from fitscope.capture.patch import taps_on
 from fitscope.pipeline.handover import Thin
 from fitscope.plan.wants import LOSS, SAMPLE_LOSS
 from fitscope.sites import Site
@@ -148,17 +147,12 @@ def asking_tapes(collector: Collector, wants_loss: bool) -> Iterator[None]:
 
 def single_step(ask: Ask, collector: Collector, run: Any) -> Any:
     """The user's own step with taps, and the taps on what it did to the weights."""
-    with taps_on(ask.anatomy, ask.wants, collector), asking_tapes(collector, LOSS in ask.wants):
-        before = []
-        with shield(lambda error: setattr(collector.harvest, "broken", error)):
-            for weight, site in wanted_weights(ask):
-                with kept(collector, site):
-                    before.append((weight, site, _now(ask, weight, site)))
+    with (
+        taps_on(ask.anatomy, ask.wants, collector),
+        asking_tapes(collector, LOSS in ask.wants),
+        taps_on_weights(ask, collector, _VALUES),
+    ):
         result = run()
-        for weight, site, old in before:
-            with kept(collector, site):
-                moved = site.place[0] == "updates"
-                guarded(collector, site, _minus(_now(ask, weight, site), old) if moved else old)
     with kept(collector):
         collector.no_more_gradients()
     return result
@@ -173,6 +167,9 @@ def _minus(new: Any, old: Any) -> Any:
     if isinstance(new, Thin):
         return Thin(_minus(new.rows, old.rows), new.shape)
     return new - old if new.dtype != tf.bool else tf.not_equal(new, old)
+
+
+_VALUES = Values(_now, _now, _minus)
 
 
 def detach(collector: Collector, zero: Any) -> None:

@@ -20,8 +20,8 @@ from fitscope.capture.backends._base import (
     Ask,
     Harvest,
     finished,
-    wanted_weights,
 )
+from fitscope.capture.backends._weights import Values, taps_on_weights
 from fitscope.capture.collector import kept, numbers_inside
 from fitscope.capture.losses import Losses
 from fitscope.capture.patch import guarded, taps_on
@@ -152,18 +152,9 @@ def single_step(ask: Ask, collector: Collector, run: Any) -> Any:
         taps_on(ask.anatomy, ask.wants, collector),
         _watching_backward(collector, LOSS in ask.wants),
         _watching_optimizers(ask, collector),
+        taps_on_weights(ask, collector, _VALUES),
     ):
-        before = []
-        with shield(lambda error: setattr(collector.harvest, "broken", error)):
-            for weight, site in wanted_weights(ask):
-                with kept(collector, site):
-                    before.append((weight, site, _copy(ask, weight, site)))
-        result = run()
-        for weight, site, old in before:
-            with kept(collector, site):
-                moved = site.place[0] == "updates"
-                guarded(collector, site, _minus(_now(ask, weight, site), old) if moved else old)
-    return result
+        return run()
 
 
 def _now(ask: Ask, weight: Any, site: Site) -> Any:
@@ -180,3 +171,6 @@ def _minus(new: Any, old: Any) -> Any:
     if isinstance(new, Thin):
         return Thin(_minus(new.rows, old.rows), new.shape)
     return new - old if new.dtype is not torch.bool else new ^ old
+
+
+_VALUES = Values(_copy, _now, _minus)

@@ -1,7 +1,7 @@
-"""How a training ends, as far as anybody noticed. The first report counts.
+"""The fate of a training: how it ends, as far as anybody noticed. The first report counts.
 
-Keras reports the end of a training that completes, and of no other. So an `Outcome` also looks at what else tells: an exception that
-passed a place which fitscope sees, Ctrl-C, the exception that ends the process, the frame of `fit`.
+Keras reports only trainings that complete. For the others, `Fate` looks at an exception that passed through fitscope, at Ctrl-C, at
+the exception that ends the process, and at the frame of `fit`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from fitscope.capture.leaving import Frame
 
 
-class Outcome:
-    """The end of one training. Any thread may ask, and a finalizer may report it."""
+class Fate:
+    """How one training ends. Any thread may ask, and a finalizer may report it."""
 
     def __init__(self) -> None:
         self.known = False  #: the training has ended
