@@ -70,7 +70,7 @@ class Scope(Hooks):
         thresholds: Changes to the thresholds of the rules, as a dict or the path of a TOML file.
         live: Draw the training in the cell of a notebook while it runs. None: if there is a notebook. False: never.
         name: The name of the run; by default date and time. An existing run is continued. Processes of one training may need it.
-        black_box: Keep so many of the last steps, or an `fs.BlackBox`, for `run.replay`. Written at an error, or when the training dies.
+        black_box: Keep this many of the last steps, or an `fs.BlackBox`, for `run.replay`. Written at an error or a crash.
 
     One scope can record several trainings, one after the other. `fit` on the same model continues its run, also after a new
     `compile`. Another model starts a new run.

@@ -34,7 +34,7 @@ from fitscope.plan.plan import Plan
 
 @dataclass(frozen=True, eq=False)
 class Beginning:
-    """A training, a pass or a custom loop that begins, and what is known about it."""
+    """A training, a pass or a custom loop that begins, and the known facts about it."""
 
     recordings: Recordings
     adapter: Adapter
@@ -92,7 +92,7 @@ class Beginning:
         return recording
 
     def _recorder(self, plan: Plan, budget: Budget | None, after: Recording | None) -> Recorder:
-        """The way to the run."""
+        """The recorder that writes the run."""
         recordings, adapter, model = self.recordings, self.adapter, plan.anatomy.model
         last = after.last_step if after is not None else None
         per_sample = [watch for watch in recordings.settings.watches if watch.per_sample]

@@ -47,8 +47,8 @@ class Ran(NamedTuple):
 def weakly(function: Any) -> Callable[[], Any]:
     """A reference that does not keep a compiled function alive.
 
-    JAX finds traces by the traced function, and bound methods are equal. While somebody holds the function that Keras compiled before,
-    the one after a new `compile` would run the old trace, with the old loss.
+    JAX finds traces by the traced function, and bound methods are equal. If fitscope kept a reference to the old compiled function,
+    the function after a new `compile` would run the old trace, with the old loss.
     """
     if isinstance(function, MethodType):  # a new object at each look-up: a weak reference dies at once
         return lambda: function
@@ -89,7 +89,7 @@ class Checked:
     # ---- the ways to run ---------------------------------------------------------------------------------
 
     def _first(self, call: Call, step: int) -> Ran:
-        """Decides what is known in advance."""
+        """Decides the cases that are known in advance."""
         if self._choice == "trust":
             self._run = self._take
         elif self._program.identical is not None:

@@ -1,12 +1,13 @@
-"""How a training that Keras runs is left by an exception, although Keras tells callbacks of none.
+"""Notices exceptions that leave a training, although Keras does not report them to callbacks.
 
 An exception on its way out of `fit` passes objects that belong to this one `fit`: the iterator of its epochs, in whose
 `catch_stop_iteration` the whole loop over batches stands (on torch only the drawing of data), and the list of its callbacks. Both die
-with `fit`. On them, and on torch around the model's step, fitscope notes what passes and lets it pass. Not seen
-is what Keras itself raises between a batch loop and the next callback.
+with `fit`. There, and on torch around the model's step, fitscope notes a passing exception and lets it pass. fitscope does not see
+errors
+that Keras itself raises between a batch loop and the next callback.
 
 Whether `fit` is over cannot be concluded from that (a caller may catch the exception), nor from its objects being gone: a reference to
-an exception, as a notebook keeps for the last one, keeps all its frames alive. `Frame` tells by the stack of the thread.
+an exception, as a notebook keeps for the last one, keeps all its frames alive. `Frame` looks at the stack of the thread instead.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class Frame:
 
 
 def outside(hook: FrameType | None) -> FrameType | None:
-    """The frame that called the list of callbacks, from the frame of its own method: there Keras trains."""
+    """The frame in which Keras trains: the one that called the method of the callback list."""
     callbacks = hook.f_locals.get("self") if hook is not None else None
     while hook is not None and (hook.f_globals is globals() or hook.f_locals.get("self") is callbacks):
         hook = hook.f_back

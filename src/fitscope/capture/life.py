@@ -1,8 +1,8 @@
 """The life of a recording under Keras: when `fit`, `evaluate`, `predict` or a custom loop begins, goes on and ends.
 
-The hooks of the callback report here what Keras does. `Life` finds out what that means: a new training, a validation inside of one, an
-evaluation; a model that its first step builds; a `fit` that an exception left, which Keras reports to nobody. At any time
-`recordings.newest` is the recording of what runs now or ran last; it is None if that cannot be recorded.
+The hooks of the callback report every event here. `Life` derives the meaning: a new training, a validation inside one, an
+evaluation, a model that its first step builds, or a `fit` that an exception left, which Keras does not report. `recordings.newest`
+is always the recording of the current or last training, or None if it cannot be recorded.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Life:
         self._wait_no_more: Callable[[], None] = lambda: None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy of a scope has begun nothing yet."""
+        """Makes a copy of a scope start without a recording."""
         return Life, (self._recordings,)
 
     @property
@@ -115,7 +115,7 @@ class Life:
             self._recording.end_pass()
 
     def end(self, doing: str) -> None:
-        """Ends `fit`, `evaluate` or `predict`; a validation is none of these."""
+        """Ends `fit`, `evaluate` or `predict`, but not the validation of `fit`."""
         if self._doing == doing:
             self._doing = ""
             if self._recording is not None:

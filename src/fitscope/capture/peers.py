@@ -1,10 +1,10 @@
-"""The other processes of a training: who this one is among them, and how all of them find one run.
+"""The other processes of a training: the rank of this one, and how all of them find one run.
 
 A training in several processes is one run, and each process is a rank of it. This module says which rank this process is, and
 lets all ranks agree on the run and the attempt, at the start of a training and never in a step. Nothing is guessed from times:
 
 1. The engine knows its processes: `jax.distributed`, or the default process group of `torch.distributed`. Its key-value store
-   keeps the first proposal, and every rank takes that. Nobody waits, and no rank leads.
+   keeps the first proposal, and every rank takes that. No rank waits, and no rank leads.
 2. Otherwise the launcher's environment says who this is: `RANK`, `WORLD_SIZE` and `MASTER_ADDR` (torchrun and many others), or
    `TF_CONFIG`. There is no store to agree in, so the run needs a name: `Scope(name=...)`, `FITSCOPE_RUN`, or the id that torchrun
    was given (`--rdzv-id`).
@@ -54,7 +54,8 @@ class Peers(NamedTuple):
         return str(run), int(attempt)
 
     def all_here(self, about: Any) -> str | None:
-        """Waits until every process has come here with the same words. None if all did, else what is wrong, in every process."""
+        """Waits until every process has passed the same words. Returns None if all did, otherwise the same error text in every
+        process."""
         if self.agree is None or self.wait is None:
             return "its processes have no store to agree in"
         key, until = _key("here", about), time.monotonic() + PATIENCE
@@ -72,7 +73,7 @@ NOT_HERE = (
 
 
 def _key(what: str, about: Any) -> str:
-    """The key of what is agreed now about a training: the same in every process that comes here as often."""
+    """The key of this agreement about a training: the same in every process that has agreed as often."""
     kind = what + hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode()).hexdigest()[:16]
     _asked[kind] += 1
     return f"fitscope/{kind}/{_asked[kind]}"
@@ -142,7 +143,7 @@ def _token(agree: Agree) -> str:
 
 
 def from_environment(given: Mapping[str, str]) -> Peers | None:
-    """What the launcher says; None if it says nothing that can be understood."""
+    """The facts from the launcher's environment; None if there are none, or they make no sense."""
     try:
         if "MASTER_ADDR" in given and "RANK" in given and "WORLD_SIZE" in given:
             return _checked(int(given["RANK"]), int(given["WORLD_SIZE"]), _launch(given))

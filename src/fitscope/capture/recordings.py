@@ -1,7 +1,7 @@
 """The recordings that one scope makes, one after the other, and the run that each of them writes to.
 
 A training under Keras, a custom loop, a TF1 session and legacy Keras all begin in two calls: `plan` resolves the watches against the
-model, and `recorder` makes the way to the run. The caller then puts the new recording into `newest`.
+model, and `recorder` creates the recorder that writes the run. The caller then puts the new recording into `newest`.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Recordings:
         self._diagnosis: tuple[Any, Diagnosis] | None = None  # of which run, and what is wrong with it
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copies and pickles the settings alone. A copy of a scope has recorded nothing yet."""
+        """Copies and pickles the settings alone. A copy of a scope starts without recordings."""
         return Recordings, (self.settings,)
 
     # ---- what the user reads -------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ class Recordings:
         return resolve(watches, anatomy, every, self.settings.on), budget
 
     def nothing(self, anatomy: Anatomy) -> Plan:
-        """The plan of a training of which no step can be watched."""
+        """The plan of a training whose steps cannot be watched."""
         return resolve((), anatomy, THINNING, self.settings.on)
 
     def _pace(self, before: AnyRecording | None) -> tuple[Schedule, Budget | None]:
@@ -166,7 +166,7 @@ class Recordings:
             return writer
 
         def diagnosis() -> Diagnosis:
-            """The one of the training that this one continues, or a new one."""
+            """The diagnosis of the training that this one continues, or a new one."""
             if self._diagnosis is None or self._diagnosis[0] != self._run:
                 told = {**info, "notes": settings.notes}
                 new = Diagnosis(told, on_finding=settings.on_finding, thresholds=settings.thresholds)

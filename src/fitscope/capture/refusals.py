@@ -1,4 +1,4 @@
-"""What cannot be done with a training, found before its first step: which steps cannot be watched, and which settings have no effect."""
+"""Limits found before the first step of a training: why its steps cannot be watched, and which settings have no effect."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ IGNORED = (
 
 
 def why_not(adapter: Adapter, model: Any, about: Any) -> str | None:
-    """Why no step of this training can be watched, or None. `about` is what all its processes must agree in."""
+    """Why no step of this training can be watched, or None. All processes must agree on `about`."""
     found = adapter.why_not(model)
     return together(adapter.name, about) if found is None and adapter.lockstep() else found
 
 
 def without_effect(adapter: Adapter, on_finding: Any) -> Iterator[str]:
-    """What the user has set and will not happen."""
+    """The settings that have no effect in this training."""
     from keras.distribution import distribution
 
     if adapter.lockstep() and on_finding == "stop":

@@ -121,7 +121,7 @@ def replay(kept: KeptStep, model: Any = None) -> Replay:
 def _run(
     keeper: Keeper, border: Adapter, step: int, calls: list[KeptCall], places: list[int], notes: list[str]
 ) -> Replay:
-    """Runs the steps of a lap; the last of them shows itself."""
+    """Runs the steps of a lap, the last one with taps."""
     agreeing: list[bool] = []
 
     def compare(call: KeptCall, logs: Any) -> None:
@@ -247,7 +247,7 @@ def _other_software(recorded: Mapping[str, str], backend: str) -> list[str]:
 
 
 def _compiled(model: Any, recorded: Mapping[str, Any], *, given: bool) -> list[str]:
-    """Compiles the stored model as in the training. Of a given one, only notes what differs."""
+    """Compiles the stored model as in the training. For a given model it only notes the differences."""
     notes = []
     for name, value in recorded.items():
         if name not in ("run_eagerly", "jit_compile", "steps_per_execution") or getattr(model, name) == value:

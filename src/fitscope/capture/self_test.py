@@ -1,8 +1,8 @@
 """Tests the adapter with the installed versions: `python -m fitscope.capture.self_test` prints what is wrong, or nothing.
 
 Trains two layers for one step and compares everything that a scope saw with the same step written out in NumPy, and the weights with
-those of a training without a scope. `failure` runs it where a framework is newer than all that were tested. It is a process of its
-own: in the user's, it would draw from the global random state and use up the names that Keras counts.
+those of a training without a scope. `failure` runs it where a framework is newer than all that were tested. It runs in a separate
+process, because it would otherwise draw from the user's random state and use up names that Keras counts.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def by_hand(x: Array, y: Array, weights: list[Array]) -> dict[str, Array]:
 
 
 def compare(seen: Mapping[str, Any], expected: Mapping[str, Array]) -> str | None:
-    """What is missing or wrong in a recorded step."""
+    """The missing or wrong values of a recorded step, in words."""
     missing = [site for site in expected if site not in seen]
     if missing:
         return f"a two-layer model showed no {', '.join(missing)}"
@@ -84,7 +84,7 @@ def compare(seen: Mapping[str, Any], expected: Mapping[str, Array]) -> str | Non
 
 
 def main() -> str | None:
-    """What is wrong with the adapter of this process's backend."""
+    """The errors of the adapter of this process's backend, in words."""
     import keras
 
     import fitscope as fs

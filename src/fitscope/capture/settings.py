@@ -104,7 +104,7 @@ class Settings:
         )
 
     def __deepcopy__(self, memo: Any) -> Settings:
-        """Itself: nobody changes settings, and a layer that a watch names must stay that layer."""
+        """Returns the same object: settings never change, and a layer that a watch names must stay that layer."""
         return self
 
     def words(self) -> dict[str, str]:

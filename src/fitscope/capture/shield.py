@@ -6,7 +6,7 @@ raised in fitscope goes to `tell`, and the training continues. Three things do p
 
 - what is no `Exception`: KeyboardInterrupt, SystemExit;
 - `FitscopeWarning`: it is raised only where the user turned warnings into errors;
-- what the caller lets through by name: a `WatchError` before the first step, see ARCHITECTURE.md.
+- errors that the caller lets through by name: a `WatchError` before the first step, see ARCHITECTURE.md.
 """
 
 from __future__ import annotations

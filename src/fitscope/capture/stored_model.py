@@ -1,4 +1,4 @@
-"""Builds the model of a stored step from its configuration, which anybody may have written.
+"""Builds the model of a stored step from its configuration, which is not trusted.
 
 Keras finds classes by names in the configuration, and older versions import the module that it names. So every name is checked first:
 only parts of models in Keras itself, and classes that the user registered in this process, are built. Keras's safe mode is on, so

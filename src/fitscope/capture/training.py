@@ -207,7 +207,7 @@ class Recording:
         self._put_pending()
 
     def _ask(self, function: str, turns: list[Turn]) -> None:
-        """Makes the next call of the model's compiled function record what is due at these turns."""
+        """Makes the next call of the model's compiled function record the watches due at these turns."""
         request = self._request(turns)
         if request is not None:
             self._stand_in = install(self._steps, function, request)
@@ -246,7 +246,7 @@ class Recording:
         )
 
     def _hurry(self) -> None:
-        """Something may be due sooner than was known. Called on any thread."""
+        """Checks again when the next watch is due. Called on any thread."""
         self._quiet = range(0)
 
     def _put_pending(self) -> None:

@@ -36,7 +36,7 @@ def replay(
         ),
     ] = None,
 ) -> None:
-    """Run a step again that the black box kept, and say whether it gives what it gave in the training."""
+    """Run a step again that the black box kept, and say whether its results are those of the training."""
     from fitscope.errors import RunError
     from fitscope.read import open as open_run
     from fitscope.read.black_box import ranges
@@ -64,7 +64,7 @@ def replay(
 
 
 def listed(console: Console, boxes: Sequence[Box]) -> None:
-    """Lists the steps that there are, and why they were written."""
+    """Lists the stored steps, and why they were written."""
     from fitscope.read.black_box import ranges
     from fitscope.show.text import clean
 

@@ -1,4 +1,4 @@
-"""The program behind `fitscope replay`: runs one step again and prints what it gave. KERAS_BACKEND names the backend.
+"""The program behind `fitscope replay`: runs one step again and prints its results. KERAS_BACKEND names the backend.
 
 It exits with 1 if the step gave other numbers than in the training, and with 2 if it could not run.
 """

@@ -19,12 +19,12 @@ def median(values: Array) -> float:
 
 
 def lowest(values: Array) -> float:
-    """The least of the values that are no NaN; NaN if there are none. Unlike `np.nanmin` it never warns."""
+    """The smallest value, ignoring NaN; NaN if there is none. Unlike `np.nanmin` it never warns."""
     return float(np.fmin.reduce(values)) if len(values) else float("nan")
 
 
 def highest(values: Array) -> float:
-    """The largest of the values that are no NaN; NaN if there are none."""
+    """The largest value, ignoring NaN; NaN if there is none."""
     return float(np.fmax.reduce(values)) if len(values) else float("nan")
 
 

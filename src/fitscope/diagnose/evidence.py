@@ -1,8 +1,8 @@
-"""Evidence: all that the rules know of a training, taken in as it is recorded, in bounded memory.
+"""Evidence: everything that the rules know about a training, collected during recording, in bounded memory.
 
 The writer thread feeds it one block after the other; a reader feeds it whole columns of a stored run (`fill`). Both end with the
-same evidence, hence the same findings. Beside the histories of sites it has the configuration of the model, the network,
-and for each site the exact step at which a NaN or Inf was first seen.
+same evidence, hence the same findings. Besides the histories of sites it has the configuration of the model, the network, and the
+exact first step with a NaN or Inf at each site.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Evidence:
         self.last_step = step if self.last_step is None else max(step, self.last_step)
 
     def take_values(self, site: Site, dtype: str, steps: Array, values: Array) -> None:
-        """Values of the loss at steps that were not captured, in any order; those that are not known are left out by the caller."""
+        """Takes the loss of steps that were not captured, in any order. The caller leaves out unknown values."""
         finite = np.isfinite(values)
         some = np.where(finite, values, np.nan)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -114,7 +114,8 @@ class Evidence:
         return sum(n for bucket, n in zip(buckets, tallies, strict=True) if 0 < abs(bucket) < _NORMAL16)
 
     def _shelved(self, heads: tuple[Head, ...]) -> tuple[list[tuple[int, Array, Array]], list[int]]:
-        """Where the rows of a block go, and which of them are the loss. Worked out once: heads are the same object at every step."""
+        """Where the rows of a block go, and which of them are the loss. Computed once, because heads are the same object at every
+        step."""
         known = self._rows.get(id(heads))
         if known is None or known[0] is not heads:
             places = np.array(

@@ -32,7 +32,7 @@ MOST_POINTS = 64  #: of a series kept as evidence
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Series:
-    """A series of numbers by step, as evidence. Two are equal if all they show is equal, NaN included."""
+    """A series of numbers by step, as evidence. Two series are equal if all their values are equal, NaN included."""
 
     name: str
     steps: tuple[int, ...]

@@ -1,8 +1,8 @@
-"""Histories: what was recorded at each site, in bounded memory.
+"""Histories: the recorded values of each site, in bounded memory.
 
-A site keeps at most `POINTS` points (scalars `SCALAR_POINTS`). When they are used up, every second one goes and from then on
-only every second recorded step makes a point. Which steps stay depends on nothing but how many were recorded, so the
-writer thread, which sees one step after the other, and a reader, which sees all of them at once, keep the very same points.
+A site keeps at most `POINTS` points (scalars `SCALAR_POINTS`). When it is full, every second point is dropped, and from then on
+only every second recorded step becomes a point. The kept steps depend only on the number of recorded steps. So the writer thread,
+which sees one step at a time, and a reader, which sees all at once, keep exactly the same points.
 The loss is recorded at every step, and not in their order; its points are those of stretches of 1, 2, 4, … steps.
 
 A point also stands for the steps that were dropped after it: `min`, `max`, `peak` (the largest rms), `nans` and `infs` are

@@ -1,6 +1,6 @@
-"""The network as the rules see it: its layers in the order in which they run, who feeds whom, and how each was configured.
+"""The network as the rules see it: its layers in the order in which they run, their connections, and their configuration.
 
-Made from the `configuration` of a run and the description of its model, whatever there is of the two. In a model that is
+Made from the `configuration` of a run and the description of its model, or from the one that exists. In a model that is
 a graph the order is that of the data; in a custom model it is the order in which the layers were made, and a layer is taken to feed
 the next one that was recorded.
 """
@@ -166,7 +166,8 @@ class Network:
 
 
 def _lead_through(inbound: dict[str, list[str]]) -> None:
-    """Leads the edges of a nested model through its layers: what feeds it feeds its first ones, and its last ones feed it."""
+    """Leads the edges of a nested model through its layers: the inputs of the model feed its first layers, and its last layers feed
+    it."""
     for name in list(inbound):  # a model comes before those inside of it
         sources = inbound[name]
         inside = [n for n in inbound if n.rpartition("/")[0] == name]
@@ -179,7 +180,7 @@ def _lead_through(inbound: dict[str, list[str]]) -> None:
 
 
 def _sorted(names: list[str], inbound: Mapping[str, list[str]]) -> list[str]:
-    """Each layer after all that feed it; otherwise in the order given. Circles are left as they come."""
+    """Each layer after all that feed it; otherwise in the order given. Cycles keep their order."""
     done: dict[str, None] = {}
     for name in names:
         stack = [(name, False)]

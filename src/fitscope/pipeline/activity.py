@@ -27,7 +27,7 @@ MOST_IN_ALL = 262_144  #: and of all layers
 
 
 class Vector(NamedTuple):
-    """Small arrays that lie one after the other, `flat[starts[i]:starts[i + 1]]`, and what each is of."""
+    """Small arrays that lie one after the other, `flat[starts[i]:starts[i + 1]]`, and the site of each."""
 
     heads: list[Head]
     flat: Array
@@ -86,13 +86,13 @@ class Activity:
         now.places[joined.which] = joined.places
 
     def put(self, number: int, counts: Array, samples: int, places: int) -> None:
-        """Takes what a step has counted itself."""
+        """Takes the counts that a step made itself."""
         now = self._now
         now.counts[self._offsets[number] : self._offsets[number + 1]] = counts
         now.samples[number], now.places[number] = samples, places
 
     def slide(self) -> Vector | None:
-        """The share of each unit in the window that ends with this step, of the layers that it has shown."""
+        """The share of each unit in the window that ends with this step, for the layers that the step has shown."""
         if self._state is None:
             return None
         state, offsets = self._state, self._state.layers.offsets
@@ -114,7 +114,7 @@ class Activity:
 
 
 class _State:
-    """The arrays. When a layer is met for the first time, larger ones replace them and keep the counts."""
+    """The arrays. When a new layer appears, larger arrays replace them and keep the counts."""
 
     def __init__(self, offsets: list[int], bounds: list[tuple[float, float]], before: _State | None) -> None:
         layers, width = len(bounds), offsets[-1]

@@ -60,7 +60,7 @@ class Derived:
     # ---- what a step showed ---------------------------------------------------------------------------------
 
     def joined(self, of: Iterable[tuple[Site, str, Slot]]) -> Joined | None:
-        """Where layers, each with the family of its nonlinearity, lie in a joined vector: worked out once."""
+        """The positions of layers in a joined vector, each with the family of its nonlinearity. Computed once."""
         found: list[tuple[int, int, int, int, int]] = []
         for site, family, slot in of:
             for into in derived(site, Want(activity=family)):
@@ -75,7 +75,7 @@ class Derived:
         self._activity[in_pass].count_joined(vector, joined)
 
     def take(self, site: Site, want: Want, value: Any, row: HostTensor | None) -> None:
-        """Any other tensor; `row` if it was brought here already."""
+        """Any other tensor; `row` if it is already on the host."""
         sites = self._derived(site, want)
         if not sites:
             return

@@ -1,4 +1,4 @@
-"""Turns captures into records and samples on the writer thread, and keeps what the next batch needs.
+"""Turns captures into records and samples on the writer thread, and keeps the tensors that the next batch is compared with.
 
 Most tensors are reduced and freed. Two things stay: the running average of a site, and the previous batch if a change is watched.
 Both are bounded by the size of their tensors, for any length of training.
@@ -136,7 +136,7 @@ class Digest:
     def _take_one(
         self, site: Site, want: Want, value: Any, at: Moment, records: list[Record], rows: list[HostTensor]
     ) -> None:
-        """Adds what is wanted of one tensor: a record, or a row of which stats are to be computed."""
+        """Adds one tensor as wanted: as a record, or as a row whose stats are computed later."""
         row: HostTensor | None = None
         if isinstance(value, dict):
             if want.stats or want.tensor:
@@ -167,7 +167,7 @@ class Digest:
         joined: list[tuple[Layout, Array]],
         activity: Vector | None = None,
     ) -> list[Block]:
-        """The stats of tensors handed out by themselves, of those that were joined, and of the activity of layers."""
+        """The stats of separate tensors, of joined tensors, and of the activity of layers."""
         heads = tuple(
             [row.head for row in rows]
             + [head for layout, _ in joined for head in layout.heads]

@@ -1,4 +1,4 @@
-"""The fate of a training: how it ends, as far as anybody noticed. The first report counts.
+"""The fate of a training: how it ends, as far as it is known. The first report counts.
 
 Keras reports only trainings that complete. For the others, `Fate` looks at an exception that passed through fitscope, at Ctrl-C, at
 the exception that ends the process, and at the frame of `fit`.
@@ -45,7 +45,7 @@ class Fate:
 
     @property
     def leaving(self) -> bool:
-        """Whether an exception may be leaving the training: it is over when its frame is."""
+        """Whether an exception may be leaving the training, which is over when its frame has ended."""
         return self.raised is not None and self.frame is not None
 
     @property
@@ -60,21 +60,21 @@ class Fate:
         return not self.known and not main and not self._trainer.daemon and self._trainer.is_alive()
 
     def unreported(self, error: BaseException | None) -> Ending:
-        """How a training ended that reported nothing; the exception says so, if it is known."""
+        """The ending of a training that did not report one, from the exception if it is known."""
         return self.raised or Ending.by(error or self._interrupt())
 
     def with_process(self, signal: str | None) -> Ending:
-        """How a training ends that the end of the process interrupts."""
+        """The ending of a training that the end of the process interrupts."""
         by_process = Ending("interrupted", signal or "the process ended before the training was finished")
         return self.raised or (None if signal else self._elsewhere()) or by_process
 
     def _elsewhere(self) -> Ending | None:
-        """How the training ended, if no place that fitscope sees was passed, but something else tells."""
+        """The ending, if no exception passed through fitscope but Python or a signal knows of one."""
         interrupt = self._interrupt()
         return self._uncaught() or (Ending.by(interrupt) if interrupt is not None else None)
 
     def _interrupt(self) -> KeyboardInterrupt | None:
-        """The Ctrl-C that came since the recording began, where it may have ended the training."""
+        """The Ctrl-C since the recording began, if it may have ended the training."""
         here = self._trainer is threading.main_thread()
         return KeyboardInterrupt() if here and signals.interrupts() > self._interrupts else None
 

@@ -72,7 +72,7 @@ class Finish:
     """The last operation on the harvested tensors inside the step. This one does nothing."""
 
     def thin(self, site: Site, tensor: Any) -> Any:  # noqa: ARG002
-        """The tensor, or a `Thin` of it if no more than that will be needed: for adapters that must copy it anyway."""
+        """The tensor, or a `Thin` of it if that is enough, for adapters that must copy it anyway."""
         return tensor
 
     def __call__(self, tensors: dict[str, Any], sites: Mapping[str, Site]) -> dict[str, Any]:  # noqa: ARG002
@@ -230,7 +230,7 @@ class Shown:
         return [where[0] for where in found if where is not None]
 
     def without_tensors(self) -> Shown:
-        """The same, to be asked for its names after its tensors are freed."""
+        """The same without tensors, which still knows its names."""
         return replace(self, tensors={})
 
     def single(self) -> Iterator[tuple[Site, Want, Any]]:

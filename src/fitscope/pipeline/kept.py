@@ -26,7 +26,7 @@ Array = np.ndarray[Any, Any]
 
 
 class Kept:
-    """The steps kept so far, and what became of the others."""
+    """The steps kept so far, and the reason why others were not."""
 
     def __init__(self, settings: BlackBox, number: Callable[[Any], Array] = np.asarray) -> None:
         self.settings = settings
@@ -149,7 +149,7 @@ class Kept:
             return None
 
     def write(self, writer: RunWriter, why: list[str], *, newest: bool) -> None:
-        """Writes laps to the run, if there are any that are not written yet. Raises what goes wrong."""
+        """Writes laps to the run, if there are any that are not written yet. Raises the first error."""
         laps = self.take(newest=newest)
         if not laps:
             return
@@ -159,7 +159,7 @@ class Kept:
         self.written.append({"folder": folder, "why": why, "first": min(steps), "last": max(steps)})
 
     def describe(self) -> dict[str, Any]:
-        """What the run says about the box."""
+        """The facts about the box in the run."""
         return {
             "steps": self.settings.steps,
             "memory": self.limit,

@@ -1,4 +1,4 @@
-"""The live picture of a training in a notebook: when it is drawn, and what it is told.
+"""The live picture of a training in a notebook: when it is drawn, and the facts that it shows.
 
 The training thread shows the first picture, in the cell that runs. From then on the writer thread draws, from the evidence of the
 diagnosis, at most every second, for at most 1 % of the time, and more rarely in a long training. The last picture stays in the
@@ -63,7 +63,7 @@ class LivePicture:
         self._epoch, self._epochs = epoch, epochs
 
     def expect(self, step: int, ahead: int | None) -> None:
-        """An epoch begins at this step, and so many steps are ahead, if it is known."""
+        """Begins an epoch at this step, with this many steps ahead if their number is known."""
         self._begun = step if self._begun is None else self._begun
         self._total = None if ahead is None else step + ahead
 
@@ -81,7 +81,7 @@ class LivePicture:
         return max(self._next - time.monotonic(), 0.0)
 
     def draw(self, evidence: Evidence, found: Findings | None, ending: Ending | None = None) -> None:
-        """Draws the training as it is now, or how it ended."""
+        """Draws the current state of the training, or its end."""
         if self._cell is None or self._done:
             return
         began = time.thread_time()

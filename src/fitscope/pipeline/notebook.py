@@ -43,7 +43,7 @@ def wanted(live: bool | None) -> Any:
 
 
 class NotebookCell:
-    """The cell that runs now. Its picture has one place, whoever draws it."""
+    """The cell that runs now. Its picture has one place, even if several trainings draw it."""
 
     def __init__(self, shell: Any) -> None:
         self._events = shell.events
@@ -69,7 +69,8 @@ class NotebookCell:
                 self._publisher.reset_thread_parent(token)
 
     def before_its_end(self, call: Callable[..., None]) -> Callable[[], None]:
-        """Calls this at the end of every cell from now on, before the front end hears that it ended; returns what stops it."""
+        """Calls this at the end of every cell from now on, before the front end hears that it ended. Returns a function that stops
+        it."""
         self._events.register("post_run_cell", call)
 
         def stop() -> None:

@@ -66,7 +66,7 @@ class Output:
         self._facts = facts  # about the recording, for the run
 
     def start(self) -> None:
-        """Opens what is written to, and compiles the kernels."""
+        """Opens the sinks and compiles the kernels."""
         assert self.writer is not None
         if self.writer.rank == 0:  # two processes cannot write one file; `fitscope export` has all ranks
             self._sinks.open(self.writer)
@@ -113,7 +113,7 @@ class Output:
             self._diagnosed(lambda diagnosis: diagnosis.take(blocks, records))
 
     def flush(self) -> None:
-        """Puts on disk what was written so far."""
+        """Flushes everything written so far to disk."""
         assert self.writer is not None
         self.derive()
         self._judge(last=False)
@@ -150,7 +150,8 @@ class Output:
             self._sinks.close()  # now they can say how it ended
 
     def draw(self, ending: Ending | None = None) -> float:
-        """Draws the picture in the notebook if it is due, or how the training ended. Returns the seconds until the next one."""
+        """Draws the picture in the notebook if one is due, and the last one when the training has ended. Returns the seconds until
+        the next one."""
         live, diagnosis = self.live, self.diagnosis
         if live is None:
             return math.inf
@@ -173,7 +174,7 @@ class Output:
             self._diagnosed(lambda diagnosis: diagnosis.take_losses(found))
 
     def _diagnosed(self, act: Callable[[Diagnosis], dict[str, Any] | None]) -> None:
-        """Works on the diagnosis, and notes what it finds. An error in it ends the diagnosis, not the recording."""
+        """Works on the diagnosis, and notes its findings in the run. An error in it ends the diagnosis, not the recording."""
         if self.diagnosis is None or self.writer is None:
             return
         try:

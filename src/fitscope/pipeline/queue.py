@@ -4,8 +4,8 @@ The training thread only hands over references; reducing and writing happen duri
 the queue is full, `"block"` makes the training wait (nothing is lost), `"drop"` refuses what does not fit (the caller
 counts it by name). One item larger than the whole queue is let through when the queue is empty.
 
-Errors come home: whatever `work` or `idle` raises is given to `on_error`, in the writer's thread, and the writer goes on
-with the next item. It never dies in silence. `close` waits until everything handed over was worked on; otherwise the end of
+No error is lost: if `work` or `idle` raises, the writer's thread passes the error to `on_error` and continues with the next item.
+It never dies in silence. `close` waits until everything handed over was worked on; otherwise the end of
 the process does (`unfinished`).
 
 **An exception may strike anywhere on the training thread**: Ctrl-C raises between any two instructions, and the garbage collector may call

@@ -184,7 +184,7 @@ class Recorder:
             self.failed(error)
 
     def expect(self, step: int) -> None:
-        """A training step was captured, and will be handed over now or later."""
+        """Announces that a captured training step will be handed over, now or later."""
         if self.output.batch_ends is not None:
             self.output.batch_ends.expect(step)
 
@@ -194,7 +194,7 @@ class Recorder:
             self.output.batch_ends.expect_no_more(step)
 
     def look_closer(self, step: int) -> None:
-        """Something happened at this step: a loss out of the ordinary, or what a rule found. The next steps are captured closely.
+        """A loss spiked or a rule fired at this step. The next steps are captured closely.
 
         Called on any thread. Where `every` says when to capture, nothing changes.
         """
@@ -266,7 +266,7 @@ class Recorder:
     # ---- the end -----------------------------------------------------------------------------------------
 
     def abandon(self, error: BaseException | None = None, *, wait: bool = True) -> None:
-        """Ends the recording of a training that ended without a report; the exception says how, if it is known."""
+        """Ends the recording of a training that ended without a report. Pass the exception if it is known."""
         self.finish(self._fate.unreported(error), wait=wait)
 
     def finish(self, ending: Ending, *, wait: bool = True) -> None:
@@ -309,7 +309,7 @@ class Recorder:
         self._fate.settle(self._fate.with_process(signal))
 
     def over(self) -> bool:
-        """Whether the training has ended, or an exception has left it that nobody reported yet."""
+        """Whether the training has ended, or an unreported exception has left it."""
         return self.finished or self._fate.leaving
 
     def goodbye(self) -> None:
@@ -324,7 +324,7 @@ class Recorder:
         self.output.work(item)
 
     def _idle(self) -> float:
-        """Does regular work, and returns the seconds until the next."""
+        """Does the regular work, and returns the seconds until it is due again."""
         pause = self._regular()
         return min(pause, self.output.draw())
 

@@ -5,8 +5,8 @@ while it records, and only if the program leaves them at their default. It close
 signal kill the process. So the process ends as without fitscope: no `finally`, no `atexit`, the same exit status. A second signal
 kills at once.
 
-Ctrl-C (SIGINT) raises KeyboardInterrupt as always; fitscope only counts it. On torch an exception may leave `fit` where nothing of ours
-stands, and Ctrl-C is the one that comes anywhere.
+Ctrl-C (SIGINT) raises KeyboardInterrupt as always; fitscope only counts it. On torch an exception may leave `fit` at a place
+without a fitscope hook, and only Ctrl-C can be raised anywhere.
 
 fitscope does not touch a program with a handler: in Python, in C (such as a preemption notifier), or `SIG_IGN` (`nohup`). It does
 not handle signals for a training outside the main thread either, because Python sets handlers only in the main thread.

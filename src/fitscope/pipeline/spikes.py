@@ -1,7 +1,7 @@
 """Whether a loss is out of the ordinary: far above the newest ones, or not a number.
 
-A loss is far above them if it lies `FAR` robust standard deviations over their median, its own error taken off, and is at least
-`TIMES` the median. Used by the writer's thread alone.
+A loss is far above them if, minus its own error, it is `FAR` robust standard deviations above their median and at least `TIMES` the
+median. Used by the writer's thread alone.
 """
 
 from __future__ import annotations

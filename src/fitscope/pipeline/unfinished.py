@@ -1,8 +1,8 @@
 """The writers that have not ended, and the one place that waits for them when the process ends.
 
-A writer enters when its thread starts and leaves when its thread has ended, never earlier: not when its training is over, not
-when somebody stopped waiting for it. Whatever ends the process in a way that Python sees (the end of the script, an exception
-that nobody catches, `sys.exit`, the end of a `multiprocessing` child) therefore waits for every writer with something in its queue.
+A writer enters when its thread starts and leaves when its thread has ended, and not before: the end of its training or of a wait
+does not count. So every end of the process that Python sees (the end of the script, an uncaught exception, `sys.exit`, the end of a
+`multiprocessing` child) waits for every writer with a queue.
 
 Python waits in two places. Functions of `threading` run first, before Python joins threads and before any `atexit` function:
 JAX and TensorFlow tear themselves down there, executors and the starting of threads end in between, and captured tensors are

@@ -1,4 +1,4 @@
-"""What is wanted of a tensor: its statistics, all of it, some samples, an average, a change; and at which places.
+"""The wants of a step by place: statistics of a tensor, all of it, some samples, an average or a change.
 
 Watches become wants when a plan is made, and the step looks them up by place. Several watches of one place are one want.
 """

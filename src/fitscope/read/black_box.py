@@ -1,4 +1,4 @@
-"""The steps that a black box wrote, read back. Nothing in them is believed: see `untrusted`.
+"""The steps that a black box wrote, read back. No field is trusted: see `untrusted`.
 
 A `Box` is one writing of the black box. A `KeptStep` is one of its steps, with everything that a replay needs: the state at the start
 of its lap, and the steps from there to itself.

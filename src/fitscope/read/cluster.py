@@ -1,7 +1,7 @@
 """Hands a run to Dask: its statistics as a DataFrame, its tensors as arrays, and functions of a step to a cluster.
 
-Dask schedules all work, here or on a cluster of the user's. What travels is the place of the run: each worker opens the run itself and
-reads only what its task needs.
+Dask schedules all work, here or on a cluster of the user's. Only the place of the run travels. Each worker opens the run itself and
+reads only the data of its task.
 """
 
 from __future__ import annotations

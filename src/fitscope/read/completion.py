@@ -2,7 +2,7 @@
 
 IPython itself completes keys in `[...]`, but not the arguments of a call. This adds a matcher to the shell that runs,
 when a run is opened there. The name of the parameter decides what is offered, so every method of `Run` and `run.plot` has
-completion. The matcher looks names up and calls nothing of the user's.
+completion. The matcher only looks names up and never calls the user's code.
 """
 
 from __future__ import annotations

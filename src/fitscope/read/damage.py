@@ -37,7 +37,7 @@ class DamageReport:
         self._found[name] = Damage(name, reason)
 
     def add_told(self, folder: str, key: str, reason: str) -> None:
-        """Adds damage of which the user hears by an error, so that no warning repeats it."""
+        """Adds damage that an error already reports, so that no warning repeats it."""
         self.add(f"{folder}/{key}", reason)
         self._warned.add(f"{folder}/{key}")
 

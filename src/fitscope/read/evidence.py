@@ -1,4 +1,4 @@
-"""The evidence of a stored run, part by part, as the rules of a diagnosis take it; and the findings that were noted in it."""
+"""The evidence of a stored run for the rules of a diagnosis, read part by part, and the findings stored in the run."""
 
 from __future__ import annotations
 
@@ -183,9 +183,9 @@ def _below_normal(stats: Table, site: Site, steps: Array) -> Array:
 
 
 def noted(run: Run, *, live: bool = False) -> Findings | None:
-    """The findings that the process which recorded the run noted in it, if they are of all of the run and of this version.
+    """The findings that the recording process stored in the run, if they cover the whole run and come from this version.
 
-    With `live`, also those of a run that goes on: they are as of the last flush but one, or a little older.
+    With `live`, also those of a growing run, which are one or a few flushes old.
     """
     if len(run.attempts) != 1 or (run.status == "running" and not live):
         return None

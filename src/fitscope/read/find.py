@@ -175,7 +175,7 @@ def runs(path: Path = "runs") -> Runs:
 
 
 def _state(objects: Objects) -> RunState:
-    """The tables of a run, without more."""
+    """The tables of a run alone."""
     document = _document(objects)
     return RunState(objects, str(document.get("id", "")), document.get("format", schema.FORMAT))
 

@@ -1,4 +1,4 @@
-"""The kept tensors of a site as one array of xarray, which reads the chunks that somebody slices, and no others.
+"""The kept tensors of a site as one xarray array, which reads only the chunks that a slice needs.
 
 `Captures` says which row of which stored array belongs where in the whole; the classes here answer xarray's requests for elements of it.
 """
@@ -149,7 +149,7 @@ def _reach(piece: Share) -> tuple[int, ...]:
 
 
 def _places(key: Any, extent: int) -> Index:
-    """The places along an axis that a key means."""
+    """The places along an axis that a key selects."""
     if isinstance(key, slice):
         return np.arange(*key.indices(extent))
     return np.atleast_1d(np.arange(extent)[key])

@@ -1,6 +1,6 @@
-"""Merges what the ranks and attempts of a run kept of one site: its tensors and its running average.
+"""Merges the data of one site over ranks and attempts: its kept tensors and its running average.
 
-A later attempt repeats the steps after its start. Those of the earlier attempt then no longer count.
+A later attempt repeats the steps after its start. The same steps of an earlier attempt no longer count.
 """
 
 from __future__ import annotations

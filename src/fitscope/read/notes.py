@@ -1,7 +1,7 @@
 """Notes and tags of a run: what people write about it, during the training or years later.
 
-They are the object `notes.json` of the run, beside `run.json`, which never changes. Without it the notes are those of
-`fs.Scope(notes=…)`. Of two people who write at once, the last one counts.
+They are the object `notes.json` of the run, next to `run.json`, which never changes. Without it the notes are those of
+`fs.Scope(notes=…)`. If two people write at once, the last one wins.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MOST = 64  #: tags of a run
 
 
 def stored(objects: Objects) -> dict[str, Any]:
-    """What was written about a run: `notes` if they were changed, and `tags`. Empty if nothing was, or if it cannot be read."""
+    """The document about a run: `notes` if they were changed, and `tags`. Empty if there is none, or if it cannot be read."""
     try:
         document = untrusted.read(objects, schema.NOTES)
     except untrusted.UNREADABLE:
@@ -31,7 +31,7 @@ def stored(objects: Objects) -> dict[str, Any]:
 
 
 def write(objects: Objects, **changes: Any) -> None:
-    """Changes what is written about a run."""
+    """Changes the notes or the tags of a run."""
     document = {**stored(objects), **changes}
     try:
         data = json.dumps(document, indent=1, allow_nan=False).encode()

@@ -1,4 +1,4 @@
-"""The ranks of a run as tables: how each of them is doing, and one stat of each side by side."""
+"""The ranks of a run as tables: the status of each, and one stat of each side by side."""
 
 from __future__ import annotations
 

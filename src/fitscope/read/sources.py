@@ -1,7 +1,7 @@
 """Where the rows of a part of a table come from: a Parquet file in a store, or a tail.
 
-Every page is checked against its checksum, so damage is an error here, never a wrong number. Nothing is believed of a
-file: its columns must be those of the table, and what is read must fit into memory (`store/decoded.py`) before it is.
+Every page is checked against its checksum, so damage is an error here, never a wrong number. No file is trusted: its columns must
+be those of the table, and its data must fit into memory (`store/decoded.py`) before it is read.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class Source(ABC):
 
     @abstractmethod
     def let_go(self) -> None:
-        """Frees what can be had again."""
+        """Frees everything that can be read again."""
 
     @abstractmethod
     def read(self, columns: Sequence[str] | None) -> pa.Table:
-        """Columns, or all of them, of all rows. Those that there are not are left out."""
+        """Columns, or all of them, of all rows. Missing columns are left out."""
 
     @abstractmethod
     def read_group(self, columns: Sequence[str], group: int) -> pa.Table:
@@ -62,7 +62,7 @@ class Source(ABC):
 
     @abstractmethod
     def sites(self, before: int | None) -> Mapping[str, list[RowSpan]] | None:
-        """Where the rows of each site are; None if it takes reading them to tell, or to tell that all are `before`."""
+        """The position of each site's rows; None if that is unknown without reading them, or if all are `before`."""
 
 
 class Stored(Source):
@@ -94,7 +94,7 @@ class Stored(Source):
             return self._written_out(file.read_row_group(group, columns=columns, use_threads=False))
 
     def check(self) -> None:
-        """Raises if a tool that reads it row group by row group, and writes out its names, would not fit into memory."""
+        """Raises an error if a tool that reads one row group at a time, with its names written out, would run out of memory."""
         if self._checked:
             return
         with self._open() as file:
@@ -169,7 +169,7 @@ class Stored(Source):
         return strings
 
     def _written_out(self, table: pa.Table) -> pa.Table:
-        """With names that are seldom repeated as they are, the others in their dictionaries."""
+        """Decodes columns of names that rarely repeat, and keeps the others as dictionaries."""
         decoded.strings_fit(table)
         repetitive = repetitive_in(self._form)
         for place, name in enumerate(table.column_names):
@@ -179,7 +179,7 @@ class Stored(Source):
 
 
 def fits(found: pa.Schema, form: pa.Schema, names: Sequence[str] = ()) -> None:
-    """Refuses columns that are not what the table has under their names."""
+    """Refuses columns whose type is not the one that the table has under their names."""
     for name in ("step", "site"):
         if name in form.names and name not in found.names:
             raise ValueError(f"it has no column {name!r}")
@@ -211,8 +211,8 @@ def _counted(said: bytes) -> list[tuple[str, int]]:
 
 
 class _Stretches(Mapping[str, list[RowSpan]]):
-    """Where the rows of each site are in a part sorted by site. Thought out for a site when it is asked for: of many parts with
-    many sites, mostly one is.
+    """Where the rows of each site are in a part sorted by site. Computed for one site on request, because a reader of many parts
+    usually asks for one site.
     """
 
     def __init__(self, rows: Sequence[tuple[str, int]], groups: Sequence[int]) -> None:
@@ -237,7 +237,7 @@ class _Stretches(Mapping[str, list[RowSpan]]):
 
 
 class Whole(Source):
-    """A source that is only read as a whole, and keeps nothing that could be had again."""
+    """A source that is only read as a whole, and keeps nothing that it can read again."""
 
     kept_bytes = 0
 
@@ -315,7 +315,7 @@ _NEEDED = ("step", "epoch", "batch", "attempt", "rank", "site", "sample", "batch
 
 
 def sound(table: pa.Table) -> pa.Table:
-    """The rows, unless they hold what our writer never writes and readers cannot use."""
+    """The rows, unless they hold values that fitscope's writer never writes and readers cannot use."""
     for name in table.column_names:
         if name in _NEEDED and table[name].null_count:
             raise ValueError(f"its column {name!r} has gaps")

@@ -106,7 +106,7 @@ class StoredArray:
         return offsets
 
     def _stored_bytes(self) -> int:
-        """The bytes of all chunks that there are."""
+        """The bytes of all existing chunks."""
         if self._files is None:
             self._files = len(self._rank.list(self._folder))
         return int(self._files * self.chunk_bytes)
@@ -131,7 +131,7 @@ class StoredArray:
         return out.astype(self.dtype, copy=False)
 
     def _can_be_there(self, wanted: Sequence[Index]) -> None:
-        """Refuses to make room for far more than there is."""
+        """Refuses to allocate far more memory than the stored data needs."""
         size = math.prod(len(places) for places in wanted) * self.stored_as.itemsize
         if size <= PLENTY:
             return

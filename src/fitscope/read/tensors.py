@@ -213,7 +213,7 @@ def _share(array: StoredArray, rows: Sequence[tuple[int, int, int]]) -> Share:
 
 
 def _batch_size(segments: Sequence[Segment]) -> int:
-    """The rows of a batch: of all ranks, each of which says its own, or a shard says those of all."""
+    """The number of rows of a batch: the sum over ranks, or the number that each shard has for the whole batch."""
     shards = {s.batch: s.batch_size for s in segments if s.array.offset is not None}
     return sum(shards.values()) + sum(s.batch_size for s in segments if s.array.offset is None)
 

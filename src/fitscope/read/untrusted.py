@@ -1,9 +1,9 @@
-"""Reading the documents of a run, which anybody may have written.
+"""Reads the documents of a run, which are not trusted.
 
-A run can be copied, sent or damaged, so nothing in it is believed. A document is a regular file of at most
+A run can be copied, sent or damaged, so nothing in it is trusted. A document is a regular file of at most
 `MOST_BYTES`, holds at most `MOST_NESTED` lists and objects, and is nested at most `DEEPEST` deep. After that its fields
-are checked against a form. A field of the wrong type is taken out and named, so that readers only ever meet the types
-that `store/schema.py` promises, and one odd field costs that field. Every error is one of `UNREADABLE`.
+are checked against a form. A field of the wrong type is removed and reported. So readers only see the types that `store/schema.py`
+promises, and one bad field costs only that field. Every error is one of `UNREADABLE`.
 
 Nothing here, and nothing on any path that reads a run, unpickles.
 """
@@ -56,7 +56,7 @@ def parse(data: bytes) -> dict[str, Any]:
 
 
 def cleaned(document: dict[str, Any], form: Form) -> list[str]:
-    """Takes the fields out that do not fit the form. Returns a description of each problem."""
+    """Removes the fields that do not fit the form. Returns a description of each problem."""
     wrong = []
     for name, fits in form.items():
         if name not in document:

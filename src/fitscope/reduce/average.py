@@ -101,13 +101,13 @@ class Average:
         self._seen(len(rows), 1, (step, step))
 
     def add_moments(self, mean: Array, m2: Array, count: int, step: int) -> None:
-        """Takes one capture of which the moments are known: the mean and the squared distances from it."""
+        """Takes one capture by its moments: the mean and the squared distances from it."""
         mean = np.asarray(mean)
         self._take(mean, np.asarray(m2), count)
         self._seen(count, 1, (step, step))
 
     def merge(self, other: Average) -> Self:
-        """Takes in all that the other has seen, which stays as it is. Returns itself."""
+        """Merges the other average into this one. The other one does not change. Returns itself."""
         if other._mean is not None and other._m2 is not None:
             self._take(other._mean, other._m2, other.count)
         if other._steps is not None:

@@ -9,8 +9,8 @@ It keeps no state, so several threads may call it at once, and gives up the GIL 
 
 `Tally` does the same for many arrays. So the fixed cost of a small array is paid once for all.
 
-The kernel is compiled once per machine, which takes ten seconds, and is kept on disk. Call `warm_up` on the thread that
-will reduce, before there is something to reduce, so that no step waits for that.
+The kernel is compiled once per machine, which takes ten seconds, and is kept on disk. Call `warm_up` on the thread that will
+reduce, before the first step, so that no step waits for the compiler.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 The array is taken in blocks that fit the first-level cache. Each block comes from memory once and is then
 looked at three times, by loops the compiler turns into vector code: extremes and zeros, moments, histogram.
-Whatever decides (what is zero, negative, NaN) reads the bits and not the float, so it stays exact on a thread
-that flushes subnormal numbers.
+Tests for zero, negative and NaN read the bits and not the float, so they stay exact on a thread that flushes subnormal numbers.
 
 Moments are taken about the mean so far, so that a large mean does not eat the digits of a small deviation,
 and blocks are joined by Chan's update.

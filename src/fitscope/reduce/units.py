@@ -78,7 +78,7 @@ class Layers(NamedTuple):
 
 
 def count_all(vector: Array, starts: Array, ends: Array, which: Array, layers: Layers, counts: Array) -> None:
-    """The same of several layers, by number, whose outputs lie in one vector."""
+    """The same for several layers, by number, whose outputs are in one vector."""
     flat = _flat(vector)
     lows, highs = (bounds.astype(flat.dtype) for bounds in (layers.lows, layers.highs))
     _count_all(flat, starts, ends, which, layers.offsets, lows, highs, counts)
@@ -187,7 +187,7 @@ class Features:
 
     @property
     def std(self) -> Array:
-        """Exactly 0 where a feature never changed, whatever the mean was rounded to."""
+        """Exactly 0 where a feature never changed, however the mean was rounded."""
         return np.where(self._highs > self._lows, np.sqrt(self._squares / np.maximum(self._counts, 1)), 0.0)
 
     @property
@@ -218,7 +218,7 @@ class Features:
 
 
 def warm_up() -> None:
-    """Compiles what is here, or loads it from disk."""
+    """Compiles the functions of this module, or loads them from disk."""
     one, layers = np.zeros(1, np.int64), Layers(np.array([0, 1]), np.zeros(1), np.ones(1))
     counts = np.zeros(1, np.int32)
     for dtype in (np.float32, np.float64):

@@ -1,6 +1,7 @@
 """How a scope, a run and a list of runs look in a notebook and at a prompt: a small table, as HTML or as text.
 
-`COLUMNS` defines the facts of a run's line. A fact that cannot be read becomes a dash: displaying an object never raises. Names
+`COLUMNS` defines the facts of a run's line. A fact that cannot be read becomes a dash, so displaying an object never raises an
+error. Names
 of runs, models and layers come from people and files, so they are escaped.
 """
 

@@ -1,7 +1,7 @@
 """The picture of a training in the cell of a notebook: progress, loss, metrics, layers by steps, and findings.
 
 It is drawn from the evidence that the diagnosis keeps anyway, so it needs no file and no more memory, and its size does not grow with
-the training: at most some ten kilobytes. `drawn` makes the SVG and the same facts as text, for whatever shows no pictures.
+the training: at most some ten kilobytes. `drawn` makes the SVG, and the same facts as text for front ends without pictures.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""HTTP as the page's server speaks it: uvicorn's, with two things more.
+"""The HTTP protocol of the page's server: uvicorn's, with two additions.
 
-The server closes a connection whose request does not arrive whole within `PATIENCE` seconds, so that half a request holds nothing
-up. And uvicorn's own refusal of bytes that are not HTTP carries the same headers as every other answer.
+The server closes a connection whose request does not arrive whole within `PATIENCE` seconds, so that an incomplete request blocks
+nothing. And uvicorn's own refusal of bytes that are not HTTP carries the same headers as every other answer.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class Shelved:
         self.lock = threading.RLock()  # the same request may use one run twice
 
     def updated(self) -> Gathered:
-        """The run's numbers, up to date. For whoever has the lock."""
+        """The run's numbers, up to date. The caller must hold the lock."""
         if self._gathered is None:
             self._gathered = Gathered(self._opened(), quiet=True)
         self._gathered.update()
@@ -40,7 +40,7 @@ class Shelved:
 
 
 class Shelf:
-    """The runs of one place, each opened when first asked for. The last used are kept, and those that somebody holds."""
+    """The runs of one place, each opened when first asked for. The last used runs are kept, and those that a request holds."""
 
     def __init__(self, place: str | os.PathLike[str] | Objects) -> None:
         found = find_place(place, writing=False)
@@ -50,7 +50,7 @@ class Shelf:
         self._lock = threading.Lock()  # over these two, never while a run is read
 
     def briefs(self) -> dict[str, Brief]:
-        """By the name it is opened with: the runs there are, the newest first."""
+        """The runs by the names they are opened with, the newest first."""
         found = list_runs(self.place)[::-1]
         if [brief.path for brief in found] == [self.place.describe()]:  # the place is itself a run
             return {found[0].id: found[0]}

@@ -86,14 +86,14 @@ def line(x: float, y: float, *pieces: tuple[object, str, bool]) -> str:
 
 
 def cut(said: object, wide: float, size: int = 12) -> str:
-    """Text that fits into so many pixels, about."""
+    """Text cut to about this many pixels."""
     most = max(int(wide / (LETTER * size / 12)), 4)
     whole = " ".join(clean(said).split())
     return whole if len(whole) <= most else whole[: most - 1].rstrip() + "…"
 
 
 def wrapped(said: object, wide: float, lines: int) -> list[str]:
-    """Text in at most so many lines of so many pixels, about."""
+    """Text in at most `lines` lines of about `wide` pixels."""
     found = textwrap.wrap(
         " ".join(clean(said).split()), max(int(wide / LETTER), 4), max_lines=lines, placeholder="…"
     )
@@ -223,7 +223,7 @@ def _running_median(values: Array) -> Array:
 
 
 def heat(x: float, y: float, wide: float, tall: float, grid: Grid, *, relief: bool = True) -> str:
-    """Rows by columns in the fixed colours, with relief. `grid` holds log10 of the values; what is missing is left blank."""
+    """Rows by columns in the fixed colours, with relief. `grid` holds log10 of the values; missing values are left blank."""
     values = np.nan_to_num(grid.values, nan=0.0, neginf=SCALE[0], posinf=SCALE[1])
     shade = np.clip((values - SCALE[0]) / (SCALE[1] - SCALE[0]) * 255, 0, 255).astype(np.uint8)
     pixels = np.zeros((*grid.values.shape, 4), np.uint8)
@@ -238,7 +238,7 @@ def heat(x: float, y: float, wide: float, tall: float, grid: Grid, *, relief: bo
 
 
 def _relief(colours: Array, values: Array, there: Array) -> Array:
-    """Lighter where a row is above its median, darker where it is below: a row that changes by a factor of two is no flat wall."""
+    """Lighter where a row is above its median, darker where it is below: so a change by a factor of two is visible."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # a row without a value has no median
         middle = np.nanmedian(np.where(there, values, np.nan), axis=1, keepdims=True)

@@ -18,7 +18,7 @@ SEVERITY = {"error": "✖", "warning": "▲", "note": "●"}
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """The facts of a training beside its evidence."""
+    """The facts of a training that its evidence does not have."""
 
     status: str = "running"
     ended_by: str | None = None
@@ -33,7 +33,7 @@ class Training:
 
 
 class Words:
-    """What there is to say about a training."""
+    """The sentences about a training."""
 
     def __init__(self, evidence: Evidence, found: Findings | None, training: Training) -> None:
         self.training = training

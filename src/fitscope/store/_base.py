@@ -1,19 +1,17 @@
 """The contract of a store: whole objects under keys, and nothing else.
 
-A run is only ever written through these six calls, so a directory and an object store are the same thing to
-the rest of fitscope, and all that a crash can do is decided here.
+A run is only ever written through these six calls. So a directory and an object store look the same to the rest of fitscope, and
+these calls decide what a crash can do.
 
 An implementation promises:
 
 * **Whole.** `put` replaces an object atomically. A reader of the key, at any moment and in any process,
   gets the complete old object or the complete new one. If `put` raises, the key still holds what it held
   before.
-* **In order.** When `put` has returned, every later `get`, by anybody, sees that object or a newer one. A
-  writer that puts B after A was put may rely on this: no reader sees B without A. This is what the run's commit
-  order rests on.
-* **Once.** Of any number of `create` calls for a key, from any number of processes, exactly one returns
-  True.
-* **No residue.** What an implementation needs for itself (temporary files) is never listed.
+* **In order.** When `put` has returned, every later `get`, by any process, sees that object or a newer one. A
+  writer that puts B after A was put may rely on this: no reader sees B without A. The run's commit order depends on this.
+* **Once.** If many processes call `create` for one key, exactly one of the calls returns True.
+* **No residue.** Temporary files of an implementation are never listed.
 
 Nothing is appended, nothing is changed in place, nothing is deleted: there are no calls for it.
 
@@ -36,7 +34,7 @@ class Objects(ABC):
 
     @abstractmethod
     def put(self, key: str, data: Data) -> None:
-        """Makes `data` the object under `key`, replacing what was there."""
+        """Stores `data` under `key` and replaces any earlier object."""
 
     @abstractmethod
     def create(self, key: str, data: Data) -> bool:
@@ -64,6 +62,6 @@ class Objects(ABC):
 
 
 def within(size: int, most: int | None, where: str) -> None:
-    """Refuses an object that is larger than whoever reads it can use."""
+    """Refuses an object that is too large for its reader."""
     if most is not None and size > most:
         raise OSError(errno.EFBIG, f"it has {size:,} bytes, more than the {most:,} that are read", where)

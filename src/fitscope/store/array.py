@@ -3,15 +3,15 @@
 A chunk of an uncompressed Zarr array is nothing but its elements' bytes, so chunks are put as they are,
 without a copy where the capture has the chunk's shape. `zarr.json` carries the length of the array, the
 index of its captures and the checksums of its chunks in one object and is put *after* the chunks it counts:
-that is the commit. Hence at any moment every reader sees some number of complete captures, never a phantom one.
+that is the commit. So every reader sees only complete captures at any moment.
 
     write    the capture's chunks are put, or wait in the tail chunk if small captures share one
     stage    tail chunks are put
     commit   zarr.json is put, counting all that is staged
 
-The life of a capture is three counts: `captures` ≥ `stored` (chunks are in the store) ≥ `committed`. If a
-put fails, what is committed stays, and the next commit that succeeds is right again: captures that cannot
-be kept are taken back, and said to be lost. Not thread-safe.
+The life of a capture is three counts: `captures` ≥ `stored` (chunks are in the store) ≥ `committed`. If a put fails, committed data
+stays, and the next successful commit is consistent again: captures that cannot be kept are removed and counted as lost. Not
+thread-safe.
 """
 
 from __future__ import annotations
@@ -266,7 +266,7 @@ def _corner(place: int, block: Array) -> tuple[int | slice, ...]:
 
 
 def _name(row: int, cell: Cell) -> str:
-    """What a chunk is called after `c.`, and in the index."""
+    """The name of a chunk after `c.`, and in the index."""
     return ".".join(map(str, (row, *cell)))
 
 

@@ -84,7 +84,7 @@ class Averages:
         return errors
 
     def begin_again(self) -> None:
-        """All that was put is gone: it is put once more."""
+        """All stored averages are gone: writes them again."""
         for staged in self._staged.values():
             staged.promised, staged.put, staged.captures, staged.at = (
                 archive_bytes(staged.average),
@@ -140,7 +140,7 @@ def decode(data: bytes) -> Average:
 def _member(
     archive: zipfile.ZipFile, name: str, kinds: str, shape: tuple[int, ...] | None = None
 ) -> np.ndarray[Any, Any]:
-    """One array, which must be of such a kind and shape."""
+    """One array, which must have this kind and shape."""
     found = member(archive, name)
     if found.dtype.kind not in kinds or (shape is not None and found.shape != shape):
         raise ValueError(f"its {name} is of type {found.dtype} and shape {found.shape}")

@@ -50,7 +50,7 @@ def existing_run(runs: Location, run_id: str) -> tuple[Objects, int]:
 
 
 def writer_of(run: Objects, attempts: int) -> int | None:
-    """The process of this machine that writes the newest attempt now, if it is another than this one."""
+    """The process on this machine that writes the newest attempt now, if it is not this one."""
     if not attempts:
         return None
     folder = schema.attempt_folder(attempts - 1)

@@ -80,7 +80,7 @@ class Lap:
 
     @property
     def fresh(self) -> bool:
-        """Whether it has steps that were not written yet."""
+        """Whether a lap has steps that were not written yet."""
         return len(self.calls) > self.put
 
 
@@ -190,7 +190,7 @@ def _plain(array: Array) -> Array:
 
 
 def unpacked(objects: Objects, folder: str, entries: Sequence[Mapping[str, Any]]) -> list[Array]:
-    """The arrays of these entries, in order. ValueError, KeyError or OSError for what is damaged or forged."""
+    """The arrays of these entries, in order. Raises ValueError, KeyError or OSError if the data is damaged or forged."""
     found: list[Array | None] = [None] * len(entries)
     by_file: dict[str, list[int]] = {}
     for place, one in enumerate(entries):
@@ -231,7 +231,7 @@ def _dtype(name: Any) -> np.dtype[Any]:
 
 
 def _odd_types() -> Any:
-    """The types that NumPy lacks. They come with every framework; who reads without one may lack them."""
+    """The types that NumPy lacks. Every framework brings ml_dtypes; a reader without a framework may lack it."""
     try:
         import ml_dtypes
     except ImportError:

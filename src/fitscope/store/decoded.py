@@ -1,9 +1,9 @@
 """How much memory a Parquet file or an Arrow message takes once it is decoded, found without decoding it.
 
-Both are compressed, and both say themselves how large they are: a file of 2 MB can claim, and become, many gigabytes.
+Both are compressed, and both state their own size: a file of 2 MB can claim, and become, many gigabytes.
 The sizes in a footer do not bind Arrow; those in a page's own header do: Arrow allocates by them. So the
 headers of the pages that are about to be read are added up first; there are one or two for each column and row group.
-`TooLargeError` is raised beyond `MOST`, which is several times of what our writer ever puts into one object.
+`TooLargeError` is raised beyond `MOST`, which is several times the size of any object that fitscope writes.
 """
 
 from __future__ import annotations

@@ -180,7 +180,7 @@ class Files(Objects):
 
 
 def _regular(found: os.stat_result, path: str) -> int:
-    """The bytes of a regular file. A pipe, a socket or a device is none: reading one may never end."""
+    """The bytes of a regular file. Pipes, sockets and devices are refused, because reading one may never end."""
     if stat.S_ISDIR(found.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
     if not stat.S_ISREG(found.st_mode):

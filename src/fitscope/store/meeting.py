@@ -1,7 +1,7 @@
 """Where several ranks of one training meet: in one run, and in one attempt at it, in any order.
 
-Whoever comes first creates the documents of the run and of the attempt; the others find them. `next_attempt` says which attempt a
-training begins, `attempt_of` which one a rank belongs to that cannot ask the others. Nothing waits.
+The first rank creates the documents of the run and of the attempt, and the others find them. `next_attempt` returns the attempt
+that a training begins, and `attempt_of` the attempt of a rank that cannot ask the others. Nothing waits.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ MOST_BESIDE = 100  #: runs of one name that are looked at
 
 
 def next_attempt(runs: Location, run_id: str, launch: str) -> tuple[str, int]:
-    """The run and the attempt that a training begins which continues a run, or begins it.
+    """The run and the attempt of a training that continues a run or begins one.
 
-    If a live process of another launch writes that run, it is a run beside it.
+    If a live process of another launch writes that run, the training gets a new run next to it.
     """
     run = folder(runs, run_id)
     attempts = _attempts(run)
@@ -43,7 +43,7 @@ def next_attempt(runs: Location, run_id: str, launch: str) -> tuple[str, int]:
 
 
 def attempt_of(runs: Location, run_id: str, rank: int, launch: str, doing: Any) -> tuple[str, int]:
-    """The same for one of several ranks that know a name and nothing of each other.
+    """The same for a rank that knows the name of the run but cannot ask the other ranks.
 
     It is the newest attempt, if the same launch began it and this rank has not written in it; else the next one.
     """

@@ -125,7 +125,7 @@ class Parts:
 
     @property
     def crowded(self) -> bool:
-        """Whether too much waits to add more."""
+        """Whether too many rows wait to take more."""
         return self.memory >= MOST_MEMORY
 
     @property
@@ -175,7 +175,7 @@ class Parts:
         self.tail_bytes = size
 
     def begin_again(self) -> Counter[str]:
-        """All that was put is gone. Returns how many rows of each site that were; those that wait are put once more."""
+        """All stored parts are gone: returns their rows by site. Waiting rows are written again."""
         gone, self._put_sites = self._put_sites, Counter()
         self.rows, self._in_tail, self.tail_bytes = 0, Counter(), 0
         self._outdated = False

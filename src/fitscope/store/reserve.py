@@ -1,4 +1,4 @@
-"""Room kept on the disk for the last word: on a disk that is full to the last byte a run can still say what it lost.
+"""Reserved disk space for the last status: even on a completely full disk a run can still report its losses.
 
 Only in a local directory. The room is a file among the temporary ones; it is given up when a status cannot be put, and
 taken again as soon as there is room.

@@ -1,6 +1,6 @@
 """The nested form of a batch as JSON: tuples, lists and dicts around arrays, so that a stored batch comes back as it was.
 
-An array is `{"array": n}`, its number in a list beside the form. Python numbers, strings and None stand for themselves. Nothing is
+An array is `{"array": n}`, its number in a list next to the form. Python numbers, strings and None stand for themselves. Nothing is
 pickled, and reading a form calls no code that it names.
 """
 

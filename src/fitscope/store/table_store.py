@@ -103,7 +103,7 @@ class TableStore:
             self._commit(parts, errors, last=last)
 
     def begin_again(self) -> None:
-        """All that was written is gone. Counts it as lost."""
+        """All stored rows are gone: counts them as lost."""
         for parts in (self.stats, self.samples):
             self.lost.update(parts.begin_again())
 

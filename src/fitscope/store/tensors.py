@@ -80,7 +80,7 @@ class TensorStore:
         return errors
 
     def begin_again(self) -> None:
-        """All that was put is gone: it is lost, and what comes goes into new arrays."""
+        """All stored arrays are gone: counts them as lost, and starts new arrays."""
         for site, captures in self._kept.items():
             self._lose(site, captures)
         for array in (*self._full, *self._open.values()):

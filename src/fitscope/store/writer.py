@@ -1,17 +1,17 @@
 """The one sink: records go in, a run comes out.
 
-One RunWriter belongs to one rank of one attempt and writes only in its own folder, so any number of
-processes write one run without knowing of each other. Once `flush` returns, its rows survive the death of the process at any
+One RunWriter belongs to one rank of one attempt and writes only in its own folder, so any number of processes can write one run
+independently. Once `flush` returns, its rows survive the death of the process at any
 moment, and every reader sees them; nothing depends on `close`. Beyond
 that:
 
 * **Bounded.** Whole tensors leave at once, small ones and table rows wait for the flush, up to a bound.
 * **A limit in bytes** stops the recording, never the training: `write` then refuses all further records
   (`full`).
-* **Errors come home as OSError** and leave the writer consistent: the next call that succeeds commits a
-  state that is right. `lost` counts, by site, every record that was handed over and is not in the run.
+* **Errors are raised as OSError** and leave the writer consistent: the next successful call commits a correct state. `lost` counts,
+by site, every record that was handed over and is not in the run.
 
-Used by one thread at a time, except for `note`, which anybody may call. `flush` is also the heartbeat by
+Used by one thread at a time, except for `note`, which any thread may call. `flush` is also the heartbeat by
 which other machines tell that this process lives: call it every `interval` seconds, also when nothing is
 new.
 """
@@ -272,7 +272,7 @@ class RunWriter:
             raise errors[0]
 
     def _still_there(self) -> list[OSError]:
-        """Whether the run's folder is where it was. If somebody moved or removed it, the run begins again in a new one."""
+        """Checks that the run's folder is where it was. If it was moved or removed, the run begins again in a new one."""
         try:
             self.run.size(schema.RUN)
             return []

@@ -51,7 +51,7 @@ def adapter(backend: str) -> Adapter:
 
 
 class AdapterError(RuntimeError):
-    """The adapter of a backend cannot be loaded. Told, never raised into a training."""
+    """The adapter of a backend cannot be loaded. fitscope reports it and never raises it into a training."""
 
 
 __all__ = ["Adapter", "AdapterError", "Ask", "Call", "Harvest", "Own", "Program", "TapFailed", "adapter"]

@@ -1,6 +1,6 @@
 """Keeps the steps of a model on JAX. The state passes through the step as its argument and its result.
 
-An array never changes. So what others assigned between two steps is exactly what is not the same object as the result before.
+An array never changes. So a variable was assigned between two steps if and only if it is not the object that the step returned.
 """
 
 from __future__ import annotations

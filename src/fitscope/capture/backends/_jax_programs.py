@@ -1,12 +1,12 @@
 """How a tapped step runs on JAX: instead of the user's own, compared with it, or alongside it.
 
 The arguments of a second run are kept in `_jax_held`. The twin, which runs alongside the user's own program, is
-compiled for that alone. It donates nothing and returns only what it shows, so XLA removes the update unless it is
-watched; and what only has an effect, such as printing, is left out of it, as the user's own program does that.
+compiled for that alone. It donates nothing and returns only the tapped tensors, so XLA removes the update unless it is watched. It
+leaves out pure effects such as printing, because the user's own program has them.
 
 An eager step is Python, which may count its calls or do anything else, so it runs once. A tap of a value leaves it as it is. A tap of a
-gradient is an identity in the data flow: where a value is used both through the tap and past it, gradients are added in another
-order than without it, so nothing can be said of such a step. `identity="twin"` leaves them out.
+gradient is an identity in the data flow. If a value is used both through the tap and past it, gradients are added in another order than
+without it, so such a step cannot be proven. `identity="twin"` leaves these taps out.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Tensors of JAX that lie on several devices, or on the devices of several processes.
 
 A process records the shards that it owns: those with `replica_id == 0` on its own devices. JAX gives that number to exactly one of
-the devices that hold the same elements, so over all processes every element is recorded once. Nothing is gathered, and nobody asks
-another process. Together the shards of one process are a block of the whole tensor; if they are not, the site says so.
+the devices that hold the same elements, so over all processes every element is recorded once. Nothing is gathered, and no process
+asks another one. Together the shards of one process are a block of the whole tensor; if they are not, the site says so.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The taps of the JAX backend: a primitive that marks a value in the traced program, and what collects the marked values.
+"""The taps of the JAX backend: a primitive that marks a value in the traced program, and the collector of the marked values.
 
 A tap computes nothing. Inside a compiled step it marks a value in the traced program (the jaxpr); `harvest` evaluates that
 program and returns the marked values with its results. In an eager step the same primitive reports the value when it runs.

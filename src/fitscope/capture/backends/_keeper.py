@@ -50,7 +50,7 @@ class Keeper(ABC):
 
     @abstractmethod
     def changed(self, call: Call, first: bool) -> dict[int, Array] | None:
-        """What others assigned since the last step, by number of the variable. None if that cannot be told, or is nearly all.
+        """The variables assigned since the last step, by number. None if that is unknown, or is nearly all of it.
 
         `first` is True before the first batch of an epoch.
         """
@@ -88,7 +88,7 @@ class Keeper(ABC):
 
     @abstractmethod
     def to_numpy(self, tensor: Any) -> Array:
-        """The values of a tensor, or of what the user passed as one."""
+        """The values of a tensor, or of any object that the user passed instead of one."""
 
     # ---- for a replay ----------------------------------------------------------------------------------------
 
@@ -110,7 +110,7 @@ class Keeper(ABC):
 
     @abstractmethod
     def tensor(self, array: Array, *, given: str) -> Any:
-        """A part of a batch as the step takes it; `given` is what it was: "numpy" or "tensor"."""
+        """A part of a batch as the step takes it; `given` says how the user passed it: "numpy" or "tensor"."""
 
     @abstractmethod
     def call(self, batches: list[Any], facts: Mapping[str, Any]) -> Call:
@@ -143,7 +143,7 @@ class Keeper(ABC):
 
 
 def logs_of(result: Any, size: Any) -> dict[str, Any] | None:
-    """The small values that a step returned by name; None if it returned no dict."""
+    """The small values that a step returned, by name; None if it did not return a dict."""
     if not isinstance(result, Mapping):
         return None
     return {str(name): value for name, value in result.items() if size(value) <= LARGEST_LOG}

@@ -9,11 +9,11 @@ if TYPE_CHECKING:
 
 
 class Several:
-    """What an adapter says about the other processes of a training."""
+    """How an adapter treats the other processes of a training."""
 
     def lockstep(self) -> bool:
         """Whether several processes must run the same programs in the same order, so that none may decide by itself."""
         return False
 
     def divided(self, harvest: Harvest) -> None:
-        """Leaves in a harvest what this process is to record, if several processes hold its tensors together."""
+        """Reduces a harvest to the tensors that this process records, if several processes hold them together."""

@@ -1,4 +1,4 @@
-"""The needs of a second run of a TensorFlow step: the same batch again, the variables put back, and whether it may run twice at all.
+"""Supports a second run of a TensorFlow step: repeats the batch, restores the variables, and decides whether it may run twice.
 
 A step changes variables in place. It can change only those that its graph captured, so those are read before a second run
 and assigned afterwards; TensorFlow copies a variable only on a write while its old value is referenced, so that

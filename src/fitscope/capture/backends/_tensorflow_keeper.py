@@ -4,7 +4,8 @@ The batch is drawn before the step and given to it by a second iterator with the
 graph that it would have run. Making an iterator for every step costs milliseconds, so one iterator takes its elements from a queue.
 The queue is refilled for each step; it never holds more than that step's batch, and nothing reads ahead of the step.
 
-Variables change in place and nothing counts the changes. So the state is copied anew at the first batch of an epoch, where Keras and
+Variables change in place and nothing counts the changes. So the state is copied again at the first batch of an epoch, where Keras
+and
 callbacks assign most, and at every step of a custom loop. Before every other step the scalars of the optimizer are kept: callbacks
 change the learning rate. A weight that a callback changes between two batches is not seen here; a replay then reports that its
 logs differ.
@@ -120,7 +121,7 @@ class TensorFlowKeeper(Keeper):
 
 
 class _Mailbox:
-    """An iterator that gives the batches that it is handed, one at a time."""
+    """An iterator over batches that are passed to it one at a time."""
 
     def __init__(self, kind: Any, spec: Any) -> None:
         self._spec = spec

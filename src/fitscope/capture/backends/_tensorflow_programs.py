@@ -1,7 +1,7 @@
 """How a tapped step runs on TensorFlow: instead of the user's own, compared with it, or alongside it.
 
 A batch that was drawn is given again by an iterator with the element spec of the user's own, so that the user's own function runs the very
-graph that it would have run. `_tensorflow_held` has the other needs of a second run.
+graph that it would have run. `_tensorflow_held` has the rest of the support for a second run.
 """
 
 from __future__ import annotations

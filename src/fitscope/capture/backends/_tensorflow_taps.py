@@ -1,4 +1,5 @@
-"""The taps of the TensorFlow backend: what collects tensors while a step is traced or runs, and what asks the tape for gradients.
+"""The taps of the TensorFlow backend: the collector of tensors while a step is traced or runs, and the request to the tape for
+gradients.
 
 A tap only remembers the tensor; the layer's own output goes on. It must not even be wrapped in `tf.identity`: Keras looks
 for the `Softmax` op behind the model's output to use its logits, an identity hides it, and the numbers change.
@@ -146,7 +147,7 @@ def asking_tapes(collector: Collector, wants_loss: bool) -> Iterator[None]:
 
 
 def single_step(ask: Ask, collector: Collector, run: Any) -> Any:
-    """The user's own step with taps, and the taps on what it did to the weights."""
+    """The user's own step with taps, and the taps on its effect on the weights."""
     with (
         taps_on(ask.anatomy, ask.wants, collector),
         asking_tapes(collector, LOSS in ask.wants),
@@ -175,7 +176,7 @@ _VALUES = Values(_now, _now, _minus)
 def detach(collector: Collector, zero: Any) -> None:
     """Replaces the returned tensors by ones whose use does not change how the compiler treats the rest of the graph.
 
-    `zero` is what XLA needs for that; None if XLA does not compile the graph.
+    XLA needs `zero` for that; it is None if XLA does not compile the graph.
     """
     tensors = collector.harvest.tensors
     shadows: dict[Any, Any] = {}

@@ -1,6 +1,6 @@
 """Keeps the steps of a model on PyTorch. A step changes its variables in place.
 
-A tensor counts the changes made in place. So what others assigned between two steps is what has another count, or is another tensor.
+A tensor counts the changes made in place. So a variable was assigned between two steps if its count or its tensor changed.
 The step is Python and may draw from torch's own generators, so their state is kept for each step.
 """
 

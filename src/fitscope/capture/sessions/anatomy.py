@@ -1,9 +1,10 @@
 """A TF1 graph taken apart: layers, although a graph has none, and weights.
 
-A layer is a scope of names: the innermost scope that holds a trained variable, or else the first part of a name. Its output is what
-operations outside of it use. `conv1/Conv2D`, `conv1/BiasAdd` and `conv1/Relu` so become the layer `conv1` with the output
+A layer is a scope of names: the innermost scope that holds a trained variable, or else the first part of a name. Its outputs are
+the tensors that operations outside it use. `conv1/Conv2D`, `conv1/BiasAdd` and `conv1/Relu` so become the layer `conv1` with the
+output
 `conv1/Relu:0`. A network that is built again on the same variables has separate layers (`net_1/conv1`, `tower/net/conv1`). A scope
-whose weights are kept elsewhere is several layers: what goes into the next product is the output of one. Tensors that the user
+whose weights are kept elsewhere is several layers: the input of the next product is the output of one. Tensors that the user
 named are there too, each under the name of its operation.
 """
 

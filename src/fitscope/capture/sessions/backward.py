@@ -1,4 +1,4 @@
-"""The backward pass of a TF1 graph: which operations are whose gradients, and what gradients were taken of.
+"""The backward pass of a TF1 graph: which operation is the gradient of which, and the tensors that were differentiated.
 
 `tf.gradients` puts the gradient of the operation a/b into SCOPE/a/b_grad/…, where SCOPE is `gradients` or whatever the user called it, and
 begins with SCOPE/grad_ys_0. The scopes of a graph are known by that beginning, never by their name.

@@ -2,7 +2,8 @@
 
 More fetches may lead TensorFlow to another rewriting of the graph. So the first captured runs of each kind are made twice from
 the same variables: as the user wrote them, then with the extra fetches. fitscope compares their results, and all variables that
-they write to, bit for bit. Training goes on with what the user's own run left behind. If the two differ, the user's own run takes every
+they write to, bit for bit. Training continues from the state after the user's own run. If the two differ, the user's own run takes
+every
 step, and the extra fetches run separately before it: a *twin*, which writes to no variable.
 
 A run that does more than read and write variables cannot be made twice: random numbers are drawn again, a pipeline goes on to the next
@@ -192,7 +193,7 @@ class _Known:
     settled: bool = False  #: nothing is compared any more
 
     def begin(self, choice: str, find_obstacle: Callable[[], str | None]) -> None:
-        """Decides what is known in advance."""
+        """Decides the cases that are known in advance."""
         self.settled = choice == "trust"
         try:
             obstacle = None if self.settled else find_obstacle()

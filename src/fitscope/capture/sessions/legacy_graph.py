@@ -206,7 +206,7 @@ def _call(watched: Watched, function: Any, kind: str) -> RunCall:
 
 
 def _parts(whole: Anatomy, roles: Roles) -> Iterator[LayerPart]:
-    """The outputs of layers that a step computes. A shared layer has several. A layer of a nested model also has one of its own,
+    """The outputs of layers that a step computes. A shared layer has several. A layer of a nested model also has a separate one,
     which no step computes.
     """
     known: set[Op] = set(ancestors([*roles.loss, *roles.predictions]))

@@ -1,7 +1,8 @@
 """Legacy Keras with eager execution: its step is traced into one function, with taps, for the whole of a `fit`.
 
 Another trace of the step would draw other random numbers: legacy Keras seeds its operations while it traces, and their state lives in
-the function. So there is one trace, which always hands out what is watched, and what is not due is let go. Weights are read outside the
+the function. So there is one trace, which always returns every watched tensor, and fitscope drops those that are not due. Weights
+are read outside the
 step. Tensors leave the step as in `backends.tensorflow`, so that it rounds as the user's own step does.
 """
 

@@ -1,7 +1,7 @@
 """The extra fetches for one way of calling `run`, and how to read their values.
 
-A `RunCall` is what one signature means: what it executes, and whether it trains, validates, predicts, saves, or can be ignored. A
-`Reading` is what to take out of it for a set of wants. Both are worked out once and kept: a graph only ever grows.
+A `RunCall` is the meaning of one signature: its operations, and whether it trains, validates, predicts, saves, or can be ignored. A
+`Reading` says which tensors to take out of it for a set of wants. Both are worked out once and kept: a graph only ever grows.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class Watched:
     def name(self, in_pass: str, kind: str, tensor: Tensor) -> Site:
         """The name of a tensor in a role and a pass: the same in every run of the session, and unique.
 
-        The short name is that of the only one there is in training; or of the only one there is beside it, for a network that
-        was built twice, to be trained and to be validated.
+        The short name goes to the only tensor in training, or to the only other one, for a network that was built twice, for
+        training and validation.
         """
         peers = [t for t in self.roles.of(kind) if self.trained(t) == self.trained(tensor)]
         plain = len(peers) == 1 and self._plain.get((in_pass, kind), tensor.name) == tensor.name
@@ -115,7 +115,7 @@ class RunCall:
 
     @cached_property
     def trainer(self) -> frozenset[str]:
-        """Which of several train ops it is: the operations that train."""
+        """The operations that train, which identify one of several train ops."""
         return frozenset(op.name for op in updates(self.ops, self.watched.graph)) or frozenset(
             op.name for op in self.watched.train_ops if op in self.ops
         )

@@ -31,7 +31,7 @@ Run = Callable[..., Any]  #: `sess.run` as it was
 
 @dataclass(slots=True)
 class UpcomingRun(Upcoming):
-    """A coming run, and what to read from it."""
+    """A coming run, and the tensors to read from it."""
 
     call: RunCall | None = None
     reading: Reading | None = None

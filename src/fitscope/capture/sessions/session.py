@@ -1,4 +1,4 @@
-"""A session, or a graph whose session is still to come, brought under a scope."""
+"""Attaches a scope to a session, or to a graph whose session does not exist yet."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The training operations of a graph: those that change a trained variable by a gradient, and their inputs.
 
-An optimizer's kernel does. So does a hand-written update: a write to a trained variable of something that a gradient has gone into, or
-that data and the variable itself have. A copy of another network, a clipping, a restored checkpoint are none.
+An optimizer's kernel does. So does a hand-written update: it writes to a trained variable a value that depends on a gradient, or on
+data and the variable itself. Copies of another network, clipping and restored checkpoints are not training steps.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def updates(ops: Collection[Op], graph: Any) -> list[Op]:
 
 
 def _of_itself(op: Op) -> bool:
-    """Whether what is written depends on what the variable was."""
+    """Whether the new value depends on the old value of the variable."""
     return any(before.name == written(op) for before in ancestors(op.inputs[1:]))
 
 

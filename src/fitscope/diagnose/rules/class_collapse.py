@@ -1,4 +1,4 @@
-"""`class_collapse`: a classifier that predicts one class, whatever it is shown.
+"""`class_collapse`: a classifier that predicts one class for every input.
 
 Sees the share of the class predicted most often in each recorded batch, against the share of the most common class in the targets.
 

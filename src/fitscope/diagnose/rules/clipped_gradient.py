@@ -1,7 +1,7 @@
 """`clipped_gradient`: clipping that leaves almost nothing of the gradient, at every step.
 
-Sees the clipping of the optimizer against the gradients it is given. Clipping is for rare outliers; cutting each step to a
-hundredth is not what it is for.
+Sees the clipping of the optimizer against the gradients it is given. Clipping is for rare outliers, not for cutting every step to a
+hundredth.
 
 False alarms: with Adam the size of all gradients together does not matter, as long as it is well above epsilon.
 """
@@ -55,7 +55,7 @@ def clipped_gradient(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Fin
 
 
 def _sizes(evidence: Evidence, name: str) -> tuple[Array, Array]:
-    """By step: what is clipped. The norm of all gradients, the largest norm of one, or the largest number."""
+    """The clipped gradients, by step. The norm of all gradients, the largest norm of one, or the largest number."""
     per_step: dict[int, list[float]] = {}
     for history in evidence.of("weight_gradients"):
         history = history.before(evidence.end)

@@ -1,4 +1,4 @@
-"""`constant_or_duplicate_features`: input columns that say nothing, or the same as another.
+"""`constant_or_duplicate_features`: input columns that are constant, or equal to another.
 
 Sees the standard deviation of each feature over all samples seen so far, and how many features equal another one.
 

@@ -1,7 +1,7 @@
 """`dropout_too_high`: layers that drop nearly all they are given.
 
 Sees the rate of each dropout layer. Keras's rate is the share that is dropped, so 0.9 keeps a tenth; people who think of the share
-that is kept write the opposite of what they mean.
+that is kept pass the opposite.
 
 False alarms: dropout on very wide, redundant inputs.
 """

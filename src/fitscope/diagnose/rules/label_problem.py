@@ -1,6 +1,6 @@
 """`label_problem`: targets that cannot be right.
 
-Sees targets that are all the same, that lie outside of what the loss takes (labels beyond the last class, -1 and 1 for a binary
+Sees targets that are all the same, targets that the loss does not accept (labels beyond the last class, -1 and 1 for a binary
 cross-entropy), and classes that are far from balanced. In the loss of each sample of a recorded batch it sees samples
 that keep a high loss when all others are learned: their labels look wrong. `fs.loss(per_sample=True)` names them.
 
@@ -144,7 +144,7 @@ def _same_class(evidence: Evidence) -> bool:
 
 
 def _pooled(targets: History, classes: History) -> bool:
-    """Whether batches resemble one another: with sorted data each batch has one class of its own."""
+    """Whether batches resemble one another: with sorted data each batch has a different class."""
     del classes
     if len(targets.shape) == 1 or targets.shape[-1] == 1:
         return bool(variance(targets.mean) ** 0.5 <= 0.5 * max(median(targets.std), 1e-9))

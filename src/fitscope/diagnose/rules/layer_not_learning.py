@@ -142,7 +142,7 @@ def _initializer(given: object) -> tuple[str, float]:
 
 
 def _frozen(evidence: Evidence) -> Iterator[Finding]:
-    """Layers that are not trainable, told as a note, one for each stretch of them."""
+    """Layers that are not trainable, as a note, one for each stretch of them."""
     network = evidence.network
     having = [
         n for n in network.order if network.get(n, "parameters", 0) and not network.get(n, "container", False)

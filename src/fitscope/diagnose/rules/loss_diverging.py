@@ -103,7 +103,7 @@ def _below(evidence: Evidence, loss: History, went: Course, limit: SimpleNamespa
 
 
 def _at_once(loss: History, limit: SimpleNamespace) -> Finding | None:
-    """A loss that grew many-fold in the few steps before it was no number any more."""
+    """A loss that grew many-fold in the few steps before it became NaN or Inf."""
     values = loss.value[np.isfinite(loss.value)].astype(np.float64)
     if (
         len(values) < 2

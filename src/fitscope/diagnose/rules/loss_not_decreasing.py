@@ -105,7 +105,7 @@ def _found(loss: History, severity: Severity, message: str, numbers: dict[str, f
 
 
 def guessing(evidence: Evidence) -> float | None:
-    """The loss of a classifier that guesses among classes of equal size; None if that is not what is trained."""
+    """The loss of a classifier that guesses among classes of equal size; None if the model is not such a classifier."""
     head, classes = only_head(evidence), evidence.history("classes/targets")
     if head is None or classes is None or not len(classes):
         return None

@@ -1,4 +1,4 @@
-"""`nonfinite`: where the first NaN or Inf was born.
+"""`nonfinite`: the origin of the first NaN or Inf.
 
 Sees the first operation in the order of execution that made one, at the first step that has any: data, then the layers
 forward, the loss, then the layers backward, then the optimizer. A gradient at a layer's *output* was made by the layer that
@@ -81,7 +81,8 @@ def nonfinite(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding | 
 
 
 def _placed(evidence: Evidence, layer: str | None) -> str | None:
-    """The layer to look at: the weights of a recurrent layer belong to its cell, which nobody placed and nothing records."""
+    """The layer to look at: the weights of a recurrent layer belong to its cell, which the user did not place and which is not
+    recorded."""
     recorded = {history.site.layer for history in evidence.of("activations")}
     outer = layer.rpartition("/")[0] if layer else ""
     return outer if outer in recorded and layer not in recorded else layer
@@ -129,7 +130,7 @@ def origin_of(evidence: Evidence, here: dict[Site, Broken]) -> Origin:
 
 
 def _in_weights(evidence: Evidence, here: dict[Site, Broken]) -> Origin | None:
-    """Weights are the state before the step: what broke them happened earlier, in a step that was not recorded."""
+    """Weights are the state before the step: their NaN comes from an earlier step, which was not recorded."""
     sites = [site for site in here if site.base == "weights"]
     if not sites:
         return None

@@ -1,11 +1,11 @@
 """`odd_batch`: single batches whose inputs or targets are far larger than those of all the others.
 
 Sees the rms of the inputs, and of targets of floating point, in each captured batch: a batch counts if it is many times the usual one *and*
-far above every batch that is not odd, so data with a long tail, whose batches lie close behind one another, stays silent. Batches
-that follow each other are a change of the data and no single ones. The loss need not show it: a normalisation after the first
+far above every batch that is not odd, so data with a long tail, whose batches lie close behind one another, stays silent. Several
+such batches in a row are a change of the data, so they do not count. The loss need not show it: a normalisation after the first
 layer hides an unscaled batch, and still learns from it.
 
-False alarms: a rare recording that really is so loud, or a data set that consists of such.
+False alarms: rare samples that really are this large.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`output_loss_mismatch`: an output that does not give what its loss takes.
+"""`output_loss_mismatch`: an output that does not fit its loss.
 
 Sees the configuration, before the first step: probabilities given as logits and the other way round, one unit for several
 classes, a nonlinearity that cuts off values the targets have. The range of the targets is used once it is known.

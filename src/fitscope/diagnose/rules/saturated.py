@@ -3,7 +3,7 @@
 Sees units (`activity/…`) at which the nonlinearity has no slope left, for every sample or, in all units together, for nearly all
 samples. Where units were not recorded it uses the mean slope, which follows from mean and rms: 1 - x² for tanh, 4x(1 - x) for
 sigmoid. A classifier that is sure of itself has a saturated output, and that is what it was trained for, so an output is judged
-only while the loss is bad. The softmax inside of an attention is judged by the size of its queries and keys.
+only while the loss is bad. The softmax inside an attention layer is judged by the size of its queries and keys.
 
 False alarms: gates that are meant to be open or shut.
 """

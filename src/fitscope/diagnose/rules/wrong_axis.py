@@ -1,7 +1,7 @@
 """`wrong_axis`: a softmax or normalisation over the wrong axis.
 
 Sees the axis of output softmaxes and of normalisation layers, and whether probabilities add up to one along the classes: the mean
-of a softmax over k classes is 1/k, whatever it predicts.
+of a softmax over k classes is 1/k for any prediction.
 
 False alarms: attention is normalised over positions on purpose, so only the softmax of an output is judged.
 """

@@ -83,7 +83,7 @@ def _placed(finding: diagnose.Finding, rows: Sequence[Row]) -> PlacedFinding:
 
 
 def _inside(layer: str | None, rows: Sequence[Row]) -> str | None:
-    """The first row inside of a layer that is no row itself."""
+    """The first row inside a layer that has no row itself."""
     return next((row.name for row in rows if layer and row.name.startswith(f"{layer}/")), None)
 
 
@@ -110,7 +110,7 @@ class Facts:
 
 
 def lanes(facts: Facts, findings: Sequence[PlacedFinding]) -> list[dict[str, Any]]:
-    """When each thing was so: stretches of steps."""
+    """The steps of each finding, as stretches."""
     spans: dict[str, list[tuple[int, int]]] = {}
     severities: dict[str, str] = {}
     for finding in findings:

@@ -78,7 +78,7 @@ class Gathered:
             if progress is not None:
                 progress(i + 1, len(new))
         if new:
-            self._settle(anew=shown > 0)
+            self._settle(shown=shown > 0)
         for exchange in exchanged or ():
             self._exchange(exchange)
         return bool(new)
@@ -128,11 +128,11 @@ class Gathered:
         offered_now = [measure.key for measure in self.measures]
         return [key for key in dict.fromkeys((*_ALWAYS, *offered_now[:1])) if key in offered_now]
 
-    def _settle(self, *, anew: bool) -> None:
-        """Updates everything derived from the taken rows. `anew` means that rows were shown before."""
+    def _settle(self, *, shown: bool) -> None:
+        """Updates everything derived from the taken rows. `shown` means that rows were shown before."""
         if self._changed:
             self._changed = False
-            self.generation += anew
+            self.generation += shown
         self._fill(list(self._filled))
 
     def _fill(self, keys: Sequence[str], progress: Progress | None = None) -> None:
@@ -228,7 +228,7 @@ class Gathered:
         return Against(other.matrix(measure), np.array([theirs.get(row.name, -1) for row in self.rows]))
 
     def _let_go(self, keep: str) -> None:
-        """Limits memory: drops the least recently used modes first, then such measures."""
+        """Limits memory: drops the least recently used modes first, then measures."""
         while self._kept() > KEEP_BYTES and len(self._modes) > 1:
             del self._modes[next(iter(self._modes))]
         while self._kept() > KEEP_BYTES:

@@ -1,13 +1,12 @@
 """One measure over all rows and steps, from which any stretch is reduced to a screen's columns by its extremes.
 
-A cell keeps the lowest and the highest of what falls into it (batches of one step, ranks, many steps), and
-whether a value, an Inf or a NaN was among it: a spike of one batch, a dip of one batch and a single NaN survive
-every reduction. Columns are powers of two of recorded steps, counted from the first; so a column that is full
-never changes, what a growing run adds is columns at the end, and two neighbours make one of the next level by
-merging.
+A cell keeps the lowest and the highest value of its batches, ranks and steps, and whether they include a value, an Inf or a NaN. So
+a spike, a dip and a single NaN survive every reduction. Columns are powers of two of recorded steps, counted from the first; so a
+full column never changes, a growing run
+adds columns at the end, and two neighbours merge into one column of the next level.
 
-Numbers are kept as 16-bit codes (`Code`), which is what leaves for the page: at 300 rows × 100,000 steps that
-is 150 MB here, and a window of it is reduced in milliseconds.
+Numbers are kept as 16-bit codes (`Code`), and the page gets these codes. A matrix of 300 rows × 100,000 steps takes 150 MB, and a
+window of it is reduced in milliseconds.
 """
 
 from __future__ import annotations

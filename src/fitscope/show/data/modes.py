@@ -2,7 +2,7 @@
 
 A relative number is a difference in the measure's domain; on a log scale that is a log2 ratio. `past` is in standard deviations
 of the row's own history. A mode follows its matrix: it computes only new columns, so its cost does not grow with the run. If the
-other run grows, so do the columns that it had not reached.
+other run grows, the columns that it had not reached are computed again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Arrays and facts as one piece of bytes, small and quickly taken apart by the page (static/pack.js mirrors this).
+"""Packs arrays and facts into bytes that are small and that the page unpacks quickly (static/pack.js mirrors this).
 
     4 bytes   length of the header, little-endian
     header    JSON: {"facts": …, "arrays": [[name, type, shape], …]}, blanks to a multiple of 8
@@ -40,7 +40,7 @@ def pack(facts: Any, arrays: Mapping[str, Array]) -> bytes:
 
 
 def squeezed(data: bytes) -> bytes:
-    """Compressed as a browser undoes it. The same bytes for the same data: no time stamp."""
+    """Compresses the bytes in a form that browsers can decompress. The same bytes for the same data: no time stamp."""
     return gzip.compress(data, 6, mtime=0)
 
 

@@ -1,4 +1,4 @@
-"""The facts for the page: which run this is, its rows, what can be shown, how it is doing, and what stands out.
+"""The facts for the page: the run, its rows and measures, its progress, and its findings.
 
 `head` is everything, for a page that opens; `now` is the part that changes while a run grows. Numbers come from `payload`.
 """
@@ -20,7 +20,7 @@ CLOCK = 16  #: points that relate steps to time
 
 
 def head(g: Gathered) -> dict[str, Any]:
-    """Everything but the numbers: what run this is, its rows, what can be shown, what stands out."""
+    """Everything but the numbers: the run, its rows, its measures and its findings."""
     run = g.run
     model = run.model if isinstance(run.model, dict) else {}
     return {
@@ -83,7 +83,7 @@ def _set_rate(configuration: dict[str, Any]) -> float | None:
 
 
 def _epoch_steps(configuration: dict[str, Any]) -> int | None:
-    """How many steps an epoch has, as `fit` said."""
+    """The number of steps in an epoch, as passed to `fit`."""
     fit = configuration.get("fit")
     steps = fit.get("steps_per_epoch") if isinstance(fit, dict) else None
     return steps if isinstance(steps, int) and steps > 0 else None
@@ -109,7 +109,7 @@ def rates(g: Gathered) -> list[tuple[int, float]]:
 
 
 def births(g: Gathered) -> dict[str, dict[str, int]]:
-    """By row and kind: the exact first step with a NaN or Inf there."""
+    """The exact first step with a NaN or Inf, by row and kind."""
     found: dict[str, dict[str, int]] = {}
     broken = {**g.survey.facts.first["infs"]}
     for site, step in g.survey.facts.first["nans"].items():
@@ -142,7 +142,7 @@ def problems(g: Gathered) -> list[str]:
 
 
 def _thinned(items: Sequence[Any], most: int) -> list[Any]:
-    """So many at most, the first and the last among them."""
+    """At most `most` of the items, including the first and the last."""
     if len(items) <= most:
         return list(items)
     return [items[i] for i in np.linspace(0, len(items) - 1, most).astype(int)]

@@ -1,6 +1,6 @@
 """The numbers for the page, each answer as facts and arrays for `pack`: a matrix, a tick, a moment, a distribution.
 
-The live server and the report answer with the same, so the page knows no difference.
+The live server and the report use the same answers, so the page treats both alike.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _STATS = (
 
 
 class Cell(NamedTuple):
-    """A cell of a picture, and what of it is seen."""
+    """A cell of a picture, and which of its values is shown."""
 
     row: str
     level: int
@@ -56,7 +56,7 @@ def matrix(
     columns: int = COLUMNS,
     span: tuple[float, float] | None = None,
 ) -> Payload:
-    """One measure in a mode, all of it or a span of steps, in at most so many columns."""
+    """One measure in a mode, over all steps or a span of them, in at most `columns` columns."""
     held = g.matrix(measure, mode, other)
     first, stop = _places(held, span)
     level = held.level_for(max(columns, 16), first, stop)
@@ -64,7 +64,7 @@ def matrix(
 
 
 def tail(g: Gathered, measure: str, mode: str, other: Gathered | None, level: int, first: int) -> Payload:
-    """The columns of a level from number `first` on: what a picture lacks that has those before."""
+    """The columns of a level from number `first` on, for a picture that has all columns before it."""
     held = g.matrix(measure, mode, other)
     return _columns(held, g, measure, mode, level, first, held.columns(level))
 
@@ -78,7 +78,7 @@ def single(
     by: int = 0,
     cell: Cell | None = None,
 ) -> Payload:
-    """All rows at one recorded step: the newest up to `step`, so many further on, or the one that a cell shows."""
+    """All rows at one recorded step: the newest up to `step`, `by` steps after it, or the one that a cell shows."""
     if not measure:  # only a loss
         return {"step": int(g.survey.loss.steps[_moved_by(g.survey.loss.steps, step, by)])}, {}
     held = g.matrix(measure, mode, other)
@@ -88,7 +88,7 @@ def single(
 
 
 def _moved_by(steps: Array, step: int, by: int) -> int:
-    """The place of a recorded step, so many after the newest up to `step`."""
+    """The index of a recorded step: `by` steps after the newest one up to `step`."""
     if not len(steps):
         raise RunError("a step of a run with steps", str(step), "Wait for its first")
     place = int(np.searchsorted(steps, step, side="right")) - 1
@@ -98,7 +98,7 @@ def _moved_by(steps: Array, step: int, by: int) -> int:
 
 
 def _shown(held: Matrix, row: int, cell: Cell) -> int:
-    """The place of the step whose number, or whose mark, a cell of many steps shows; the first of them."""
+    """The index of the first step whose value or mark a cell of many steps shows."""
     first = cell.column << cell.level
     cells = held.cells(first, (cell.column + 1) << cell.level)
     if first < 0 or not cells.flags.shape[1]:
@@ -170,7 +170,8 @@ def columns_of(held: GrowingSeries, title: str, level: int | None = None, first:
 
 
 def moment(g: Gathered, row: str, step: int, measure: str) -> dict[str, Any]:
-    """One row at one step, exactly: every site of it, now and the time before, and what moved most there."""
+    """The exact numbers of one row at one step: each of its sites, now and at the recorded step before, and the rows that moved
+    most."""
     about = g.rows[g.row(row)]
     sites = [(kind, site) for kind, of in about.sites.items() for site in of]
     found = exact.rows_at(g, [site for _, site in sites], step, [*_STATS, "buckets", "counts"])
@@ -187,7 +188,7 @@ def moment(g: Gathered, row: str, step: int, measure: str) -> dict[str, Any]:
 
 
 def moved(g: Gathered, measure: str, step: int, most: int = MOVED) -> list[dict[str, Any]]:
-    """The rows that were farthest from their own past at a step, in units of their usual wobble."""
+    """The rows that were farthest from their own history at a step, in standard deviations."""
     held = g.matrix(measure, "past")
     at = int(np.searchsorted(held.steps, step, side="right")) - 1
     if at < 1:
@@ -216,7 +217,8 @@ def main_site(g: Gathered, row: str, measure: str) -> str | None:
 
 
 def distribution(g: Gathered, sites: Sequence[str], columns: int = 120) -> dict[str, Payload]:
-    """By site: its values over the training as shares of each column, by power-of-two bucket, squeezed to bytes."""
+    """For each site, the distribution of its values over the training: the share of each power-of-two bucket in each column, as
+    bytes."""
     found: dict[str, Payload] = {}
     for site, (steps, counts) in exact.histograms(g, sites, columns).items():
         wide = -(-len(steps) // columns)

@@ -81,7 +81,7 @@ def _facts(run: Run) -> dict[str, Any]:
 
 
 def settings(configuration: Mapping[str, Any]) -> dict[str, Any]:
-    """The hyperparameters of a run: its optimizer with what was changed of it, and the arguments of `fit`."""
+    """The hyperparameters of a run: its optimizer with the settings that are not the default, and the arguments of `fit`."""
     found: dict[str, Any] = {}
     optimizer = configuration.get("optimizer")
     if isinstance(optimizer, Mapping):

@@ -18,7 +18,7 @@ COLUMNS = ("site", "step", "epoch", "time", "value", "count", "nans", "infs")
 
 
 class Survey:
-    """What the parts taken so far have."""
+    """The contents of the parts taken so far."""
 
     def __init__(self) -> None:
         self.facts = Facts()
