@@ -75,7 +75,7 @@ def test_a_system_that_does_not_name_its_features_is_asked():
     assert machine.asked == [{}]
 
 
-def test_a_failure_that_is_no_signal_is_left_to_the_tests():
+def test_a_failure_without_a_signal_is_left_to_the_tests():
     machine = Machine(1)  # say, TensorFlow is not installed
     assert amx.settle(on(), "amx_tile", machine) == amx.FINE
     assert machine.asked == [{}]
@@ -89,7 +89,7 @@ def test_workers_do_not_ask_again(limited):
     assert len(machine.asked) == 2
 
 
-def test_the_probe_tells_a_signal_from_an_end(monkeypatch):
+def test_the_probe_distinguishes_a_signal_from_an_exit(monkeypatch):
     monkeypatch.setattr(amx, "PROGRAM", "import os, signal; os.kill(os.getpid(), signal.SIGILL)")
     assert amx.probe({}) == ILLEGAL
     monkeypatch.setattr(amx, "PROGRAM", "import os; os._exit(int(os.environ['CODE']))")

@@ -26,9 +26,7 @@ def run(script: str, *arguments: Any) -> str:
     return subprocess.run(command, env=env, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
-def test_the_suite_runs_and_goes_on_after_a_row_that_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_suite_continues_after_a_row_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A package to be compared with is installed, but broken."""
     package = tmp_path / "site" / "trainscope"
     package.mkdir(parents=True)
@@ -119,7 +117,7 @@ def verdict(results: dict[str, Any], begin: str) -> str:
     return next(target.verdict for target in judged(results) if target.text.startswith(begin))
 
 
-def test_targets_are_judged_by_what_was_measured() -> None:
+def test_targets_are_judged_by_measurements() -> None:
     results = {
         "tables": {
             "jax/auto/cnn": table(budget=1.03, sampled=1.05, second=1.5),
@@ -139,7 +137,7 @@ def test_a_row_that_failed_misses_its_target() -> None:
     assert verdict(failed, "default budget") == "**no**: jax cnn"
 
 
-def test_a_report_of_nothing_says_so() -> None:
+def test_a_report_without_results_is_marked_empty() -> None:
     from report import markdown
 
     assert "Nothing is measured yet" in markdown({}, {})

@@ -39,7 +39,7 @@ def test_a_click_on_a_finding_selects_its_layer_step_and_statistic(server: Serve
     )
 
 
-def test_a_click_on_a_cell_selects_it_and_hovering_tells_its_value(server: Server, look: Look) -> None:
+def test_a_click_selects_a_cell_and_hovering_shows_its_value(server: Server, look: Look) -> None:
     page = look(server.url, "#measure=gradients.rms")
     page.mouse.move(*at(page, 30, 2500))
     tip = page.locator("#tip")
@@ -52,7 +52,7 @@ def test_a_click_on_a_cell_selects_it_and_hovering_tells_its_value(server: Serve
     assert abs(float(state(page)["step"]) - 2500) <= 8
 
 
-def test_what_a_pixel_shows_is_what_is_told_selected_and_inspected(tmp_path: Path, look: Look) -> None:
+def test_hover_selection_and_inspector_use_the_step_of_the_pixel(tmp_path: Path, look: Look) -> None:
     """A pixel stands for several columns, and a column for several steps: all speak of the one that is seen."""
     steps = made.odd_batches(tmp_path, spike=1235, dip=3211)
     with Server(tmp_path, 0).start() as server:
@@ -91,7 +91,7 @@ def test_a_click_on_the_strip_selects_a_layer(server: Server, look: Look) -> Non
     inspected(page, f"{synthetic.names(LAYERS)[30][0]} 700 gradients.rms")
 
 
-def test_a_click_on_what_moved_selects_that_layer_at_the_same_step(server: Server, look: Look) -> None:
+def test_a_click_on_a_moved_layer_selects_it_at_the_same_step(server: Server, look: Look) -> None:
     page = look(server.url, f"#measure=activations.rms&layer=gap&step={BORN}")
     inspected(page, f"gap {BORN} activations.rms")
     chip = page.locator("#inspector .chips button", has_text=CULPRIT)

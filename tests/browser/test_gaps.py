@@ -76,7 +76,7 @@ def test_a_recorded_step_has_its_colour_and_those_between_are_pale(
         assert pixel(page, 1, 197, rows=2) == between, "and so before it"
 
 
-def test_the_caption_the_legend_and_a_lane_tell_what_was_recorded(sparse: Path, look: Look) -> None:
+def test_caption_legend_and_lane_show_the_recorded_steps(sparse: Path, look: Look) -> None:
     with Server(sparse, 0).start() as server:
         page = look(server.url, "#measure=activations.rms&layer=a&step=0")
         expect(page.locator("#span")).to_have_text("step 0 … 999 · 10 of 1,000 steps recorded")
@@ -94,7 +94,7 @@ def test_the_caption_the_legend_and_a_lane_tell_what_was_recorded(sparse: Path, 
         assert lane == [True, False, True]
 
 
-def test_pointing_between_recorded_steps_says_so(sparse: Path, look: Look) -> None:
+def test_pointing_between_recorded_steps_shows_that_nothing_was_recorded(sparse: Path, look: Look) -> None:
     with Server(sparse, 0).start() as server:
         page = look(server.url, "#measure=activations.rms&layer=a&step=0")
         box = heat(page)

@@ -61,7 +61,7 @@ def test_a_picture_that_becomes_too_fine_is_made_coarser(tmp_path: Path, look: L
     run.close()
 
 
-def test_what_ticks_painted_is_what_a_page_opened_now_paints(tmp_path: Path, look: Look) -> None:
+def test_live_ticks_paint_the_same_picture_as_a_new_page(tmp_path: Path, look: Look) -> None:
     """Ticks paint only the pixels that changed, where the stretch on show stays the same."""
     writer = synthetic.write(tmp_path, LAYERS, 1800, nan=False)
     with Server(tmp_path, 0, tick=0.1).start() as server:
@@ -153,7 +153,7 @@ def test_a_run_of_the_loss_alone_grows(tmp_path: Path, look: Look) -> None:
     run.close()
 
 
-def test_a_lost_connection_is_said_and_mended(
+def test_a_lost_connection_is_reported_and_restored(
     tmp_path: Path, context: BrowserContext, look: Look, watched: Watched
 ) -> None:
     watched.refused = True
@@ -186,9 +186,7 @@ def test_a_lost_connection_is_said_and_mended(
     run.close()
 
 
-def test_a_deleted_run_is_said_to_be_gone_and_stays_on_show(
-    tmp_path: Path, look: Look, watched: Watched
-) -> None:
+def test_a_deleted_run_is_reported_and_stays_visible(tmp_path: Path, look: Look, watched: Watched) -> None:
     watched.refused = True  # its exact numbers
     old, new = made.Growing(tmp_path, ("a", "b"), "old"), made.Growing(tmp_path, ("x",), "new")
     for run in (old, new):

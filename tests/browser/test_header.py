@@ -56,7 +56,7 @@ def test_runs_of_one_model_have_names_that_differ(several: Path, look: Look) -> 
         assert not any("20260102" in name for name in names), "no row of digits"
 
 
-def test_the_loss_and_the_learning_rate_at_the_cursor_are_told(tmp_path: Path, look: Look) -> None:
+def test_the_header_shows_loss_and_learning_rate_at_the_cursor(tmp_path: Path, look: Look) -> None:
     made.sampled(tmp_path)  # a rate of 0.1, from step 4 on of 0.025
     with Server(tmp_path, 0).start() as server:
         page = look(server.url, "#measure=activations.rms&layer=a&step=1")

@@ -170,7 +170,7 @@ def test_an_evaluation_draws_nothing(executed: Executed) -> None:
     assert executed.cells["evaluated"].kinds == []
 
 
-def test_it_stands_above_the_progress_bar(executed: Executed) -> None:
+def test_the_picture_is_above_the_progress_bar(executed: Executed) -> None:
     first, *rest = executed.cells["bar"].outputs
     assert first.output_type == "display_data"
     assert "complete" in first.data["text/plain"]

@@ -68,7 +68,7 @@ def test_one_batch_spike_and_dip_survive_every_zoom(tmp_path: Path, look: Look) 
     assert steps == 4000
 
 
-def test_a_difference_of_shares_is_no_factor(tmp_path: Path, look: Look) -> None:
+def test_a_difference_of_shares_is_not_shown_as_a_factor(tmp_path: Path, look: Look) -> None:
     run = made.Growing(tmp_path, ("a",))
     half = np.array([[0, 1], [0, 1]])
     run.add(range(20), lambda step, name: half if step >= 10 else 1.0)
@@ -105,9 +105,7 @@ def test_epochs_are_marked_in_the_plot_of_the_loss(tmp_path: Path, look: Look) -
         assert min(drawn[:2]) > max(drawn[2:]) + 20, drawn
 
 
-def test_the_inspector_tells_first_what_moved_and_how_far_the_weights_went(
-    tmp_path: Path, look: Look
-) -> None:
+def test_the_inspector_lists_moved_layers_first_and_the_update_ratio(tmp_path: Path, look: Look) -> None:
     run = made.Growing(tmp_path)
 
     def value(step: int, name: str) -> float:
@@ -141,7 +139,7 @@ def test_light_and_dark(server: Server, look: Look, context: BrowserContext) -> 
     assert page.evaluate(background) == "rgb(255, 255, 255)"
 
 
-def test_what_was_sampled_and_how_often_is_said_and_samples_have_pictures(tmp_path: Path, look: Look) -> None:
+def test_the_page_shows_sampling_cadence_and_thumbnails(tmp_path: Path, look: Look) -> None:
     made.sampled(tmp_path)
     with Server(tmp_path, 0).start() as server:
         page = look(server.url, "#measure=activations.rms&layer=a&step=5")
@@ -193,7 +191,7 @@ def test_hostile_names_are_text(tmp_path: Path, look: Look, watched: Watched) ->
         expect(page.locator("#inspector h2")).to_contain_text("\\u001b")
 
 
-def test_an_empty_run_and_an_empty_place_say_so(
+def test_an_empty_run_and_an_empty_place_have_a_message(
     tmp_path: Path, look: Look, watched: Watched, context: BrowserContext
 ) -> None:
     from .made import empty

@@ -67,7 +67,7 @@ def test_the_search_finds_a_section_and_enter_opens_it(visit: Callable[..., Page
     assert page.locator("#dead_relu").is_visible()
 
 
-def test_the_search_says_when_it_finds_nothing(visit: Callable[..., Page]) -> None:
+def test_the_search_reports_no_results(visit: Callable[..., Page]) -> None:
     page = visit("index", WIDTHS["phone"])
     page.fill("#site-query", "xyzzyplugh")
     page.wait_for_selector("#site-results p")

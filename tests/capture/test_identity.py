@@ -235,7 +235,7 @@ def test_effects_that_must_not_happen_twice(world, tapped):
     assert "it asks Python" in str(ran.failure)
 
 
-def test_what_is_identical_by_construction_is_not_run_twice(world, tapped):
+def test_a_step_identical_by_construction_runs_once(world, tapped):
     tapped.identical = "hooks add nothing"
     for choice in ("proven", "twin"):
         checked = Checked(tapped, world.own, choice)
@@ -266,7 +266,7 @@ def test_the_worst_program_speaks_for_a_phase():
     }
 
 
-def test_captured_steps_that_nobody_compared_are_not_provable():
+def test_captured_steps_without_a_comparison_are_not_provable():
     assert Standings().describe(captured=0) == {}
     assert Standings().describe(captured=1)["train"]["status"] == "not provable"
 

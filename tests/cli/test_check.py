@@ -52,7 +52,7 @@ def test_the_exit_code_follows_fail_on(call: Call, write: Any) -> None:
     assert "Did you mean 'warning'" in wrong.stderr
 
 
-def test_a_healthy_run_says_what_was_checked_and_what_could_not_be(call: Call, write: Any) -> None:
+def test_a_healthy_run_lists_checked_and_unjudged_rules(call: Call, write: Any) -> None:
     write()
     result = call("check")
     assert result.exit_code == 0

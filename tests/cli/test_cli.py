@@ -32,7 +32,7 @@ def test_an_error_is_one_message_and_exit_code_2(call: Call) -> None:
         assert len(result.stderr.strip().splitlines()) == 1, "not cut into lines, so that it can be copied"
 
 
-def test_the_error_names_what_was_typed_as_text(call: Call) -> None:
+def test_the_error_quotes_the_argument_as_text(call: Call) -> None:
     assert "[red]" in call("show", "[red]nowhere").stderr
 
 

@@ -59,7 +59,7 @@ def test_the_pictures_are_the_same_every_time_and_all_digits_differ() -> None:
     assert len(set(demo.LIT)) == 10
 
 
-def test_the_command_shows_the_run_and_what_to_type_next(
+def test_the_command_shows_the_run_and_the_next_commands(
     call: Callable[..., Any], write: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []

@@ -52,7 +52,7 @@ def test_serve_prints_an_address_that_answers_and_ends_quietly(write: Write, tmp
         served.wait()
 
 
-def test_serve_says_what_is_wrong(write: Write, call: Callable[..., Any]) -> None:
+def test_serve_explains_a_wrong_path(write: Write, call: Callable[..., Any]) -> None:
     result = call("serve", "runs")
     assert result.exit_code == 2
     assert "Received: 'runs', which does not exist" in result.output
@@ -95,7 +95,9 @@ def test_report_writes_one_file(write: Write, call: Callable[..., Any], tmp_path
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["run.html"], "nothing half done stays"
 
 
-def test_report_says_where_it_cannot_write(write: Write, call: Callable[..., Any], tmp_path: Path) -> None:
+def test_report_names_the_path_that_is_not_writable(
+    write: Write, call: Callable[..., Any], tmp_path: Path
+) -> None:
     write()
     (tmp_path / "file").write_text("")
     result = call("report", "runs", "-o", "file/run.html")
@@ -103,7 +105,7 @@ def test_report_says_where_it_cannot_write(write: Write, call: Callable[..., Any
     assert "Expected a writable file" in result.output
 
 
-def test_watch_goes_on_until_the_run_ends(write: Write, call: Callable[..., Any]) -> None:
+def test_watch_runs_until_the_run_ends(write: Write, call: Callable[..., Any]) -> None:
     writer = write(close=None)
 
     def train() -> None:
@@ -125,7 +127,7 @@ def test_watch_goes_on_until_the_run_ends(write: Write, call: Callable[..., Any]
     assert result.output.count("╭") == 1, "into a pipe goes only the end"
 
 
-def test_show_names_what_stands_out(write: Write, call: Callable[..., Any]) -> None:
+def test_show_lists_the_findings(write: Write, call: Callable[..., Any]) -> None:
     from .conftest import record
 
     write(extra=(record("activations/conv1", 21, [[float("nan"), 1.0]]),))

@@ -42,7 +42,7 @@ def test_zero_is_called_zero(call: Call, write: Any) -> None:
     assert re.search(r"activations, rms +0 ", out)
 
 
-def test_a_run_of_which_all_is_damaged_does_not_say_that_nothing_was_recorded(call: Call, write: Any) -> None:
+def test_a_completely_damaged_run_is_not_reported_as_empty(call: Call, write: Any) -> None:
     writer = write()
     for part in Path(writer.path).rglob("*.parquet"):
         part.write_bytes(b"hello")
@@ -59,7 +59,7 @@ def test_a_place_that_does_not_exist_is_not_served(call: Call) -> None:
 
 
 @pytest.mark.parametrize("command", ["show", "watch"])
-def test_a_glob_that_fits_no_layer_says_which_there_are(call: Call, write: Any, command: str) -> None:
+def test_a_glob_that_matches_no_layer_lists_the_layers(call: Call, write: Any, command: str) -> None:
     write(("conv1", "head"))
     result = call(command, "runs", "--layers", "nope*")
     assert result.exit_code == 2
@@ -67,7 +67,7 @@ def test_a_glob_that_fits_no_layer_says_which_there_are(call: Call, write: Any, 
     assert "'conv1', 'head'" in result.stderr
 
 
-def test_copies_are_told_apart_by_their_folders(call: Call, write: Any) -> None:
+def test_copies_are_distinguished_by_their_folders(call: Call, write: Any) -> None:
     writer = write(name="first")
     shutil.copytree(writer.path, Path(writer.path).with_name("copy"))
     lines = call("ls").stdout.splitlines()

@@ -23,7 +23,7 @@ def rec(site: str, step: int, tensor: Any) -> Record:
     )
 
 
-def test_the_header_says_how_it_went_and_what_it_cost(call: Call, write: Any) -> None:
+def test_the_header_shows_status_and_cost(call: Call, write: Any) -> None:
     write(facts={"overhead": {"cpu_share": 0.018, "steps": 20, "wall_seconds": 4.0}})
     out = call("show", "runs").stdout
     for fact in (
@@ -47,9 +47,7 @@ def test_the_header_says_how_it_went_and_what_it_cost(call: Call, write: Any) ->
         ("not provable", "identity: not provable"),
     ],
 )
-def test_the_header_says_whether_watching_changed_anything(
-    call: Call, write: Any, status: str, said: str
-) -> None:
+def test_the_header_shows_the_identity(call: Call, write: Any, status: str, said: str) -> None:
     write(facts={"identity": {"train": {"status": status, "steps": [0], "why": "it asks Python"}}})
     out = call("show", "runs").stdout
     assert said in out
@@ -68,7 +66,7 @@ def test_the_table_has_every_layer_with_its_stats(call: Call, write: Any) -> Non
         assert any(bar in row for bar in "▁▂▃▄▅▆▇")
 
 
-def test_layers_stand_in_the_order_of_the_model(call: Call, write: Any) -> None:
+def test_layers_are_in_the_order_of_the_model(call: Call, write: Any) -> None:
     write(("zeta", "alpha", "mid"))
     out = call("show").stdout
     assert out.rindex("zeta") < out.rindex("alpha") < out.rindex("mid")
@@ -87,7 +85,7 @@ def test_nan_inf_and_not_recorded_are_three_marks(call: Call, write: Any) -> Non
     assert "· not recorded" in out  # activations/conv1 and gradients/head at step 20
 
 
-def test_what_is_missing_is_said(call: Call, write: Any) -> None:
+def test_missing_data_is_reported(call: Call, write: Any) -> None:
     writer = write(
         close=None,
         facts={

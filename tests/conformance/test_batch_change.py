@@ -117,7 +117,7 @@ def test_input_is_handed_on(mode, data, tmp_path):
     np.testing.assert_array_equal(plain.predict(data[0], verbose=0), model.predict(data[0], verbose=0))
 
 
-def test_what_is_tapped_is_the_change(data):
+def test_the_tap_records_the_change(data):
     layer = fs.layers.BatchChange(batch_size=8, name="change")
     seen = []
     with listening(lambda name, value: seen.append((name, numpy(value)))):
@@ -221,7 +221,7 @@ def test_in_a_mixed_precision_model(mode, data, tmp_path):
         np.testing.assert_allclose(given, change, rtol=1e-2, atol=1e-2)
 
 
-def test_masks_pass_it():
+def test_masks_pass_through_the_layer():
     inputs = layers.Input((6,), dtype="int32")
     embedded = layers.Embedding(5, 4, mask_zero=True)(inputs)
     model = keras.Model(
@@ -232,7 +232,7 @@ def test_masks_pass_it():
 
 
 @pytest.mark.parametrize("output", ["input", "change"])
-def test_it_is_saved_loaded_and_goes_on(output, data, tmp_path):
+def test_it_continues_after_saving_and_loading(output, data, tmp_path):
     x, y = data
     model = changing(output)
     model.fit(x, y, **FIT)

@@ -156,7 +156,7 @@ def test_a_smaller_last_batch_and_several_epochs(tmp_path):
 
 
 @pytest.mark.skipif(BACKEND == "torch", reason="Keras runs one step at a time on torch")
-def test_several_steps_in_one_execution_are_known_by_their_mean(tmp_path):
+def test_several_steps_in_one_execution_have_their_mean_loss(tmp_path):
     x, y = data(2001, odd=1234)
     scope = fs.Scope(tmp_path, every=1000)
     model(steps_per_execution=4).fit(x, y, callbacks=[scope], **FIT)
@@ -171,7 +171,7 @@ def test_several_steps_in_one_execution_are_known_by_their_mean(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["mean", "batch"])
-def test_a_custom_step_is_understood_by_what_was_captured(tmp_path, kind):
+def test_captured_steps_decide_how_a_custom_step_logs(tmp_path, kind):
     x, y = data(2000, odd=1234)
     scope = fs.Scope(tmp_path, every=300)
     model(kind).fit(x, y, callbacks=[scope], **FIT)

@@ -76,7 +76,7 @@ def few_proofs(monkeypatch):
 
 
 @pytest.mark.parametrize("together", [1, 4])
-def test_what_was_decided_is_what_was_captured(tmp_path, together, monkeypatch):
+def test_the_captured_steps_are_those_the_budget_chose(tmp_path, together, monkeypatch):
     monkeypatch.setattr(budget, "LOOK", 10**9)  # then none is left out to compare with
     if together > 1 and keras.backend.backend() == "torch":
         pytest.skip("Keras runs one step per execution on torch")
@@ -115,7 +115,7 @@ def test_a_watch_with_its_own_schedule_keeps_it(tmp_path, no_clock):
     assert list(run.series("activations/hidden", "mean").index) == list(range(0, 160, START))
 
 
-def test_fit_again_goes_on_with_what_is_known(tmp_path, no_clock):
+def test_a_second_fit_keeps_the_measured_costs(tmp_path, no_clock):
     scope, made = fs.Scope(tmp_path, allowance=0), model()
     fit(made, scope, epochs=1, callbacks=[Dictated(scope, {1: 30})])
     fit(made, scope, epochs=1)
@@ -125,7 +125,7 @@ def test_fit_again_goes_on_with_what_is_known(tmp_path, no_clock):
     assert scope._recordings.newest.recorder.costs.budget.every == START
 
 
-def test_a_budget_that_cannot_be_kept_is_said(tmp_path, monkeypatch):
+def test_a_budget_that_cannot_be_kept_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(budget, "LEAST", 10)
     monkeypatch.setattr(budget, "LADDER", (1, 10))
     monkeypatch.setattr(Budget, "_usual", lambda self: budget.Time(1e-9, 1e-9))  # plain steps take no time
@@ -138,7 +138,7 @@ def test_a_budget_that_cannot_be_kept_is_said(tmp_path, monkeypatch):
     assert captured(run) == list(range(0, 160, 10))
 
 
-def test_the_step_that_a_captured_one_is_compared_with_is_no_plain_one(tmp_path, no_clock, monkeypatch):
+def test_a_reference_step_does_not_count_as_plain(tmp_path, no_clock, monkeypatch):
     told, original = [], Budget.next
 
     def listening(self, step, steps, captured, tapped):
@@ -170,14 +170,14 @@ def test_a_step_of_your_own_is_measured(tmp_path):
     assert fs.open(tmp_path).overhead["budget"]["cost"] is not None
 
 
-def test_without_a_watch_to_decide_on_there_is_no_budget(tmp_path):
+def test_a_scope_whose_watches_all_have_schedules_has_no_budget(tmp_path):
     fit(model(), fs.Scope(tmp_path, [fs.loss(every=40)], allowance=0))
     run = fs.open(tmp_path)
     assert captured(run) == [0, 40, 80, 120]
     assert "budget" not in run.overhead
 
 
-def test_a_batch_of_another_size_is_compiled_anew_and_said(tmp_path):
+def test_a_batch_of_another_size_compiles_again_and_is_reported(tmp_path):
     made = model(jit_compile=keras.backend.backend() != "torch")
     made.fit(X[:20], Y[:20], batch_size=8, epochs=2, verbose=0, callbacks=[fs.Scope(tmp_path, every=1)])
     # TensorFlow traces once, for batches of any size.
@@ -186,7 +186,7 @@ def test_a_batch_of_another_size_is_compiled_anew_and_said(tmp_path):
 
 
 @pytest.mark.parametrize("broken", ["start", "stop"])
-def test_an_error_while_timing_is_told_and_the_training_goes_on(tmp_path, monkeypatch, broken):
+def test_an_error_while_timing_is_reported_and_training_continues(tmp_path, monkeypatch, broken):
     def fail(self, now):
         raise ZeroDivisionError("of ours")
 

@@ -217,7 +217,7 @@ class Critic(Gan):
 
 
 @pytest.mark.skipif(BACKEND == "jax", reason="on JAX a step of two optimizers is a loop")
-def test_a_gradient_inside_the_loss_is_no_loss(tmp_path):
+def test_a_gradient_inside_the_loss_is_not_a_loss(tmp_path):
     global RNG
     models = []
     for scope in (None, fs.Scope(tmp_path, everything(), every=1)):

@@ -63,7 +63,7 @@ def test_findings_while_it_trains_are_those_of_the_stored_run(tmp_path: Path, fa
     assert bool(online) is (fault != "healthy")
 
 
-def test_a_sigmoid_net_of_16_layers_is_told_that_its_gradients_vanish(tmp_path: Path) -> None:
+def test_a_sigmoid_net_of_16_layers_has_vanishing_gradients(tmp_path: Path) -> None:
     found = trained(tmp_path, model(16, "sigmoid")).findings()
     assert (found[0].rule, found[0].layer) == ("vanishing_gradient", "hidden0")
 
@@ -89,7 +89,7 @@ def test_a_finding_is_logged_once_and_nothing_is_raised(
     assert [f.rule for f in seen].count("vanishing_gradient") == 1
 
 
-def test_a_function_that_fails_is_noted_and_training_goes_on(tmp_path: Path) -> None:
+def test_an_action_that_fails_is_noted_and_training_continues(tmp_path: Path) -> None:
     def broken(finding: fs.Finding) -> None:
         raise ZeroDivisionError("oops")
 
@@ -141,7 +141,7 @@ def test_a_webhook_is_sent_the_finding(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("given", [{"on_finding": "stopp"}, {"on_finding": 3}])
-def test_an_action_that_is_none_is_an_error(tmp_path: Path, given: Any) -> None:
+def test_an_invalid_action_is_an_error(tmp_path: Path, given: Any) -> None:
     with pytest.raises(fs.WatchError, match="on_finding"):
         fs.Scope(tmp_path, **given)
 

@@ -38,7 +38,7 @@ def test_history_is_in_the_run(tmp_path, validation):
     assert run.sql("select distinct kind from stats where site = 'logs/mae'")["kind"].tolist() == ["logs"]
 
 
-def test_logs_that_are_no_numbers_are_left_out(tmp_path):
+def test_logs_that_are_not_numbers_are_left_out(tmp_path):
     class Names(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):
             logs["name"], logs["big"] = "epoch", float("-inf")
@@ -51,7 +51,7 @@ def test_logs_that_are_no_numbers_are_left_out(tmp_path):
     assert run.errors == []
 
 
-def test_a_training_that_goes_on_has_one_log_for_each_epoch(tmp_path):
+def test_a_continued_training_has_one_log_for_each_epoch(tmp_path):
     x, y = data()
     net, scope = model(), fs.Scope(tmp_path)
     first = net.fit(x, y, batch_size=8, epochs=2, verbose=0, callbacks=[scope]).history["loss"]

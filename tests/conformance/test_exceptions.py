@@ -241,7 +241,7 @@ def test_two_scopes_both_know_how_it_ended(xy, tmp_path):
         assert (run.status, run.ended_by) == ("failed", "RuntimeError: boom")
 
 
-def test_the_traceback_shows_no_frame_of_ours(xy, tmp_path):
+def test_the_traceback_shows_no_frame_of_fitscope(xy, tmp_path):
     def throw():
         raise RuntimeError("boom")
 

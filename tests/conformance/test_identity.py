@@ -48,7 +48,7 @@ def test_models_whose_tapped_program_may_differ_train_the_same(name, mode, tmp_p
 
 
 @EACH_MODE
-def test_a_twin_shows_what_the_step_computes(mode, tmp_path):
+def test_a_twin_records_the_values_of_the_step(mode, tmp_path):
     """The same sites, the same values but for the last bits, and losses of the same training."""
     if mode.get("run_eagerly"):
         pytest.skip("an eager step runs once: there is no twin")
@@ -120,7 +120,7 @@ def test_the_choice_is_the_users(choice, tmp_path):
     assert fs.open(tmp_path).identity in words[choice]
 
 
-def test_a_choice_that_is_none_is_an_error_at_once():
+def test_an_unknown_identity_setting_is_an_error_at_once():
     with pytest.raises(WatchError, match="identity"):
         fs.Scope("runs", identity="hope")
 
@@ -141,7 +141,7 @@ def test_two_scopes_are_as_careful_as_the_more_careful_one(tmp_path):
     assert without  # the trusting one may have changed the steps that it captured alone
 
 
-def test_a_second_fit_builds_on_what_was_proven(tmp_path):
+def test_a_second_fit_reuses_the_proofs(tmp_path):
     keras.utils.set_random_seed(0)
     model = cast()
     model.compile("adam", "mse")

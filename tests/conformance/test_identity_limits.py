@@ -32,7 +32,7 @@ def counted(calls: list[int], value: float = 1.0) -> np.ndarray:
 
 @only["jax"]
 @pytest.mark.parametrize("how", ["debug", "io"])
-def test_what_a_step_calls_in_python_is_called_once_on_jax(how, tmp_path):
+def test_a_python_callback_runs_once_per_step_on_jax(how, tmp_path):
     import jax
     from jax.experimental import io_callback
 
@@ -87,7 +87,7 @@ def test_a_program_that_does_not_repeat_itself_is_not_provable_on_jax(tmp_path):
 
 @only["tensorflow"]
 @pytest.mark.parametrize("how", ["random", "python"])
-def test_state_that_nobody_can_save_on_tensorflow(how, tmp_path):
+def test_state_that_cannot_be_saved_is_not_provable_on_tensorflow(how, tmp_path):
     import tensorflow as tf
 
     calls: list[int] = []

@@ -72,7 +72,7 @@ def test_training_with_taps_is_bit_identical(build, mode, data):
         np.testing.assert_array_equal(without, with_taps)
 
 
-def test_a_tap_shows_what_passes_it():
+def test_a_tap_records_its_input():
     seen = []
     x = ops.convert_to_tensor(np.ones((2, 3), "float32"))
     tap = fs.layers.Tap("here")
@@ -244,7 +244,7 @@ def test_both_models_are_saved_and_loaded(tmp_path):
             np.testing.assert_array_equal(a, b)
 
 
-def test_with_taps_keeps_a_class_with_a_step_of_its_own(data):
+def test_with_taps_keeps_a_class_with_a_custom_step(data):
     class Own(keras.Model):
         def compute_loss(self, *args, **kwargs):
             return 3 * super().compute_loss(*args, **kwargs)
@@ -261,7 +261,7 @@ def test_with_taps_keeps_a_class_with_a_step_of_its_own(data):
         fs.with_taps(Built(), "last")
 
 
-def test_what_cannot_be_tapped(data):
+def test_models_that_cannot_have_taps_are_errors(data):
     x, _ = data
     subclassed = Nested(False, name="mine")
     with pytest.raises(fs.ModelError, match="Expected a built model"):

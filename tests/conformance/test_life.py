@@ -21,7 +21,7 @@ def loss_steps(path):
     return captured(fs.open(path))
 
 
-def test_fit_again_goes_on_in_the_same_run_and_compiles_nothing_again(small, xy, tmp_path, tools):
+def test_a_second_fit_continues_the_run_without_compiling_again(small, xy, tmp_path, tools):
     x, y = xy
     scope = fs.Scope(tmp_path, WATCH, every=2)
     twin = small("adam")
@@ -57,7 +57,7 @@ def test_two_models_are_two_runs_whose_names_sort_by_time(small, xy, tmp_path):
     assert loss_steps(scope.path) == [0, 1, 2]
 
 
-def test_training_goes_on_in_a_run_that_was_left(small, xy, tmp_path):
+def test_another_scope_continues_an_existing_run(small, xy, tmp_path):
     """As after a crash: another scope, another model, the weights and the optimizer restored."""
     x, y = xy
     model = small("adam")
@@ -118,7 +118,7 @@ def test_the_newest_batch_of_several_in_one_execution(small, xy, tmp_path, backe
     assert scope.batch.step == 2
 
 
-def test_other_callbacks_beside_it(watch_fit, small, xy, tmp_path):
+def test_other_callbacks_are_not_disturbed(watch_fit, small, xy, tmp_path):
     x, y = xy
     folder = iter(["plain", "watched"])
 
@@ -141,7 +141,7 @@ def test_other_callbacks_beside_it(watch_fit, small, xy, tmp_path):
     assert (tmp_path / "plain/log.csv").read_text() == (tmp_path / "watched/log.csv").read_text()
 
 
-def test_a_training_restored_from_its_backup_goes_on_counting(small, xy, tmp_path):
+def test_a_training_restored_from_backup_continues_its_steps(small, xy, tmp_path):
     x, y = xy
 
     class Stop(keras.callbacks.Callback):
@@ -200,7 +200,7 @@ def test_validation_and_predictions_in_between_are_not_recorded(watch_fit, small
     assert seen.at("activations/first").shape == (8, 4)
 
 
-def test_a_step_that_a_signal_overtakes_is_none_of_the_run(small, xy, tmp_path, monkeypatch):
+def test_a_step_overtaken_by_a_signal_is_not_recorded(small, xy, tmp_path, monkeypatch):
     """SIGTERM ends the run while the training goes on for a moment: the step it struck was not dropped, it came after."""
     put, handed = Transport.put, []
 
@@ -238,7 +238,7 @@ def test_a_new_compile_trains_with_the_new_loss(small, xy, tmp_path, identity):
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda scope: pickle.loads(pickle.dumps(scope))])
-def test_a_copy_of_a_used_scope_records_a_run_of_its_own(small, xy, tmp_path, copied):
+def test_a_copy_of_a_used_scope_records_a_separate_run(small, xy, tmp_path, copied):
     """Tuners copy callbacks for each trial, also while a page is open."""
     scope = fs.Scope(tmp_path, fs.loss(), every=1)
     small().fit(*xy, batch_size=16, verbose=0, callbacks=[scope])

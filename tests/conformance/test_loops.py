@@ -193,7 +193,7 @@ KINDS = {
 
 @pytest.mark.parametrize("every", [1, 3])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_step_of_ones_own(xy, tmp_path, tools, kind, every):
+def test_a_custom_step_is_recorded(xy, tmp_path, tools, kind, every):
     x, y = xy
     plain = Step(kind=kind)
     wanted = [plain(a, b) for _, a, b in batches(x, y)]
@@ -301,7 +301,7 @@ def test_an_exception_in_the_loop(small, xy, tmp_path):
     assert run.ended_by == "ZeroDivisionError: division by zero"
 
 
-def test_checkpoints_are_known_by_their_steps(small, xy, tmp_path):
+def test_checkpoints_have_their_steps(small, xy, tmp_path):
     x, y = xy
     model = small()
     saved = tmp_path / "checkpoints"

@@ -29,7 +29,7 @@ FIT = {"batch_size": 8, "verbose": 0}
         (["activations"], "fs.activations"),
     ],
 )
-def test_what_the_model_has_not(small, xy, tmp_path, watch, message):
+def test_a_watch_on_a_missing_layer_is_an_error(small, xy, tmp_path, watch, message):
     model = small()
     before = model.get_weights()
     with pytest.raises(fs.WatchError, match=message):
@@ -41,7 +41,7 @@ def test_what_the_model_has_not(small, xy, tmp_path, watch, message):
     )  # right after, without any ado
 
 
-def test_what_an_unbuilt_model_has_not(xy, tmp_path):
+def test_a_watch_on_a_missing_layer_of_an_unbuilt_model_is_an_error(xy, tmp_path):
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.layers.Dense(3, name="a"), keras.layers.Dense(2, name="b")])
     model.compile("sgd", "mse")

@@ -266,7 +266,7 @@ class OddOutputs(layers.Layer):
         return {"tensor": x, "whole": ops.cast(x > 0, "int32"), "nothing": None, "number": 3}
 
 
-def test_outputs_that_are_no_tensors_do_no_harm(watch_fit):
+def test_outputs_that_are_not_tensors_are_ignored(watch_fit):
     class Model(keras.Model):
         def __init__(self):
             super().__init__()

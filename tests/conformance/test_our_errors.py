@@ -163,7 +163,9 @@ def test_a_schedule_of_the_users_that_raises(small, xy, tmp_path, plain_weights)
     assert any("broken on purpose" in error for error in run.errors)
 
 
-def test_a_place_that_is_lost(small, xy, tmp_path, monkeypatch, plain_weights):
+def test_a_run_that_cannot_be_created_does_not_end_the_training(
+    small, xy, tmp_path, monkeypatch, plain_weights
+):
     """No run could be made at all."""
     wanted = weights_of_plain(plain_weights, small, xy, {})
     monkeypatch.setattr(RunWriter, "create", boom)

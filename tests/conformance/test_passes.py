@@ -124,7 +124,7 @@ def test_a_validation_is_recorded_whole_at_the_step_of_its_weights(small, xy, tm
     assert not any(site.startswith("validation/weights") for site in run.sites)
 
 
-def test_only_what_is_asked_for(small, xy, tmp_path):
+def test_each_watch_records_only_its_own_passes(small, xy, tmp_path):
     x, y = xy
     watch = [fs.loss(), fs.predictions(on="validation", every=2), fs.metrics(on=("train", "validation"))]
     small().fit(x, y, validation_data=(x, y), callbacks=[fs.Scope(tmp_path, watch, every=1)], **FIT)
@@ -209,7 +209,7 @@ def test_a_validation_after_a_training_that_failed_is_an_evaluation(small, xy, t
     assert [site for site in asked(run) if "/" in site] == ["evaluate/loss"]
 
 
-def test_what_a_validation_has_not():
+def test_gradients_of_a_validation_are_an_error():
     for make in (fs.activations, fs.predictions, fs.loss):
         assert make(on="validation").on == ("validation",)
     with pytest.raises(fs.WatchError, match="'train', 'validation' or both"):
@@ -245,7 +245,7 @@ class OwnTestStep(keras.Sequential):
 
 
 @pytest.mark.parametrize("name", ["loss", "error"])
-def test_a_test_step_of_ones_own_shows_the_loss_that_it_tracks(xy, tmp_path, name):
+def test_a_custom_test_step_records_the_loss_that_it_tracks(xy, tmp_path, name):
     x, y = xy
     keras.utils.set_random_seed(0)
     model = OwnTestStep(name)

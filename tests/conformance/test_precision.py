@@ -119,7 +119,7 @@ def test_the_stats_of_layers_in_two_types_are_those_of_their_tensors(watch_fit, 
     assert types == {"float16", "float32"}
 
 
-def test_the_loss_scale_beside_changes_that_are_reduced_in_the_step(tmp_path):
+def test_the_loss_scale_is_recorded_with_changes_reduced_in_the_step(tmp_path):
     """The next batch is compared with this one; the scale recorded beside it is not."""
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, name="head")])
     model.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()), "mse")

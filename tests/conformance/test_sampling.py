@@ -114,7 +114,7 @@ def test_exact_reads_everything(tmp_path):
         assert list(frame["count"]) == [int(np.prod(shape)) for shape in frame["shape"]], site
 
 
-def test_what_is_kept_whole_is_read_whole(tmp_path):
+def test_a_kept_tensor_is_read_whole(tmp_path):
     fit(
         fs.Scope(
             tmp_path,
@@ -144,7 +144,7 @@ def test_a_nan_in_a_row_that_is_not_looked_at_is_seen_where_rows_meet(tmp_path):
     assert run.frame("weight_gradients/first/bias")["nans"][0] == 30
 
 
-def test_a_batch_shows_what_was_handed_out_whole(tmp_path):
+def test_scope_batch_has_the_tensors_that_left_the_step_whole(tmp_path):
     scope = fs.Scope(tmp_path, [fs.activations("head"), fs.activations("conv"), fs.loss()], every=1)
     fit(scope, MODES[0])
     assert scope.batch["activations/head"].shape == (7, 3)
@@ -154,7 +154,7 @@ def test_a_batch_shows_what_was_handed_out_whole(tmp_path):
 
 
 @pytest.mark.parametrize("mode", MODES[:2], ids=lambda mode: next(f"{k}={v}" for k, v in mode.items()))
-def test_what_has_no_statistics_costs_nobody_else_his(mode, tmp_path):
+def test_a_site_without_statistics_does_not_affect_others(mode, tmp_path):
     """A complex number among the small tensors that leave the step as one."""
 
     class Odd(layers.Layer):

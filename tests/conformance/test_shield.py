@@ -71,7 +71,7 @@ def plain():
 
 
 @pytest.mark.parametrize(("owner", "name"), PATH, ids=lambda part: getattr(part, "__name__", part))
-def test_fit_ends_normally_whatever_raises(plain, tmp_path, monkeypatch, owner, name):
+def test_fit_ends_normally_after_any_error_of_fitscope(plain, tmp_path, monkeypatch, owner, name):
     x, y, wanted = plain
     model = make()
     watching = fs.Scope(tmp_path, every=1, on=("train", "validation"))
@@ -120,7 +120,7 @@ def test_a_warning_that_the_user_made_an_error_is_one(plain, tmp_path, monkeypat
         make().fit(x, y, callbacks=[fs.Scope(tmp_path, every=1)], **FIT)
 
 
-def test_what_the_user_got_wrong_is_no_error_once_the_first_step_has_run(plain, tmp_path, monkeypatch):
+def test_a_wrong_watch_is_no_error_after_the_first_step(plain, tmp_path, monkeypatch):
     """A model that only its first step can build is known too late to stop the training."""
     x, y, _ = plain
     keras.utils.set_random_seed(0)
@@ -134,7 +134,7 @@ def test_what_the_user_got_wrong_is_no_error_once_the_first_step_has_run(plain, 
 
 
 @pytest.mark.parametrize("name", ["_turns", "_request", "_deliver"])
-def test_a_loop_goes_on_whatever_raises(plain, tmp_path, monkeypatch, name):
+def test_a_loop_continues_after_any_error_of_fitscope(plain, tmp_path, monkeypatch, name):
     x, y, _ = plain
     results = []
     for broken in (False, True):

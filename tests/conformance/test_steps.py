@@ -90,7 +90,7 @@ class OwnStep(keras.Model):
 
 
 @pytest.mark.parametrize("use_compute_loss", [False, True])
-def test_a_train_step_of_ones_own(watch_fit, tools, use_compute_loss):
+def test_a_custom_train_step_is_recorded(watch_fit, tools, use_compute_loss):
     def make():
         keras.utils.set_random_seed(0)
         model = OwnStep(*chain())
@@ -226,7 +226,7 @@ class OwnLoss(keras.Model):
         return {**super().compute_metrics(x, y, y_pred, sample_weight), "twice": 2.0 * ops.mean(y_pred)}
 
 
-def test_compute_loss_and_compute_metrics_of_ones_own_with_weighted_samples(watch_fit, tools):
+def test_custom_compute_loss_and_metrics_with_weighted_samples(watch_fit, tools):
     def make():
         keras.utils.set_random_seed(0)
         model = OwnLoss(*chain())

@@ -209,7 +209,7 @@ def test_layers_above_nothing_that_is_trained_are_named(tmp_path):
 
 
 @ONLY_TF
-def test_inputs_that_are_no_plain_numbers(tmp_path):
+def test_sparse_ragged_and_text_inputs(tmp_path):
     import tensorflow as tf
 
     class Own(keras.Model):
@@ -246,7 +246,7 @@ def test_inputs_that_are_no_plain_numbers(tmp_path):
     assert run.array("inputs/ragged/values", 0).tolist() == [1.0, 2.0, 3.0]
 
 
-def test_a_loss_with_a_call_of_its_own_says_why_there_are_no_samples(tmp_path):
+def test_a_loss_with_a_custom_call_gives_the_reason_for_missing_samples(tmp_path):
     class Own(keras.losses.Loss):
         def call(self, y_true, y_pred):
             return ops.mean((y_true - y_pred) ** 2, axis=-1)

@@ -30,7 +30,7 @@ def trained(*callbacks: Any) -> keras.Model:
 @pytest.mark.parametrize(
     "error", [ImportError("cannot import name 'Literal'"), AttributeError("no attribute 'Primitive'")]
 )
-def test_an_adapter_that_does_not_load_is_told_and_not_raised(
+def test_an_adapter_that_does_not_load_is_reported_and_not_raised(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     real = importlib.import_module

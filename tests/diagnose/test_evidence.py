@@ -101,7 +101,7 @@ def test_one_odd_step_is_never_thinned_away() -> None:
     assert found.broken[SITES[0]].step == odd
 
 
-def test_what_is_not_seen_in_training_is_no_evidence() -> None:
+def test_only_training_steps_are_evidence() -> None:
     found = Evidence()
     for block in blocks(3):
         found.take(

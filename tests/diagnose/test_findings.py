@@ -22,7 +22,7 @@ def test_a_flat_loss_is_listed_under_the_vanishing_gradient() -> None:
     assert [c.rule for c in found.consequences] == ["loss_not_decreasing"]
 
 
-def test_a_consequence_that_began_before_is_none() -> None:
+def test_an_earlier_symptom_is_not_a_consequence() -> None:
     made = Made(optimizer={"learning_rate": 1e-3}).loss(np.concatenate([flat, flat]))
     late = dying(made)  # the units die at step 65; the loss was flat from the start
     assert {f.rule for f in late.findings()} == {"dead_relu", "loss_not_decreasing"}
@@ -72,7 +72,7 @@ def test_thresholds_can_be_changed_in_python_and_in_a_file(tmp_path: Path) -> No
         ("missing.toml", "a TOML file of thresholds"),
     ],
 )
-def test_a_threshold_that_is_none_is_an_error(given: object, message: str) -> None:
+def test_an_invalid_threshold_is_an_error(given: object, message: str) -> None:
     with pytest.raises(RunError, match=message):
         Made().findings(thresholds=given)
 
@@ -87,7 +87,7 @@ def test_rules_are_chosen_and_ignored_by_name() -> None:
         made.findings(ignore=["dead_rel"])
 
 
-def test_a_rule_of_ones_own_in_five_lines() -> None:
+def test_a_custom_rule_takes_five_lines() -> None:
     @fs.rule("too_high", sees="a loss above 1", limits={"most": 1.0})
     def too_high(evidence, limit):  # type: ignore[no-untyped-def]
         if evidence.loss.value[0] > limit.most:

@@ -91,7 +91,7 @@ def test_a_divergence_begins_where_the_loss_leaves_its_best_level() -> None:
     assert 118 <= found.first_step <= 128
 
 
-def test_initial_weights_that_grow_the_signal_are_the_cause_of_what_follows() -> None:
+def test_large_initial_weights_are_the_cause_of_later_findings() -> None:
     made = Made()
     for i, layer in enumerate(LAYERS):
         made.put(f"activations/{layer}", rms=np.where(STEPS == 0, 0.5 * 8.0**i, 0.1))

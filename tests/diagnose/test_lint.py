@@ -94,6 +94,6 @@ def test_a_frozen_base_is_a_note_and_can_be_expected() -> None:
     assert not fs.lint(model, expect=fs.expect("frozen base", layers="base*"))
 
 
-def test_what_is_no_model_is_an_error() -> None:
+def test_lint_refuses_objects_that_are_not_models() -> None:
     with pytest.raises(fs.ModelError, match="a Keras model"):
         fs.lint("model")

@@ -100,7 +100,7 @@ def test_an_update_that_breaks_with_finite_gradients_comes_from_the_optimizer() 
     assert found.layer == "dense_1"
 
 
-def test_overflows_that_loss_scaling_skips_are_no_finding() -> None:
+def test_overflows_that_loss_scaling_skips_are_ignored() -> None:
     made = after(Made(optimizer={"loss_scale": 32768.0}), 0, *ALL_WEIGHT_GRADIENTS, infs=1)
     assert not made.findings("nonfinite")
 
@@ -109,7 +109,7 @@ def test_an_inf_that_never_reaches_the_loss_is_a_note() -> None:
     assert origin(after(Made(), 0, "activations/dense_1", infs=9)).severity == "note"
 
 
-def test_weights_broken_by_a_step_that_was_not_recorded_are_told_as_such() -> None:
+def test_weights_broken_in_an_unrecorded_step_are_reported_as_such() -> None:
     made = after(
         Made(),
         50,

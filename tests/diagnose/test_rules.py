@@ -190,7 +190,7 @@ def test_a_validation_loss_that_is_far_off_from_the_start_is_asked_for_its_data(
     assert "EarlyStopping" in usual.cure
 
 
-def test_a_warm_up_is_no_jump() -> None:
+def test_a_warm_up_is_not_a_jump() -> None:
     rising = np.minimum(0.01, 1e-6 * 3.0 ** (STEPS / 5))
     assert list(Made().scalar("learning_rate", STEPS, rising).findings("optimizer_misconfigured")) == []
 
@@ -201,7 +201,7 @@ def test_every_rule_has_a_fault_here() -> None:
 
 
 @pytest.mark.parametrize("rule", [rule.name for rule in RULES])
-def test_a_rule_says_why_it_cannot_judge_an_empty_run(rule: str) -> None:
+def test_a_rule_gives_the_reason_why_it_cannot_judge_an_empty_run(rule: str) -> None:
     from fitscope.diagnose import Evidence, diagnose
 
     found = diagnose(Evidence(), rules=[rule])
@@ -210,13 +210,13 @@ def test_a_rule_says_why_it_cannot_judge_an_empty_run(rule: str) -> None:
     assert "failed" not in found.not_judged[0].reason
 
 
-def test_growth_over_many_unrecorded_steps_is_no_jump() -> None:
+def test_growth_over_many_unrecorded_steps_is_not_a_jump() -> None:
     made = Made()
     made.put("weight_gradients/dense_2/kernel", rms=2e-3 * np.geomspace(1, 50, N))
     assert not made.findings("exploding_gradient")
 
 
-def test_a_small_rise_of_a_tiny_loss_is_no_spike() -> None:
+def test_a_small_rise_of_a_tiny_loss_is_not_a_spike() -> None:
     values = 2.3 * np.exp(-np.arange(200) / 10) + 1e-4
     values[180] = 6e-4
     assert not Made().loss(values).findings("loss_spike")

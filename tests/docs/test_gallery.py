@@ -31,7 +31,7 @@ def test_the_page_shows_every_training_once_and_in_order() -> None:
     assert re.findall(r"<!-- report: (\w+) -->", page) == [one.name for one in TRAININGS]
 
 
-def test_the_nan_is_born_where_the_page_says(run: fs.Run) -> None:
+def test_the_nan_starts_at_the_layer_that_the_page_names(run: fs.Run) -> None:
     make_gallery.judge(ATTENTION, run)
     assert run.findings()[0].first_step == EMPTY
 

@@ -59,7 +59,7 @@ def test_the_glossary_is_in_order_and_defines_each_word_once() -> None:
 
 
 @pytest.mark.parametrize(("word", "where"), [(word, where) for word, _, where in entries()])
-def test_the_glossary_points_to_what_exists(word: str, where: str) -> None:
+def test_the_glossary_names_existing_files_and_classes(word: str, where: str) -> None:
     known: set[str] = set()
     for name in re.findall(r"`([^`]+)`", where):
         if "/" in name or name.endswith(".py"):

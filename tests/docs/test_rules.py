@@ -21,6 +21,6 @@ def test_a_rule_is_described_with_its_thresholds_and_false_alarms(rule: object) 
         assert f"`{threshold}` {value:g}" in SECTIONS[name]
 
 
-def test_the_page_describes_no_rule_that_is_none() -> None:
+def test_the_page_describes_only_existing_rules() -> None:
     others = {"Severity", "Thresholds", "Your own rule"}
     assert set(SECTIONS) - others == {rule.name for rule in RULES}

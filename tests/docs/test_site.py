@@ -121,9 +121,7 @@ def test_the_search_knows_every_page_and_every_public_name(site: Path) -> None:
     assert [name for name in fs.__all__ if f"fs.{name}" not in described] == []
 
 
-def test_the_gallery_opens_its_reports_and_says_which_are_missing(
-    site: Path, pages: dict[Path, Read]
-) -> None:
+def test_the_gallery_opens_its_reports_and_lists_missing_ones(site: Path, pages: dict[Path, Read]) -> None:
     gallery = site / "gallery.html"
     assert "gallery/healthy.html" in pages[gallery].links
     assert "gallery/healthy.png" in pages[gallery].loaded

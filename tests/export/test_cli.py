@@ -28,7 +28,7 @@ def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return lambda *arguments: CliRunner().invoke(app, ["export", *arguments])
 
 
-def test_writes_and_says_where(small: fs.Run, call: Any) -> None:
+def test_writes_the_file_and_prints_its_path(small: fs.Run, call: Any) -> None:
     result = call("csv", "runs", "out.csv", "--site", "loss", "--site", "act*", "--stat", "mean")
     assert result.exit_code == 0, result.output
     assert re.fullmatch(r"out\.csv \([\d.]+ k?B\)\n", result.stdout)
@@ -49,7 +49,7 @@ def test_errors_are_messages(small: fs.Run, call: Any) -> None:
         assert said in result.stderr
 
 
-def test_what_is_damaged_is_said(small: fs.Run, call: Any) -> None:
+def test_damage_is_reported(small: fs.Run, call: Any) -> None:
     next(Path(small.path).glob("**/validation/predictions/data/c.*")).unlink()
     result = call("npy", "runs", "arrays")
     assert result.exit_code == 0

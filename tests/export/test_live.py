@@ -21,7 +21,7 @@ pytestmark = pytest.mark.once
 
 @pytest.mark.parametrize("kind", ["sqlite", "duckdb"])
 @pytest.mark.parametrize("flush_every", [1, 4, 100])
-def test_live_is_what_an_export_makes(
+def test_a_live_export_equals_a_later_export(
     tmp_path: Path, steps: Any, events: Any, kind: str, flush_every: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live_tables, "FLUSH_MEMORY", 5_000)
@@ -53,7 +53,7 @@ def values(found: list[Any]) -> dict[tuple[str, int], float]:
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "duckdb"])
-def test_others_see_it_while_it_goes_on(tmp_path: Path, steps: Any, events: Any, kind: str) -> None:
+def test_other_programs_read_it_during_training(tmp_path: Path, steps: Any, events: Any, kind: str) -> None:
     training = Training(tmp_path, kind=kind)
     training.flush()
     assert ask(tmp_path / "all.db", "SELECT run, status, last_step FROM runs") == [("r", "running", None)]
@@ -149,7 +149,7 @@ def test_a_further_attempt(tmp_path: Path, steps: Any, events: Any, kind: str, s
         assert got["validation/loss", 3] == 1.5, "the pass at the step of the restart is said again"
 
 
-def test_a_sink_that_comes_later_has_what_was_before(tmp_path: Path, steps: Any) -> None:
+def test_a_later_sink_gets_the_earlier_data(tmp_path: Path, steps: Any) -> None:
     first = Training(tmp_path, only=[])
     steps(first, 0, 6)
     first.close()
@@ -160,7 +160,7 @@ def test_a_sink_that_comes_later_has_what_was_before(tmp_path: Path, steps: Any)
 
 
 @pytest.mark.parametrize("load_fast", ["false", "true"])
-def test_the_real_tensorboard_follows(tmp_path: Path, steps: Any, server: Any, load_fast: str) -> None:
+def test_tensorboard_reads_the_live_files(tmp_path: Path, steps: Any, server: Any, load_fast: str) -> None:
     if load_fast == "true":
         pytest.importorskip("tensorboard_data_server", reason="TensorBoard's fast reader is not installed")
     training = Training(tmp_path, only=["tensorboard"])

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.once
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "duckdb", "duckdb here"])
-def test_somebody_else_has_the_database(
+def test_rows_wait_while_another_process_has_the_database(
     tmp_path: Path, steps: Any, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kind, _, here = kind.partition(" ")
@@ -58,7 +58,9 @@ def test_somebody_else_has_the_database(
     compare(tmp_path, kind)
 
 
-def test_somebody_else_never_lets_go(tmp_path: Path, steps: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_bounded_if_another_process_keeps_the_database(
+    tmp_path: Path, steps: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(live_tables, "PAUSE", 0.0)
     monkeypatch.setattr(live_tables, "MOST_MEMORY", 5_000)
     training = Training(tmp_path, only=["database"], kind="duckdb")
@@ -99,7 +101,7 @@ class Odd:
         return act
 
 
-def test_a_sink_that_fails_is_told_and_given_up_and_the_others_go_on(tmp_path: Path, make: Any) -> None:
+def test_a_failing_sink_is_reported_and_closed_and_others_continue(tmp_path: Path, make: Any) -> None:
     told: list[str] = []
     bad, good = Odd("flush"), Odd()
 
@@ -141,7 +143,7 @@ class Adapter:
         return int(tensor.nbytes)
 
 
-def test_a_recorder_feeds_its_sinks_and_says_what_is_wrong_with_them(tmp_path: Path) -> None:
+def test_a_recorder_feeds_its_sinks_and_reports_their_errors(tmp_path: Path) -> None:
     from fitscope.pipeline.ending import COMPLETE
     from fitscope.pipeline.handover import Shown
     from fitscope.pipeline.recorder import Recorder

@@ -53,7 +53,7 @@ def rich(make: Any, tmp_path: Path) -> fs.Run:
 LOSSES = [0, 0.5, 1, 1.5, 2, 2.5, 3, 3.5, 9]
 
 
-def test_parquet_has_the_samples_beside_it(rich: fs.Run, tmp_path: Path) -> None:
+def test_parquet_writes_the_samples_to_a_second_file(rich: fs.Run, tmp_path: Path) -> None:
     written = export_run(rich, "parquet", tmp_path / "out.parquet")
     assert written == [tmp_path / "out.parquet", tmp_path / "out.samples.parquet"]
     frame = pd.read_parquet(written[1])
@@ -120,7 +120,7 @@ def test_npz_has_the_averages(rich: fs.Run, tmp_path: Path) -> None:
         ]
 
 
-def test_the_others_cope(rich: fs.Run, tmp_path: Path) -> None:
+def test_npy_and_tensorboard_export_a_run_with_samples(rich: fs.Run, tmp_path: Path) -> None:
     export_run(rich, "npy", tmp_path / "npy")
     seen = np.load(tmp_path / "npy/epoch_0000_validation~predictions.npy")
     assert seen[:, 0].tolist() == [0, 0, 1, 1, 2, 2]

@@ -17,7 +17,7 @@ from fitscope.export import export_run, kept
 pytestmark = pytest.mark.once
 
 
-def test_npz_is_what_the_run_gives(small: fs.Run, tmp_path: Path) -> None:
+def test_npz_holds_the_tensors_of_the_run(small: fs.Run, tmp_path: Path) -> None:
     out = tmp_path / "tensors.npz"
     assert export_run(small, "npz", out) == [out]
     with np.load(out) as archive:

@@ -221,7 +221,7 @@ def test_runs_without_checksums_are_read(rank: Path, child: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("sums", [[], "x", {"0.0.0": -1}, {"0.0.0": 2**32}, {"0.0.0": "1"}])
-def test_checksums_that_are_none(rank: Path, sums: object) -> None:
+def test_invalid_checksums_are_damage(rank: Path, sums: object) -> None:
     index = rank / "tensors.zarr/targets/data/zarr.json"
     document = json.loads(index.read_text())
     document["attributes"]["crc32c"] = sums

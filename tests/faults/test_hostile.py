@@ -153,7 +153,7 @@ ODD: dict[str, Any] = {
     ],
     ids=lambda data: f"{data[:12]!r}x{len(data)}",
 )  # fmt: skip
-def test_a_document_that_is_none(rank: Path, name: str, data: bytes) -> None:
+def test_an_invalid_document_is_damage(rank: Path, name: str, data: bytes) -> None:
     (rank.parents[1] / name).write_bytes(data)
     used(rank.parents[2])
 
@@ -265,7 +265,7 @@ def test_rows_that_no_writer_writes(rank: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("said", [b"[]", b"{}", b"[[1,2]]", b'[["a",-5]]', b'[["a",1e9]]', b"x", b"[" * 5000])
-def test_a_footer_that_says_other_sites(rank: Path, said: bytes) -> None:
+def test_a_footer_with_wrong_sites_is_damage(rank: Path, said: bytes) -> None:
     table = row().replace_schema_metadata({"fitscope.sites": said})
     pq.write_table(table, rank / "stats" / "part-000001.parquet")
     used(rank.parents[2])
@@ -516,7 +516,7 @@ ARCHIVES: dict[str, Callable[[], bytes]] = {
 
 
 @pytest.mark.parametrize("name", ARCHIVES)
-def test_an_average_that_is_none(rank: Path, name: str) -> None:
+def test_an_invalid_average_is_damage(rank: Path, name: str) -> None:
     (path,) = (rank / "averages").rglob("*.npz")
     path.write_bytes(ARCHIVES[name]())
     used(rank.parents[2])

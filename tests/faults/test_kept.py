@@ -115,7 +115,7 @@ def test_the_limit_is_reached_at_the_limit(tmp_path: Path, child: ModuleType) ->
     assert len(run.stats) + sum(run.lost.values()) == 40 * step
 
 
-def test_what_is_not_handed_over_any_more_is_counted(tmp_path: Path) -> None:
+def test_records_refused_by_a_full_run_are_counted(tmp_path: Path) -> None:
     writer = RunWriter.create(tmp_path, "run", limit=100_000)
     writer.refuse(["loss", "weights/a"])
     writer.refuse(["loss"])

@@ -55,7 +55,7 @@ BREAKING = {
 
 
 @pytest.mark.parametrize("kind", BREAKING)
-def test_a_scope_that_breaks_its_promise_is_found_out(kind, spec, monkeypatch):
+def test_a_scope_that_changes_the_training_is_detected(kind, spec, monkeypatch):
     class Broken(keras.callbacks.Callback):
         def on_train_end(self, logs=None):
             exec(BREAKING[kind], {"self": self, "warnings": warnings, "FitscopeWarning": FitscopeWarning})
@@ -74,7 +74,7 @@ def test_a_scope_that_breaks_its_promise_is_found_out(kind, spec, monkeypatch):
     assert {fault for fault, _ in result["faults"]} == {kind}
 
 
-def test_an_error_in_a_thread_is_found_out(spec, monkeypatch):
+def test_an_error_in_a_thread_is_detected(spec, monkeypatch):
     class Broken(keras.callbacks.Callback):
         def on_train_end(self, logs=None):
             thread = threading.Thread(target=lambda: 1 / 0)
@@ -90,7 +90,7 @@ def test_an_error_in_a_thread_is_found_out(spec, monkeypatch):
     assert compare.judge(spec)["faults"][0][0] == "raised"
 
 
-def test_a_watched_site_that_is_missing_is_found_out(spec, monkeypatch):
+def test_a_missing_watched_site_is_detected(spec, monkeypatch):
     from fitscope.pipeline.recorder import Recorder
 
     spec["scope"]["watch"] = ["fs.activations()", "fs.gradients()"]
@@ -102,13 +102,13 @@ def test_a_watched_site_that_is_missing_is_found_out(spec, monkeypatch):
     assert compare.judge(spec)["faults"] == [("unexplained", "gradients/n3")]
 
 
-def test_a_training_that_does_not_repeat_itself_is_told_apart(spec, monkeypatch):
+def test_a_nondeterministic_training_is_recognised(spec, monkeypatch):
     text = program(spec).replace("return histories", "return [{'time': [__import__('time').perf_counter()]}]")
     monkeypatch.setattr(compare, "program", lambda spec: text)
     assert compare.judge(spec)["outcome"] == "unrepeatable"
 
 
-def test_a_training_that_fails_without_a_scope_is_no_finding(spec):
+def test_a_training_that_fails_without_a_scope_is_not_a_failure(spec):
     spec["graph"]["nodes"][0]["args"]["units"] = "0"
     assert compare.judge(spec)["outcome"] == "invalid"
 
@@ -143,7 +143,7 @@ def test_a_worker_that_dies_or_hangs_is_a_finding_and_the_next_model_gets_anothe
 
 
 @pytest.mark.once
-def test_shrinking_leaves_what_the_failure_needs():
+def test_shrinking_keeps_the_cause_of_the_failure():
     """Here a model fails if it has a LayerNormalization and a scope that watches gradients."""
 
     class Judge:

@@ -154,7 +154,7 @@ class Custom(tf_keras.Model):
         return {"loss": loss}
 
 
-def test_a_model_that_its_first_step_builds_with_a_step_of_its_own(watch_fit, xy):
+def test_an_unbuilt_model_with_a_custom_step(watch_fit, xy):
     def make() -> Any:
         tf_keras.utils.set_random_seed(0)
         model = Custom()
@@ -232,7 +232,7 @@ def test_an_exception_in_the_step(tools, xy, tmp_path):
     assert fs.open(tmp_path).status == "complete"
 
 
-def test_without_tf_keras_the_error_says_what_to_install(tmp_path, monkeypatch):
+def test_without_tf_keras_the_error_names_the_package(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tf_keras", None)
     monkeypatch.delitem(sys.modules, "fitscope.capture.sessions.legacy", raising=False)
     with pytest.raises(ModelError, match=r"pip install fitscope\[legacy\]"):
@@ -247,7 +247,7 @@ def test_without_tf_keras_the_error_says_what_to_install(tmp_path, monkeypatch):
         ("progress.Progress", "epoch"),
     ],
 )
-def test_an_error_of_ours_does_not_end_the_training(tools, xy, tmp_path, monkeypatch, owner, name):
+def test_an_error_of_fitscope_does_not_end_the_training(tools, xy, tmp_path, monkeypatch, owner, name):
     def boom(*args, **kwargs):
         raise RuntimeError("broken on purpose")
 

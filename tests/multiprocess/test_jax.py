@@ -85,7 +85,7 @@ def test_validation(run: read.Run) -> None:
     assert lazy["batch_size"].item() == STEPS * BATCH
 
 
-def test_who_recorded_what(ran: Ran, run: read.Run, kind: str) -> None:
+def test_each_process_records_its_own_shards(ran: Ran, run: read.Run, kind: str) -> None:
     world = len(ran[1])
     assert run.status == "complete"
     assert run.errors == []
@@ -122,7 +122,7 @@ def test_without_a_schedule_all_capture_the_same_steps(ran: Ran) -> None:
     assert run.series("loss").index.tolist() == [*range(4 * STEPS)]
 
 
-def test_a_scope_in_one_process_alone_records_no_step_and_says_so(ran: Ran) -> None:
+def test_a_scope_in_only_one_process_records_no_step_and_warns(ran: Ran) -> None:
     if len(ran[1]) == 1:
         return
     run = read.open(ran[0] / "one")

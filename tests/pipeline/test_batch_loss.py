@@ -108,7 +108,7 @@ def test_a_step_whose_capture_is_on_its_way_is_waited_for():
     assert batch_loss.take([], never).steps.tolist() == [5, 6, 7, 8, 9]
 
 
-def test_what_is_logged_is_found_out_by_a_captured_step():
+def test_a_captured_step_decides_the_meaning_of_the_logs():
     wanted = losses(10)
     raw = BatchLoss(custom=True, sizes=Sizes(8))
     assert raw.take(ends(wanted)[:6], never) is None, "not understood so far"
@@ -122,7 +122,7 @@ def test_what_is_logged_is_found_out_by_a_captured_step():
     assert "step 7" in neither.refused
 
 
-def test_what_cannot_be_told_is_within_the_bound_of_either():
+def test_an_undecided_loss_is_within_the_bound_of_both_meanings():
     wanted = losses(10)
     for logged in (wanted, means(wanted, np.full(10, 8))):
         found = BatchLoss(custom=True, sizes=Sizes(8)).take(ends(logged), never, last=True)

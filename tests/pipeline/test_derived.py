@@ -84,7 +84,7 @@ def test_more_units_than_are_looked_at_are_a_reason(monkeypatch):
     assert list(shares(mine.rest(TRAIN)[1])) == ["activity/a"]
 
 
-def test_a_layer_that_changes_its_width_begins_anew():
+def test_a_layer_that_changes_its_width_starts_again():
     mine, told, errors = make()
     for units in (3, 4, 3):
         mine.take(Site("activations", "a"), Want(activity="relu"), np.ones((2, units), np.float32), None)
@@ -121,7 +121,7 @@ def test_nan_is_not_stuck():
     }
 
 
-def test_what_cannot_be_derived_is_a_reason_and_no_error():
+def test_a_value_that_cannot_be_derived_has_a_reason():
     mine, told, errors = make()
     want = Want(data=True)
     mine.take(Site("inputs"), want, np.ones((4, 5000), np.float32), None)
@@ -135,7 +135,7 @@ def test_what_cannot_be_derived_is_a_reason_and_no_error():
     assert errors == []
 
 
-def test_an_error_of_ours_is_told_and_costs_only_what_it_is_about(monkeypatch):
+def test_an_error_of_fitscope_costs_only_its_own_site(monkeypatch):
     mine, told, errors = make()
     monkeypatch.setattr("fitscope.reduce.units.count_active", lambda *_: 1 / 0)
     mine.take(Site("activations", "a"), Want(activity="relu"), np.ones((2, 3), np.float32), None)
@@ -150,7 +150,7 @@ def test_an_error_of_ours_is_told_and_costs_only_what_it_is_about(monkeypatch):
 LOSS = {"output": "o", "class": "SparseCategoricalCrossentropy", "classification": "labels"}
 
 
-def test_labels_that_are_none_of_the_classes_count_for_nobody():
+def test_unknown_labels_are_ignored():
     classes = Classes({"losses": [LOSS]})
     shares = classes.targets("", np.array([0, 1, 1, 7, -1], np.int64), np.zeros((5, 3), np.float32))
     np.testing.assert_allclose(shares, [0.2, 0.4, 0.0])
@@ -162,7 +162,7 @@ def test_predictions_that_are_nan_have_no_class():
     assert classes.predictions("", np.zeros(3, np.int64), predictions).tolist() == [0, 1, 0]
 
 
-def test_several_classes_at_once_are_no_shares():
+def test_multi_label_targets_have_no_shares():
     classes = Classes({"losses": [{"output": "o", "classification": "binary"}]})
     with pytest.raises(NotDerived, match="several classes"):
         classes.targets("", np.array([[1, 1, 0]], np.float32), np.zeros((1, 3), np.float32))

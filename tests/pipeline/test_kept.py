@@ -75,7 +75,7 @@ def test_the_steps_around_an_odd_loss_are_set_aside() -> None:
     assert steps_of(kept.take(newest=False))[-1] == 299  # afterwards the newest
 
 
-def test_steps_set_aside_outlive_newer_ones_for_which_there_is_no_room() -> None:
+def test_steps_set_aside_are_kept_when_memory_is_short() -> None:
     kept, most = fly(BlackBox(6, memory=2_000), 100, odd=40)
     assert most <= 2_000
     assert not kept.keeping

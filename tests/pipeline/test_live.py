@@ -152,7 +152,7 @@ def test_trainings_in_one_cell_share_a_place(shell: SimpleNamespace) -> None:
     assert not cell.same(shell)
 
 
-def test_it_is_wanted_in_a_notebook_unless_told_otherwise(shell: SimpleNamespace) -> None:
+def test_a_notebook_has_a_picture_unless_disabled(shell: SimpleNamespace) -> None:
     assert notebook.wanted(None) is shell
     assert notebook.wanted(True) is shell
     assert notebook.wanted(False) is None
@@ -161,7 +161,7 @@ def test_it_is_wanted_in_a_notebook_unless_told_otherwise(shell: SimpleNamespace
     assert notebook.wanted(True) is shell
 
 
-def test_a_terminal_is_no_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_has_no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = SimpleNamespace(get_ipython=lambda: SimpleNamespace())
     monkeypatch.setitem(sys.modules, "IPython", terminal)
     assert notebook.wanted(None) is None

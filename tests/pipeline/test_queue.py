@@ -75,7 +75,7 @@ def test_block_waits_for_room():
     assert sink.transport.peak == 60
 
 
-def test_what_waits_is_counted():
+def test_waiting_bytes_are_counted():
     sink = Sink()
     sink.hold(10)
     for item in ("a", "b"):
@@ -86,7 +86,7 @@ def test_what_waits_is_counted():
     assert sink.transport.waiting() == 0
 
 
-def test_drop_says_no():
+def test_put_returns_false_when_an_item_is_dropped():
     sink = Sink(when_full="drop")
     sink.hold(60)
     assert not sink.transport.put("too much", 60)
@@ -105,7 +105,7 @@ def test_one_item_larger_than_the_queue_passes_when_it_is_empty(when_full):
     assert sink.seen == ["huge"]
 
 
-def test_errors_come_home_and_the_writer_goes_on():
+def test_errors_are_reported_and_the_writer_continues():
     sink = Sink()
     for item in ("a", "bad", "b"):
         sink.transport.put(item, 1)

@@ -50,7 +50,7 @@ def test_noise_and_a_falling_loss_are_ordinary():
         assert spikes.in_stretch(stretch(usual(200) * 0.95**i, 200 * i)) is None
 
 
-def test_a_value_that_is_not_exact_is_none():
+def test_an_uncertain_loss_is_not_a_spike():
     spikes = Spikes()
     spikes.in_stretch(stretch(usual(100)))
     values = usual(100)

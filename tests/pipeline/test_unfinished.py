@@ -158,7 +158,7 @@ def test_a_wait_that_was_interrupted_did_not_end_the_writer(script):
     assert one.items() == ALL
 
 
-def test_a_second_ctrl_c_skips_and_counts_what_is_queued(script):
+def test_a_second_ctrl_c_skips_and_counts_the_queue(script):
     one = script("writer = make(pause=0.3)\nwriter.close(wait=False)\nready()").send(signal.SIGINT)
     assert one.wait() == 0
     assert "captured steps are not written" in one.errors

@@ -116,11 +116,11 @@ def test_it_is_never_less_than_the_least():
     assert training.budget.describe()["trouble"] == training.budget.trouble
 
 
-def test_a_budget_that_is_kept_is_no_trouble():
+def test_a_budget_that_is_kept_reports_nothing():
     assert Training(Budget(0.02), extra=0.1).run(20_000).budget.trouble is None
 
 
-def test_it_follows_what_it_costs():
+def test_it_follows_the_measured_cost():
     training = Training(Budget(0.02), extra=0.0007).run(5_000)
     assert training.budget.every == 5
     training.extra = 0.0095
@@ -161,7 +161,7 @@ def test_short_epochs_are_measured_too(epoch, extra):
 
 
 @pytest.mark.parametrize("extra", [0.0001, 0.0019, 0.05])
-def test_what_is_compared_with_the_batch_before_costs_two_steps(extra):
+def test_a_comparison_with_the_previous_batch_costs_two_steps(extra):
     training = Training(Budget(0.02), extra=extra, compares=True).run(40_000)
     assert training.share <= 0.025
     assert training.budget.cost == pytest.approx(2 * extra / 0.01, rel=0.1)
@@ -198,7 +198,7 @@ def test_few_steps_are_timed():
     assert training.timed < 100
 
 
-def test_a_further_training_goes_on_where_it_was():
+def test_the_next_training_keeps_the_pace():
     budget = Budget(0.02)
     Training(budget, extra=0.019, writer=0.019).run(10_000)
     assert budget.every == 200
@@ -209,7 +209,7 @@ def test_a_further_training_goes_on_where_it_was():
 
 
 @pytest.mark.parametrize("share", [0, 1, 2.0, -0.1, True, "2%", float("nan")])
-def test_what_is_no_share_is_refused(share):
+def test_an_invalid_share_is_refused(share):
     with pytest.raises(fs.WatchError, match="between 0 and 1"):
         fs.Scope("runs", budget=share)
 
@@ -280,7 +280,7 @@ def test_an_allowance_is_a_length_of_time(given, means):
 
 
 @pytest.mark.parametrize("given", [-1, "3", "3 x", True, None, float("nan"), "1.2.3 s"])
-def test_what_is_no_length_of_time_is_refused(given):
+def test_an_invalid_duration_is_refused(given):
     with pytest.raises(fs.WatchError, match="allowance"):
         fs.Scope("runs", allowance=given)
 
@@ -299,7 +299,7 @@ def test_the_next_steps_are_captured_where_something_happened():
     assert budget.describe()["closer"] == [{"step": 4_990, "from": 5_003, "to": 5_023}]
 
 
-def test_what_happens_all_the_time_keeps_to_the_allowance():
+def test_frequent_spikes_stay_within_the_allowance():
     budget = Budget(0.02, 3.0)
     budget.expect(0, 100_000)
     training = Training(budget, extra=0.019)

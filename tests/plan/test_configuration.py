@@ -62,7 +62,7 @@ def test_an_activation_is_named_also_when_it_is_serialised():
     assert name_of({"class_name": "ReLU", "config": {}}) == "relu"
 
 
-def test_a_functional_model_names_what_feeds_each_layer_through_operations_that_are_no_layers():
+def test_a_functional_model_lists_inputs_through_operations():
     x = keras.Input((8,))
     a = layers.Dense(4, activation="relu", name="a")(x)
     b = layers.ReLU(name="b_relu")(layers.Dense(4, name="b")(a))
@@ -121,7 +121,7 @@ def test_each_output_has_its_own_loss():
     assert losses == {"kind": "SparseCategoricalCrossentropy", "size": "MeanSquaredError"}
 
 
-def test_a_nested_model_shows_its_own_layers_and_what_is_frozen():
+def test_a_nested_model_shows_its_layers_and_frozen_ones():
     base = keras.Sequential(
         [layers.Input((4,)), layers.Dense(4, name="inner", activation="relu")], name="base"
     )
@@ -158,7 +158,7 @@ def test_schedules_loss_scales_and_several_optimizers_are_named():
     assert found["losses"][0]["name"] == "<lambda>"
 
 
-def test_nothing_raises_whatever_the_model_is():
+def test_no_model_raises_an_error():
     class Odd(layers.Layer):
         @property
         def activation(self):

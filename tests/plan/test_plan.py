@@ -131,6 +131,6 @@ def test_a_model_without_weights_has_its_layers():
     assert parts.describe()["parameters"] == 0
 
 
-def test_what_is_no_model_is_an_error_that_says_so():
+def test_an_object_that_is_not_a_model_is_an_error():
     with pytest.raises(fs.ModelError, match="a Keras model"):
         Anatomy.of(object())

@@ -38,7 +38,7 @@ def test_a_history_that_differs_is_named():
     assert found == "history.loss[0] by 1"
 
 
-def test_what_is_left_on_a_layer_is_named():
+def test_leftovers_on_a_layer_are_named():
     other = trained()
     assert checks.left_over(trained(), other) == []
     other.model.layers[0].call = fs.Scope.attach
@@ -62,7 +62,7 @@ def test_a_worker_that_dies_costs_one_row(tmp_path, monkeypatch):
     assert "the end" in rows[1].problems[0]
 
 
-def test_nobody_watches_with_the_stand_in():
+def test_the_stand_in_scope_records_nothing():
     scope, function = Unwatched(), object()
     with scope.attach(None):
         assert scope.step(function) is function

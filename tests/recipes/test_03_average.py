@@ -32,7 +32,7 @@ def test_mean_and_std_of_every_sample_that_was_captured(watch_fit, tools, every)
     assert seen.run.averages == ["activations/hidden"]
 
 
-def test_none_of_the_tensors_is_stored(watch_fit, tools):
+def test_no_tensor_is_stored(watch_fit, tools):
     x, y = by_hand.data()
     seen = watch_fit(tools.make, x, y, watch=fs.activations("hidden", keep="average"))
     assert asked(seen.run) == ["activations/hidden"]
@@ -71,7 +71,7 @@ def test_a_mean_of_means_is_not_the_mean(page_says):
     page_says(f"returns {usual[worst]:.2f}; the mean is {true[worst]:.2f}")
 
 
-def test_a_small_variance_beside_a_large_mean(tools, tmp_path, page_says):
+def test_a_small_variance_with_a_large_mean_is_exact(tools, tmp_path, page_says):
     """The usual way sums squares, in float32, and subtracts."""
     x = (by_hand.data(64)[0] + 3000).astype("float32")
     scope = fs.Scope(tmp_path, fs.inputs(keep="average"), every=1)

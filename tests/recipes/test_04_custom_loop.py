@@ -122,7 +122,7 @@ def in_loop(step: Any, wrap: Callable[[Any], Any] = lambda function: function) -
     return wrap(step)
 
 
-def test_a_step_of_ones_own(tools, tmp_path):
+def test_a_custom_step_is_recorded(tools, tmp_path):
     x, y = by_hand.data()
     plain, plain_weights = step_of(tools.make())
     plain = in_loop(plain)

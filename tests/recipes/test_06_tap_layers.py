@@ -46,7 +46,7 @@ def test_a_clone_is_out_of_date_after_the_first_step(model, data):
     np.testing.assert_array_equal(tapped.predict(x, verbose=0), model.predict(x, verbose=0))
 
 
-def test_what_a_tap_shows_is_what_the_step_computed(model, data, tmp_path):
+def test_a_tap_records_the_value_of_the_step(model, data, tmp_path):
     tapped = fs.with_taps(model, "hidden")
     tapped.compile(keras.optimizers.Adam(0.01), "mse")
     watch = [fs.taps("hidden_tap", keep="tensor"), fs.weights("hidden", keep="tensor")]

@@ -52,7 +52,7 @@ def test_changes_are_between_consecutive_batches(watch_fit, tools, every):
         check(seen.run, site, of, by, steps, tools.close, batched=not of.startswith("weights"))
 
 
-def test_what_was_not_asked_for_is_not_kept(watch_fit, tools):
+def test_unwatched_values_are_not_kept(watch_fit, tools):
     """The batch before is captured for the change alone."""
     x, y = by_hand.data()
     watch = [fs.changes("head"), fs.activations("head", keep="both")]

@@ -54,7 +54,7 @@ def test_several_metrics_of_each_batch(watch_fit, tools, page_says):
     page_says(f"`logs` reports {of_logs[2]:.2f} for a batch with an error of {rmse[2]:.2f}")
 
 
-def test_the_models_own_metrics_go_on_over_the_epoch(watch_fit, tools):
+def test_the_models_own_metrics_keep_their_state(watch_fit, tools):
     """A metric that cannot be averaged, and one of weighted samples: those of the epoch are as they were, those of the batch its own."""
     x, y = by_hand.data()
     weight = np.linspace(0, 2, 22).astype("float32")

@@ -71,7 +71,7 @@ def test_memory_stays_where_it_is(tmp_path, page_says):
     page_says(f"{kept / 1e6:.0f} MB after {BATCHES - WARM_UP:,} batches")
 
 
-def test_what_is_on_disk_is_what_happened(watch_fit, tools, tmp_path):
+def test_the_stored_values_are_those_of_the_training(watch_fit, tools, tmp_path):
     x, y = by_hand.data()
     watch = [fs.activations("hidden", keep="both"), fs.loss()]
     live = {"database": f"sqlite:///{tmp_path / 'live.sqlite'}"}

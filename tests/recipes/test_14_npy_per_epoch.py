@@ -44,7 +44,7 @@ def test_a_file_per_epoch(watch_fit, tools, tmp_path, page_says):
     page_says(f"; an average value is {np.abs(saved).mean():.2f}")
 
 
-def test_of_a_validation_it_is_the_whole_pass(watch_fit, tools, tmp_path):
+def test_a_validation_file_holds_the_whole_pass(watch_fit, tools, tmp_path):
     x, y = by_hand.data()
     seen = watch_fit(
         tools.make, x, y, watch=fs.predictions(on="validation"), epochs=2, validation_data=by_hand.data(20, seed=5)

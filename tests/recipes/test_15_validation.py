@@ -42,7 +42,7 @@ def tf_data(x: np.ndarray, y: np.ndarray, tools: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("source", [arrays, py_dataset, tf_data], ids=lambda f: f.__name__)
-def test_what_the_pass_predicted_in_order(watch_fit, tools, source: Callable[..., dict[str, Any]]):
+def test_predictions_of_the_pass_are_in_order(watch_fit, tools, source: Callable[..., dict[str, Any]]):
     x, y = by_hand.data()
     xv, yv = by_hand.data(N, seed=5)
     seen = watch_fit(

@@ -121,7 +121,7 @@ def test_merge_is_the_average_of_both_and_leaves_the_other_alone() -> None:
         agrees(side, batches[0])
 
 
-def test_what_cannot_be_averaged_is_said() -> None:
+def test_a_tensor_that_cannot_be_averaged_is_an_error() -> None:
     average = average_of(np.ones((2, 3)))
     with pytest.raises(ValueError, match=r"\(3,\) so far, and this is \(4,\)"):
         average.add(np.ones((2, 4)), 1, batched=True)

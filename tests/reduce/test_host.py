@@ -66,13 +66,13 @@ def test_buckets_and_counts_by_hand(dtype, copies, specials):
 
 
 @pytest.mark.parametrize("value", [2.0**128, 1e300, np.finfo(np.float64).max])
-def test_what_is_larger_than_every_bucket_is_in_the_last(value):
+def test_values_above_all_buckets_are_in_the_last(value):
     hist = host.reduce(np.array([value, -value])).hist
     assert (hist[0], hist[-1], hist.sum()) == (1, 1, 2)
 
 
 @pytest.mark.parametrize("value", [2.0**-129, 1e-300, 5e-324])
-def test_what_is_smaller_than_every_bucket_is_beside_zero(value):
+def test_values_below_all_buckets_are_next_to_zero(value):
     hist = host.reduce(np.array([value, -value, -value])).hist
     assert (hist[ZERO_BUCKET - 1], hist[ZERO_BUCKET], hist[ZERO_BUCKET + 1], hist.sum()) == (2, 0, 1, 3)
 
@@ -247,7 +247,7 @@ def test_every_16_bit_float_there_is(dtype, assert_same):
         assert_same(host.reduce(part), oracle.reduce(part))
 
 
-def test_the_window_moves_up_and_what_is_below_is_counted(assert_same):
+def test_elements_below_the_moving_window_are_counted(assert_same):
     """Each block a hundred octaves above or below the last, so that every way of counting has its turn."""
     rng = np.random.default_rng(1)
     blocks = [rng.normal(size=1_024) * 2.0**e for e in (-120, -20, 80, -20, 0, 100, -140, 100)]
@@ -262,7 +262,7 @@ def test_the_window_moves_up_and_what_is_below_is_counted(assert_same):
 @pytest.mark.parametrize(
     "dtype", [np.complex64, np.complex128, object, "U3", "S3", "M8[s]", "m8[s]", "f4,f4"]
 )
-def test_what_has_no_stats_is_refused(dtype):
+def test_a_dtype_without_stats_is_refused(dtype):
     with pytest.raises(WatchError, match=r"Expected a tensor of real numbers. Received: dtype .*\. "):
         host.reduce(np.zeros(3, dtype))
 

@@ -52,7 +52,7 @@ def test_features_over_many_batches_are_those_of_all_samples_at_once():
     assert features.duplicates == 2
 
 
-def test_features_that_part_later_are_no_longer_equal():
+def test_features_that_differ_later_are_no_longer_equal():
     features = Features(3)
     features.add(np.array([[1, 1, 1], [2, 2, 1]], np.float32))
     assert features.duplicates == 2
@@ -62,7 +62,7 @@ def test_features_that_part_later_are_no_longer_equal():
     assert features.duplicates == 0
 
 
-def test_constants_are_no_duplicates_and_zero_has_no_sign():
+def test_constants_are_not_duplicates_and_zero_has_no_sign():
     features = Features(4)
     features.add(np.array([[0.0, -0.0, 7, 7], [1, 1, 7, 7]], np.float32))
     assert features.duplicates == 2

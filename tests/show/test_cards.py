@@ -55,7 +55,7 @@ def test_a_part_of_a_list_is_a_table_too(place: str) -> None:
     assert [brief.id for brief in found] == [found[i].id for i in range(3)]
 
 
-def test_an_empty_list_says_so(tmp_path: Any) -> None:
+def test_an_empty_list_has_a_message(tmp_path: Any) -> None:
     assert repr(fs.runs(tmp_path)) == "no runs"
     assert "no runs" in fs.runs(tmp_path)._repr_html_()
 
@@ -95,7 +95,7 @@ def test_a_view_names_itself(place: str) -> None:
     assert view._repr_html_() == view._repr_mimebundle_()["text/html"]
 
 
-def test_a_scope_says_what_it_records(tmp_path: Any) -> None:
+def test_a_scope_shows_its_watches(tmp_path: Any) -> None:
     watch = [fs.activations("conv*", samples=4), fs.loss(every=5), fs.gradients(dict)]
     scope = fs.Scope(tmp_path / "a&b", watch=watch)
     assert repr(scope) == (

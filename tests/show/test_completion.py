@@ -41,5 +41,5 @@ def names(written: Callable[..., Written]) -> dict[str, Any]:
         ('run.sql("select ', []),
     ],
 )
-def test_the_parameter_decides_what_is_offered(names: dict[str, Any], line: str, offered: list[str]) -> None:
+def test_the_parameter_decides_the_completions(names: dict[str, Any], line: str, offered: list[str]) -> None:
     assert candidates(line, names)[1] == offered

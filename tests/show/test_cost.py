@@ -21,13 +21,11 @@ from fitscope.show.data.cost import cadence, table
         ({}, None),
     ],
 )
-def test_how_often_is_captured_is_said_where_a_budget_decides(
-    overhead: dict[str, Any], said: str | None
-) -> None:
+def test_the_cadence_is_shown_if_a_budget_decides(overhead: dict[str, Any], said: str | None) -> None:
     assert cadence(overhead) == said
 
 
-def test_the_table_of_costs_has_a_line_for_each_thing() -> None:
+def test_the_table_of_costs_has_a_line_for_each_cost() -> None:
     decided = [{"step": 0, "every": 10}, {"step": 1200, "every": 20}, "?", {"step": 7}]
     overhead = {
         "steps": 100,

@@ -21,7 +21,7 @@ from .conftest import Written, described, steady
 from .gathering import NAMES, gathered, numbers
 
 
-def test_rows_follow_the_model_with_what_is_no_layer_around_them() -> None:
+def test_rows_follow_the_model_with_inputs_and_outputs_around() -> None:
     sites = [
         "loss", "activations/b", "activations/a", "gradients/a", "weights/a/kernel", "updates/a/kernel",
         "activations/b#2", "inputs", "predictions", "taps/mine", "validation/activations/a", "validation/loss",
@@ -37,7 +37,7 @@ def test_rows_follow_the_model_with_what_is_no_layer_around_them() -> None:
     assert rows[2].after == ("a",)
 
 
-def test_the_first_of_several_losses_stands_for_the_loss(written: Callable[..., Written]) -> None:
+def test_the_first_of_several_losses_is_shown(written: Callable[..., Written]) -> None:
     """A step with several optimizers has no `loss` and no `learning_rate` without a name."""
     run = written().add(
         range(3),
@@ -84,7 +84,7 @@ def test_measures_agree_with_the_table(written: Callable[..., Written]) -> None:
     )
 
 
-def test_growing_with_the_run_gives_what_a_fresh_look_gives(written: Callable[..., Written]) -> None:
+def test_following_a_run_gives_the_same_as_reading_it_once(written: Callable[..., Written]) -> None:
     run = written()
     tensors = steady(NAMES, lambda step, name, value: value * (1 + (step * 7 % 13) / 10))
     run.add(range(30), tensors)
@@ -173,7 +173,7 @@ def test_distribution_keeps_a_value_that_came_up_once(written: Callable[..., Wri
     assert np.flatnonzero(share[:, -1]).tolist() == [70]
 
 
-def test_a_run_with_nothing_in_it_yet_is_no_error(written: Callable[..., Written]) -> None:
+def test_an_empty_run_is_not_an_error(written: Callable[..., Written]) -> None:
     g = gathered(written())
     assert g.rows == []
     assert page_facts.head(g)["measures"] == []
@@ -195,7 +195,7 @@ def test_a_later_attempt_takes_over(written: Callable[..., Written], tmp_path: A
     assert numbers(g, "activations.rms")[0].tolist() == [0.0] * 10 + [1.0] * 5
 
 
-def test_packed_arrays_are_where_the_header_says() -> None:
+def test_packed_arrays_are_at_the_offsets_in_the_header() -> None:
     codes = np.array([[1, 258], [0, 65535]], np.uint16)
     data = pack({"x": float("nan")}, {"a": codes, "b": np.array([2.5]), "c": codes[:, :0]})
     length = int.from_bytes(data[:4], "little")
@@ -209,7 +209,7 @@ def test_packed_arrays_are_where_the_header_says() -> None:
     assert np.frombuffer(body[8:16], "<f8").tolist() == [2.5]
 
 
-def test_what_is_kept_is_bounded_and_comes_back_when_asked_for(
+def test_kept_matrices_are_bounded_and_read_again_on_request(
     written: Callable[..., Written], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fitscope.show.data.gather.KEEP_BYTES", 20_000)
@@ -276,7 +276,7 @@ def test_histograms_of_a_large_part_are_added_up(written: Callable[..., Written]
     assert (counts[:, 256 + 129 : 256 + 139].sum(axis=0) == 60).all()
 
 
-def test_the_learning_rate_is_told_where_it_changes(written: Callable[..., Written]) -> None:
+def test_the_learning_rate_is_given_where_it_changes(written: Callable[..., Written]) -> None:
     def at(step: int) -> dict[str, Any]:
         rate = 0.1 if step < 40 else 0.05 if step < 80 else 0.0125
         return {"activations/a": np.ones(3), "learning_rate": np.float32(rate)}
@@ -321,7 +321,7 @@ def test_the_first_look_reads_each_part_once(written: Callable[..., Written], re
     assert len(reads) == len(set(reads)) == 4
 
 
-def test_a_row_that_turns_up_later_keeps_what_was_read(
+def test_a_row_that_appears_later_keeps_the_data_read_before(
     written: Callable[..., Written], reads: list[str]
 ) -> None:
     run = written()

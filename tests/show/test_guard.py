@@ -141,7 +141,7 @@ def test_a_forged_host_is_refused(known: TestClient, host: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1:9999", "localhost:1", "[::1]:8760"])
-def test_another_port_is_no_matter(known: TestClient, host: str) -> None:
+def test_another_port_is_accepted(known: TestClient, host: str) -> None:
     assert known.get("/api/runs", headers={"host": host}).status_code == 200
 
 
@@ -171,7 +171,7 @@ def test_only_get_and_head_are_answered(known: TestClient, method: str) -> None:
         "/../../secret.txt", "/static/....//app.py", "/static/\u2025/app.py",
     ],
 )  # fmt: skip
-def test_no_file_but_ours_is_given_out(known: TestClient, path: str) -> None:
+def test_only_files_of_fitscope_are_served(known: TestClient, path: str) -> None:
     answer = known.get(path)
     assert answer.status_code == 404
     assert "import" not in answer.text
@@ -234,7 +234,7 @@ def test_the_place_itself_may_be_a_link(known: TestClient, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("query", ["step=x", "step=1e9", "columns=nan", "from=x&to=1", "level=-"])
-def test_a_bad_question_is_no_server_error(known: TestClient, query: str) -> None:
+def test_a_bad_request_is_not_a_server_error(known: TestClient, query: str) -> None:
     answer = known.get(f"/api/matrix?measure=activations.rms&{query}")
     assert answer.status_code == 400
     safe(answer)

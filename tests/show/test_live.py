@@ -61,7 +61,7 @@ def test_findings_are_named_in_picture_and_text() -> None:
 
 
 @pytest.mark.parametrize("status", ["complete", "interrupted", "failed"])
-def test_the_end_is_told(status: str) -> None:
+def test_the_last_picture_shows_the_end(status: str) -> None:
     root, text = picture(Made(), status=status, ended_by="ValueError: <oh>", left=60.0)
     assert f"{status} · step 201" in words(root)
     assert "ValueError: <oh>" in words(root)

@@ -14,7 +14,7 @@ from .conftest import Written, steady
 from .gathering import NAMES, gathered, numbers
 
 
-def test_modes_say_by_how_many_doublings(written: Callable[..., Written]) -> None:
+def test_modes_are_log2_ratios(written: Callable[..., Written]) -> None:
     run = written().add(range(60), steady(NAMES, lambda s, n, v: v * (8 if (s, n) == (40, "b") else 1)))
     g = gathered(run)
     change, start, past = (numbers(g, "activations.rms", mode) for mode in ("change", "start", "past"))
@@ -41,7 +41,7 @@ def compared(one: Gathered, other: Gathered, level: int = 0) -> list[np.ndarray]
     return [cells.low, cells.high, cells.flags]
 
 
-def test_a_comparison_goes_on_with_the_run_it_is_with(written: Callable[..., Written]) -> None:
+def test_a_comparison_follows_the_other_run(written: Callable[..., Written]) -> None:
     tensors = steady(NAMES, lambda s, n, v: v * (1 + s % 5))
     ours, growing = written(name="one").add(range(2000), tensors), written(name="other")
     one, other = gathered(ours), gathered(growing)
@@ -74,7 +74,7 @@ def test_a_comparison_sees_that_the_other_run_got_a_row_or_was_rewritten(
 
 
 @pytest.mark.parametrize("mode", ["past", "change", "start", "run"])
-def test_a_mode_says_that_it_was_rewritten(written: Callable[..., Written], mode: str) -> None:
+def test_a_mode_marks_rewritten_columns(written: Callable[..., Written], mode: str) -> None:
     run = written(name="one").add(range(20), steady(NAMES))
     g, other = gathered(run), gathered(written(name="other").add(range(30), steady(NAMES)))
     before = g.matrix("activations.rms", mode, other).rewritten

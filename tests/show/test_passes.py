@@ -40,7 +40,7 @@ def drawn(run: fs.Run) -> str:
     return console.export_text()
 
 
-def test_passes_are_no_steps_of_the_picture(tmp_path: Path) -> None:
+def test_passes_are_not_in_the_picture(tmp_path: Path) -> None:
     writer = RunWriter.create(tmp_path, "r")
     for step in range(3):
         writer.write([record("loss", step, np.float32(1)), record("activations/a", step, np.ones((2, 2)))])

@@ -79,7 +79,7 @@ def test_channels_may_come_first_and_large_ones_are_shrunk(kept: Kept) -> None:
 
 
 @pytest.mark.parametrize("shape", [(2, 9), (2, 3, 3), (2, 8, 8, 7), (2, 4, 4, 4, 4)])
-def test_what_is_no_image_has_no_picture(kept: Kept, shape: tuple[int, ...]) -> None:
+def test_inputs_that_are_not_images_have_no_thumbnail(kept: Kept, shape: tuple[int, ...]) -> None:
     assert pictures(kept(np.ones(shape, np.float32))) == [None, None]
 
 

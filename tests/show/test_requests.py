@@ -57,7 +57,7 @@ def test_a_level_that_no_picture_has(client: TestClient, name: str, value: str) 
 
 
 @pytest.mark.parametrize(("start", "end"), [("x", "1"), ("nan", "1"), ("1e400", "2"), ("0", "inf")])
-def test_a_span_that_is_none(client: TestClient, start: str, end: str) -> None:
+def test_an_invalid_span_is_refused(client: TestClient, start: str, end: str) -> None:
     answer = client.get("/api/matrix", params={"measure": "activations.rms", "from": start, "to": end})
     assert answer.status_code == 400
 
@@ -87,7 +87,7 @@ def test_columns_wider_than_the_run_are_one_of_all() -> None:
         assert wide.flags.tolist() == [[VALUE]] * 3
 
 
-def test_who_computes_keeps_nobody_waiting_who_looks_at_another_run(
+def test_a_slow_request_does_not_delay_another_run(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inside, go_on = threading.Event(), threading.Event()
@@ -129,7 +129,7 @@ def test_two_runs_compared_both_ways_at_once_do_not_wait_for_each_other(client: 
     assert answers == [200] * 30
 
 
-def test_the_cookie_says_nothing_of_the_token(client: TestClient) -> None:
+def test_the_cookie_does_not_reveal_the_token(client: TestClient) -> None:
     assert isinstance(client.app, Guard)
     answer = client.get("/?token=a-token-of-a-test", follow_redirects=False)
     value = answer.cookies[client.app.cookie]
@@ -150,7 +150,7 @@ def test_a_page_on_another_port_is_refused(client: TestClient) -> None:
     assert client.get("/api/runs", headers={"sec-fetch-site": "same-origin"}).status_code == 200
 
 
-def test_a_failure_of_ours_is_an_answer_with_its_headers(
+def test_an_internal_error_is_answered_with_all_headers(
     client: TestClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(_: Any) -> Any:
@@ -201,7 +201,7 @@ def test_half_a_request_is_closed(
         assert b"200 OK" not in said
 
 
-def test_who_listens_is_not_closed(
+def test_an_open_event_stream_is_not_closed(
     written: Callable[..., Written], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(protocol, "PATIENCE", 0.1)
@@ -226,7 +226,7 @@ def test_who_listens_is_not_closed(
     "text",
     [b"nonsense\r\n\r\n", b"GET / HTTP/x\r\n\r\n", b"GET / HTTP/1.1\r\nA B\r\n\r\n", b"\x16\x03\x01\x02"],
 )
-def test_what_is_no_http_is_refused_with_all_headers(tmp_path: Path, text: bytes) -> None:
+def test_bytes_that_are_not_http_are_refused_with_all_headers(tmp_path: Path, text: bytes) -> None:
     with Server(tmp_path, 0).start() as server:
         said = heard(server.port, text + b"\r\n\r\n").decode().lower()
     assert said.startswith("http/1.1 400")

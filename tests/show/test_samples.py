@@ -49,7 +49,7 @@ def test_classes_are_named(truth: list[float], predicted: list[float], told: tup
         ([INF], [0.25, -INF], ("Inf", "0.25, -Inf", None, False)),
     ],
 )
-def test_what_is_not_finite_is_no_class(
+def test_a_prediction_that_is_not_finite_has_no_class(
     truth: list[float], predicted: list[float], told: tuple[Any, ...]
 ) -> None:
     assert words(truth, predicted) == told

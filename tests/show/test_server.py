@@ -36,7 +36,7 @@ def told(tick: bytes) -> dict[str, Any]:
     return found
 
 
-def test_a_tick_tells_of_columns_that_changed_though_there_is_no_new_one(
+def test_a_tick_contains_changed_columns_without_new_ones(
     written: Callable[..., Written], tmp_path: Path
 ) -> None:
     run = written().add(range(20), steady("abc"))
@@ -81,7 +81,7 @@ def test_the_newest_run_is_the_newest_of_now(written: Callable[..., Written], tm
         assert g.run.id == "a"
 
 
-def test_few_runs_are_kept_and_none_that_is_looked_at_is_let_go(
+def test_few_runs_are_kept_and_open_ones_stay(
     written: Callable[..., Written], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fitscope.show.shelf.KEEP", 2)
@@ -107,7 +107,7 @@ def test_few_runs_are_kept_and_none_that_is_looked_at_is_let_go(
     assert [name for name, ref in seen.items() if ref() is not None] == ["a", "e"]
 
 
-def test_a_place_that_cannot_be_is_said_before_it_is_served(tmp_path: Path) -> None:
+def test_an_impossible_place_is_an_error_before_serving(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="is a file"):
         Server(tmp_path / "file")
@@ -120,7 +120,7 @@ def test_a_port_is_taken_from_the_moment_its_address_is_known(tmp_path: Path) ->
         Server(tmp_path, server.port)
 
 
-def test_serving_beside_a_program_leaves_its_signals_alone(tmp_path: Path) -> None:
+def test_serving_in_a_program_leaves_its_signals_alone(tmp_path: Path) -> None:
     ours = (signal.SIGINT, signal.SIGTERM)
     before = [signal.getsignal(number) for number in ours]
     with Server(tmp_path).start() as server:

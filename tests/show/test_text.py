@@ -36,7 +36,7 @@ def test_any_numbers_fill_the_width(name: str, values: list[float], width: int) 
     assert trend(grid, width, PENS[name]).cell_len == min(width, len(values))
 
 
-def test_the_marks_are_three_and_none_is_a_level() -> None:
+def test_the_three_marks_differ_from_all_levels() -> None:
     grid = Grid.of(np.array([1.0, np.nan, np.inf, 1.0]), nans=np.array([0, 0, 0, 1]))
     assert trend(grid, 4, PENS["plain"]).plain[1:] == "·∞✖"
     assert trend(grid, 4, PENS["ascii"]).plain[1:] == "?IN"
@@ -125,6 +125,6 @@ def test_percent_never_rounds_to_all_or_nothing(share: float, said: str) -> None
     assert percent(share) == said
 
 
-def test_the_legend_names_what_is_used() -> None:
+def test_the_legend_names_the_marks_in_use() -> None:
     assert "Inf" not in legend(PENS["colour"], [NAN, MISSING]).plain
     assert legend(PENS["plain"], [INF]).plain == "∞ Inf"

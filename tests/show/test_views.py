@@ -88,7 +88,7 @@ def test_every_view_has_every_form(run: fs.Run, name: str, tmp_path: Path) -> No
     assert view.to_matplotlib().axes[0].get_title()
 
 
-def test_views_say_what_there_is(run: fs.Run) -> None:
+def test_views_show_their_facts_as_text(run: fs.Run) -> None:
     assert re.search(r"b\s+\+\d+\.\d σ", run.plot.jumps("activations", "rms", step=30).to_text())
     assert "Dead ReLU units since 20" in run.plot.health().to_text()
     worst = run.plot.worst_samples(step=0).to_text().splitlines()
@@ -117,7 +117,9 @@ def test_colours_only_where_they_are_asked_for(run: fs.Run) -> None:
     assert "\x1b[" in run.plot.spectrogram().to_text(colour=True)
 
 
-def test_what_cannot_be_shown_is_said(run: fs.Run, written: Callable[..., Written], tmp_path: Path) -> None:
+def test_a_wrong_argument_is_an_error_that_lists_the_choices(
+    run: fs.Run, written: Callable[..., Written], tmp_path: Path
+) -> None:
     with pytest.raises(fs.RunError, match="Did you mean 'gradients'"):
         run.plot.spectrogram("gradient")
     with pytest.raises(fs.RunError, match=r"a stat of 'gradients'.*'rms', 'max', 'zeros'"):
@@ -141,7 +143,7 @@ def test_what_cannot_be_shown_is_said(run: fs.Run, written: Callable[..., Writte
         fs.open(bare.path).plot.worst_samples()
 
 
-def test_nothing_is_kept_that_nobody_holds(run: fs.Run) -> None:
+def test_numbers_are_freed_with_their_run(run: fs.Run) -> None:
     view = fs.compare(run.path, run.path)
     first = weakref.ref(view._gathered)
     view.to_html()
@@ -180,7 +182,7 @@ def enclosed(text: str) -> tuple[dict[str, Any], set[str]]:
         ("activations.rms", "activations/b"),
     ],
 )
-def test_a_view_of_values_has_those_of_its_own_measure(
+def test_a_view_of_values_uses_its_own_measure(
     written: Callable[..., Written], measure: str, site: str
 ) -> None:
     def at(step: int) -> dict[str, Any]:
@@ -213,7 +215,7 @@ def test_the_values_of_a_weight_are_those_of_the_one_that_was_named(
     assert facts["distributions"]["b weights.rms"]["site"] == site
 
 
-def test_a_file_says_what_it_shows(run: fs.Run, written: Callable[..., Written]) -> None:
+def test_a_saved_view_has_its_title(run: fs.Run, written: Callable[..., Written]) -> None:
     other = fs.open(written(name="other").add(range(60), steady("abc")).path)
     for view, words in ((run.plot.spectrogram("activations", mode="past"), ("activation RMS", "vs own past", "first")),
                         (fs.compare(run, other, "gradients", "rms"), ("gradient RMS", "vs other", "first")),

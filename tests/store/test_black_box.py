@@ -149,7 +149,7 @@ def test_pickles_and_compressed_arrays_are_refused(runs: Path) -> None:
 @pytest.mark.parametrize(
     "form", [None, 3, {}, {"array": 1}, {"array": -1}, {"eval": "1"}, {"tuple": 3}, {"dict": [[1, 2]]}]
 )
-def test_a_form_that_is_none_is_refused(form: Any) -> None:
+def test_an_invalid_form_is_refused(form: Any) -> None:
     with pytest.raises(ValueError, match="form of a batch"):
         put_together(form, [0])
 

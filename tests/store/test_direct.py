@@ -31,7 +31,7 @@ def some(size: int) -> bytes:
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("durable", [False, True])
-def test_what_was_put_is_there(here: Path, size: int, durable: bool) -> None:
+def test_written_data_can_be_read(here: Path, size: int, durable: bool) -> None:
     store, data = Files(here, durable=durable), some(size)
     store.put("a", data)
     assert store.get("a") == data
@@ -76,7 +76,7 @@ def test_a_file_system_that_refuses(here: Path, monkeypatch: pytest.MonkeyPatch,
     assert Files(here).get("a") == data
 
 
-def test_a_disk_that_is_full_says_so(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_raises_an_error(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def write(fd: int, piece: Any) -> int:
         raise OSError(errno.ENOSPC, "full")
 
@@ -104,7 +104,7 @@ def test_several_threads(here: Path) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 @pytest.mark.filterwarnings("ignore:.*fork")
-def test_a_forked_process_has_a_buffer_of_its_own(here: Path) -> None:
+def test_a_forked_process_has_a_separate_buffer(here: Path) -> None:
     """One that is shared would mix what two processes write at the same time."""
     Files(here).put("first", some(direct.FROM))
     if direct._buffer is None:

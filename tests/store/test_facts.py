@@ -45,7 +45,7 @@ def test_a_name_is_parsed_into_the_facts_it_shows(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["", "/", "a//b", "validation", "changes", "taps/", "activations/[x]", "a b/#c/[d"]
 )
-def test_an_odd_name_stays_what_it_is(name: str) -> None:
+def test_an_odd_name_is_unchanged(name: str) -> None:
     assert Site.parse(name) == name
 
 

@@ -15,7 +15,7 @@ def said(**phases):
     }
 
 
-def test_proven_says_at_which_steps():
+def test_proven_lists_its_steps():
     found = identity_of([said(train=("proven", (0, 9), ""), validation=("proven", (5,), ""))])
     assert found == "proven"
     assert (found.steps, found.why) == ([0, 5, 9], "")
@@ -42,7 +42,7 @@ def test_the_worst_of_all_attempts_ranks_and_phases_speaks():
     "document",
     [{}, {"identity": None}, {"identity": "proven"}, {"identity": {"train": 3}}, {"identity": {"train": {}}}],
 )
-def test_a_run_that_says_nothing_is_not_provable(document):
+def test_a_run_without_identity_facts_is_not_provable(document):
     found = identity_of([document])
     assert not found.known
     assert found.short == ""

@@ -88,7 +88,7 @@ def test_one_odd_run_costs_itself(make: Make, tmp_path: Path) -> None:
     assert dict(zip(asked["run"], asked["rows"], strict=True)) == {"bad": 1, "good": 2}
 
 
-def test_what_cannot_be_asked(make: Make, tmp_path: Path) -> None:
+def test_a_query_that_cannot_run_is_an_error(make: Make, tmp_path: Path) -> None:
     write(Files(tmp_path), "a", make, range(2)).close()
     with pytest.raises(RunError, match=r"(?s)nonsense.*a column run"):
         read.runs(tmp_path).sql("select nonsense from stats")

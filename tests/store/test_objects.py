@@ -35,7 +35,7 @@ def test_any_buffer(objects: Objects) -> None:
     assert objects.get("a") == objects.get("b") == b"abc"
 
 
-def test_what_is_not_there(objects: Objects) -> None:
+def test_a_missing_object_raises_file_not_found(objects: Objects) -> None:
     with pytest.raises(FileNotFoundError):
         objects.get("nothing/here")
     with pytest.raises(FileNotFoundError):
@@ -128,7 +128,7 @@ def test_files_leave_nothing_behind(tmp_path: Path, durable: bool) -> None:
     assert [path.parent.name for path in tmp_path.rglob(".tmp")] == ["runs"]
 
 
-def test_files_sweep_what_the_dead_left(tmp_path: Path) -> None:
+def test_files_removes_temporary_files_of_dead_processes(tmp_path: Path) -> None:
     import os
     import time
 
@@ -236,7 +236,7 @@ class TestPlace:
 
 
 @pytest.mark.parametrize("links", [True, False])
-def test_what_a_link_leads_to_is_there_or_not(tmp_path: Path, links: bool) -> None:
+def test_symbolic_links_are_followed_unless_disabled(tmp_path: Path, links: bool) -> None:
     outside = Files(tmp_path / "outside")
     for key in ("one/deep/k", "file"):
         outside.put(key, b"secret")

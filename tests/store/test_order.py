@@ -165,7 +165,7 @@ def test_this_test_can_fail(make: Make, spy: Any, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.usefixtures("_small_chunks")
-def test_lost_acknowledgement_is_found_out(make: Make, spy: Any) -> None:
+def test_a_lost_acknowledgement_is_detected(make: Make, spy: Any) -> None:
     """And so is a flush that returns before its part is put."""
     puts, acknowledged = diary(make, spy)
     early = [(max(1, at - 3), step) for at, step in acknowledged]

@@ -125,7 +125,7 @@ def test_series_and_frame_have_step_and_batch(store: Memory, make: Make) -> None
     assert histogram["epoch"].values.tolist() == [0, 1]
 
 
-def test_what_has_no_samples_is_stacked_by_batch(store: Memory, make: Make) -> None:
+def test_tensors_without_samples_are_stacked_by_batch(store: Memory, make: Make) -> None:
     writer = RunWriter.create(store, "r")
     how: dict[str, Any] = {"site": "evaluate/loss", "batched": False, "keep": "tensor"}
     writer.write(one_pass(make, 2, [np.float32(1), np.float32(2), np.float32(3)], **how))
@@ -229,7 +229,7 @@ class TestByEpoch:
             for name in ("count", "zeros", "negatives", "nans", "infs"):
                 assert frame.loc[epoch, name] == getattr(wanted, name)
 
-    def test_of_ranks_and_of_what_is_the_same_in_all_of_them(self, store: Memory, make: Make) -> None:
+    def test_epochs_merge_samples_of_ranks_and_take_weights_once(self, store: Memory, make: Make) -> None:
         writers = [RunWriter.create(store, "r", world=2), RunWriter.join(store, "r", 0, 1)]
         seen = []
         for step in range(4):

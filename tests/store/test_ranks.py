@@ -53,7 +53,7 @@ class TestWhoThisIs:
             {"TF_CONFIG": '{"cluster": {"ps": ["a:1"]}, "task": {"type": "ps", "index": 0}}'},
         ],
     )
-    def test_nothing_is_made_of_what_says_nothing(self, given: dict[str, str]) -> None:
+    def test_an_unusable_environment_means_no_peers(self, given: dict[str, str]) -> None:
         assert from_environment(given) is None
 
     def test_names(self) -> None:
@@ -134,7 +134,7 @@ class TestTheSameRun:
             "the other rank of that training joins it"
         )
 
-    def test_without_a_name_or_a_store_a_rank_is_alone_and_says_so(
+    def test_a_rank_without_name_or_store_is_recorded_alone_and_warns(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.delenv("FITSCOPE_RUN", raising=False)
@@ -153,7 +153,7 @@ class TestTheSameRun:
         with pytest.raises(Exception, match="letters, digits"):
             Scope(tmp_path, name="a/b")
         RunWriter.create(tmp_path, "r").close()
-        with pytest.raises(WatchError, match="Give one of them"):
+        with pytest.raises(WatchError, match="Pass only one of them"):
             Scope(tmp_path / "r", name="exp")
 
 

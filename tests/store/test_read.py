@@ -34,7 +34,7 @@ def test_reading_imports_no_framework() -> None:
     assert out.strip() == "[]"
 
 
-def test_repr_says_the_essentials(run: read.Run) -> None:
+def test_repr_shows_status_steps_and_path(run: read.Run) -> None:
     assert repr(run) == "<Run 'r': complete, up to step 5, 5 sites, at memory:///r>"
 
 
@@ -156,7 +156,7 @@ class TestTables:
         )
         assert len(frame) == 6
 
-    def test_sql_that_is_none(self, run: read.Run) -> None:
+    def test_invalid_sql_is_an_error(self, run: read.Run) -> None:
         for query in (
             "selec",
             "select nothing from stats",

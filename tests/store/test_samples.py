@@ -239,7 +239,7 @@ class TestAverages:
         assert run.average("odd name/Ä").mean.tolist() == [1.0]
         assert "2 sites" in repr(run)
 
-    def test_steps_done_again_are_said_and_those_wholly_done_again_left_out(self, store: Memory) -> None:
+    def test_repeated_steps_are_warned_about_or_left_out(self, store: Memory) -> None:
         first = RunWriter.create(store, "r")
         first.average("a", average([[1.0]], [[3.0]]))
         first.average("b", average([[9.0]], first=1))

@@ -119,7 +119,7 @@ def test_parts_are_put_once(diary: tuple[Puts, list[tuple[int, int]]]) -> None:
 
 @pytest.mark.usefixtures("_short")
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_tail_becomes_a_part_while_somebody_looks(make: Make, when: str) -> None:
+def test_a_tail_becomes_a_part_during_reading(make: Make, when: str) -> None:
     """Just before the parts are listed, or just after: its rows are seen once."""
     store = Memory()
     writer = RunWriter.create(store, "r")
@@ -189,7 +189,7 @@ def test_following_part_by_part(make: Make) -> None:
 
 
 @pytest.mark.usefixtures("_short")
-def test_who_follows_begins_anew_where_another_attempt_takes_over(make: Make) -> None:
+def test_a_follower_starts_again_when_another_attempt_takes_over(make: Make) -> None:
     store = Memory()
     writer = RunWriter.create(store, "r")
     follow = Follow(read.open(store))
@@ -223,7 +223,7 @@ def test_a_part_for_every_flush_as_before(
 
 
 @pytest.mark.usefixtures("_short")
-def test_large_parts_are_sorted_and_say_where_sites_lie(make: Make, tmp_path: Path) -> None:
+def test_large_parts_are_sorted_and_index_their_sites(make: Make, tmp_path: Path) -> None:
     writer = RunWriter.create(tmp_path, "r")
     for step in range(60):
         writer.write(records(make, step))

@@ -229,7 +229,7 @@ class TestSeveral:
         assert run.frame("a")["count"].tolist() == [8] * 15
 
     @pytest.mark.usefixtures("_short")
-    def test_samples_wait_likewise(self) -> None:
+    def test_samples_wait_in_a_tail_too(self) -> None:
         store = Memory()
         writer = RunWriter.create(store, "r")
         run = read.open(store)

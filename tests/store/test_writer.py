@@ -60,7 +60,7 @@ def test_a_run_from_begin_to_end(objects: Objects, make: Make) -> None:
     assert [brief.id for brief in read.runs(objects)] == ["r"]
 
 
-def test_documents_say_what_they_should(make: Make) -> None:
+def test_documents_have_the_documented_fields(make: Make) -> None:
     store = Memory()
     writer = RunWriter.create(store, "r", {"model": 1}, start_step=3)
     writer.write([make("a", 3, np.zeros((2, 2), np.float32))])
@@ -209,7 +209,7 @@ def test_the_worst_rank_speaks(make: Make) -> None:
 class TestLimit:
     @pytest.mark.parametrize("keep", ["stats", "tensor", "both"])
     @pytest.mark.parametrize("rows", [3, 400, 1_500])
-    def test_recording_stops_and_says_so(self, make: Make, keep: str, rows: int) -> None:
+    def test_recording_stops_at_the_limit_and_reports_it(self, make: Make, keep: str, rows: int) -> None:
         store = Memory()
         limit = 100_000 if keep == "stats" else 1_000_000
         writer = RunWriter.create(store, "r", limit=limit)
@@ -262,7 +262,7 @@ def fast(step: int, x: Any, keep: str, make: Make) -> list[Record]:
     return records
 
 
-def test_facts_do_not_overrule_ours(make: Make) -> None:
+def test_facts_do_not_replace_the_writers_own(make: Make) -> None:
     store = Memory()
     writer = RunWriter.create(store, "r", {"format": 99, "id": "x", "attempt": 7, "start_step": 5})
     writer.note(status="wonderful", bytes=-1)

@@ -140,7 +140,7 @@ def test_a_dead_store_costs_bounded_memory(
     assert len(read.open(moody).stats) == 50
 
 
-def test_close_counts_what_is_lost_for_good(make: Make, mood: Mood, moody: Objects) -> None:
+def test_close_counts_unwritten_records_as_lost(make: Make, mood: Mood, moody: Objects) -> None:
     writer = RunWriter.create(moody, "r")
     writer.write([make("a", 0, np.ones((2, 2), np.float32))])
     mood.fails = lambda key: "status" not in key
@@ -162,7 +162,7 @@ def test_an_array_that_is_not_listed_is_lost(make: Make, mood: Mood, moody: Obje
     assert writer.lost == {"a": 1}
 
 
-def test_what_cannot_be_stored_is_said(make: Make) -> None:
+def test_a_tensor_that_cannot_be_stored_is_an_error(make: Make) -> None:
     store = Memory()
     writer = RunWriter.create(store, "r")
     words = Record("inputs", make("x", 4, np.zeros(1)).at, (2,), "object", None, np.array(["a", "b"], object))
@@ -191,7 +191,7 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
         RunWriter.create(tmp_path / "f", "r")
 
 
-def test_a_row_that_cannot_be_encoded_blocks_nobody(make: Make) -> None:
+def test_a_row_that_cannot_be_encoded_does_not_block_others(make: Make) -> None:
     store = Memory()
     writer = RunWriter.create(store, "r")
     good = make("a", 0, np.ones((2, 2), np.float32), keep="stats")

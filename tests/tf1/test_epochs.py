@@ -72,7 +72,7 @@ def test_the_last_batch_of_each_epoch(tools, tmp_path, tell):
     assert list(fs.open(tmp_path).series("loss").index) == [3, 7, 11]
 
 
-def test_without_a_validation_the_user_says_when_an_epoch_ends(tools, tmp_path):
+def test_without_a_validation_the_user_ends_epochs(tools, tmp_path):
     scope = fs.Scope(tmp_path, fs.loss(), every=1)
     loop(tools, scope, validate=False, tell="after")
     assert list(fs.open(tmp_path).frame("loss")["epoch"]) == [0] * 4 + [1] * 4 + [2] * 4
@@ -133,7 +133,7 @@ def test_the_newest_batch_of_every_phase_is_at_hand(tools, tmp_path):
     np.testing.assert_array_equal(scope.batch["validation/predictions"], seen[-1][2][1])
 
 
-def test_gathering_gradients_is_no_validation(tools, tmp_path):
+def test_accumulating_gradients_is_not_a_validation(tools, tmp_path):
     """Runs that compute gradients and do not apply them end no epoch."""
     net = tools.classifier()
     x, y = tools.batches(1)[0]
@@ -195,7 +195,7 @@ def test_a_look_at_the_training_batch_ends_no_epoch(tools, tmp_path, order, slic
     assert dict(run.unseen) == {}
 
 
-def test_where_nothing_else_is_evaluated_the_run_says_so(tools, tmp_path):
+def test_evaluating_only_the_training_batch_is_reported(tools, tmp_path):
     scope = fs.Scope(tmp_path, [fs.loss(), fs.predictions()], every=1, on=ON)
     run = looking(tools, scope, ("look", "step"), every=3)
     assert list(run.frame("loss")["epoch"]) == [0] * 10

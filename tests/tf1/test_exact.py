@@ -158,7 +158,7 @@ def test_a_gradient_that_cannot_be_read_from_the_update_is_named(record, tools):
     assert "grads_and_vars" in done.run.unseen["weight_gradients/out/kernel"]
 
 
-def test_the_gradient_of_a_variable_that_the_step_leaves_alone_is_said_to_be_none(record, tools):
+def test_a_variable_that_the_step_leaves_alone_has_no_gradient(record, tools):
     x, y = tf1.placeholder(tf.float32, [None, 5], name="x"), tf1.placeholder(tf.float32, [None, 1], name="y")
     loss = tf.reduce_mean(tf.square(tools.dense(tools.dense(x, 4, "frozen"), 1, "out") - y))
     made = tf1.train.AdamOptimizer()

@@ -89,7 +89,7 @@ def test_checkpoints_that_another_hook_saves_are_noted(tools, tmp_path):
         assert tf1.train.load_checkpoint(path).get_tensor("global_step") == step
 
 
-def test_training_goes_on_from_a_checkpoint(tools, tmp_path):
+def test_training_continues_from_a_checkpoint(tools, tmp_path):
     for _ in range(2):
         scope = fs.Scope(tmp_path / "runs", fs.loss(), every=1)
         trained(tools, MONITORED["MonitoredTrainingSession with checkpoints"], tmp_path / "c", scope.hook())
@@ -154,7 +154,7 @@ def test_the_session_has_its_own_methods_back(tools, tmp_path):
     assert not {"run", "close"} & set(vars(raw[0]))
 
 
-def test_what_does_not_fit_is_said_before_the_session_is_made(tools, tmp_path):
+def test_a_wrong_watch_is_an_error_before_the_session_exists(tools, tmp_path):
     tools.classifier()
     scope = fs.Scope(tmp_path, fs.activations("hiden"))
     with (

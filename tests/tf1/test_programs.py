@@ -57,7 +57,7 @@ CASES += [(name, "proven") for name in PROVEN]
 
 
 @pytest.mark.parametrize(("name", "identity"), CASES)
-def test_a_program_trains_alike_and_shows_what_a_person_expects(name, identity, tmp_path):
+def test_a_program_trains_identically_and_records_its_sites(name, identity, tmp_path):
     program = PROGRAMS[name]
     scope = fs.Scope(tmp_path, everything(), every=1, on=ON, identity=identity)
     alike(unwatched(name), carried_out(name, scope))

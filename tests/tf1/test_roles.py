@@ -165,7 +165,7 @@ def test_gradients_may_be_called_anything(tools, tmp_path):
     assert dict(run.unseen) == {}
 
 
-def test_a_gradient_that_is_part_of_the_loss_is_no_loss_of_its_own(tools, tmp_path):
+def test_a_gradient_penalty_is_not_a_separate_loss(tools, tmp_path):
     """A gradient penalty. A validation of such a loss is one, although it computes gradients."""
     x, y = placeholders()
     out = tools.dense(tools.dense(x, 4, "hidden", tf.nn.tanh), 1, "out")
@@ -225,7 +225,7 @@ def test_a_gradient_that_is_worked_out_by_hand_is_a_step_too(tools, tmp_path):
     assert "loss" in run.sites
 
 
-def test_writes_that_no_gradient_is_in_are_no_steps(tools, tmp_path):
+def test_writes_without_a_gradient_are_not_steps(tools, tmp_path):
     """A target network that follows, weights that are clipped, or loaded through a placeholder."""
     x, y = placeholders()
     tau = tf1.placeholder(tf.float32, [], name="tau")

@@ -97,7 +97,7 @@ def test_two_scopes_see_the_same(at, tools, tmp_path):
     assert "run" not in vars(sess)
 
 
-def test_what_the_user_does_to_arrays_does_not_reach_the_run(at):
+def test_changing_a_returned_array_does_not_change_the_run(at):
     sess, net, feed, scope = at
     x = feed[net.x]
     original = x.copy()
@@ -132,7 +132,7 @@ def test_a_call_that_tensorflow_refuses_is_refused_alike(at, fetches):
     assert str(watched.value) == str(plain.value)
 
 
-def test_an_error_of_ours_never_reaches_the_run(at, monkeypatch):
+def test_an_error_of_fitscope_never_reaches_the_users_run(at, monkeypatch):
     sess, net, feed, scope = at
     from fitscope.capture.sessions.reading import Reading
 
@@ -144,7 +144,7 @@ def test_an_error_of_ours_never_reaches_the_run(at, monkeypatch):
     assert fs.open(scope.path).errors_total >= 1
 
 
-def test_a_run_that_does_not_train_is_no_step(at):
+def test_a_run_that_does_not_train_is_not_a_step(at):
     sess, net, feed, scope = at
     with scope.session(sess):
         sess.run(tf1.trainable_variables())
@@ -154,7 +154,7 @@ def test_a_run_that_does_not_train_is_no_step(at):
     assert list(fs.open(scope.path).series("loss").index) == [0, 1]
 
 
-def test_the_count_goes_on_from_the_graphs_own(at, tools, tmp_path):
+def test_the_count_continues_from_the_graphs_own(at, tools, tmp_path):
     sess, net, feed, scope = at
     for _ in range(5):
         sess.run(net.train, feed)
@@ -259,7 +259,7 @@ def test_a_finalized_graph(tools, tmp_path):
     assert "finalized" in run.unseen["activations/hidden/BiasAdd"]
 
 
-def test_what_is_no_open_session_is_refused(tools, tmp_path):
+def test_a_closed_or_wrong_session_is_refused(tools, tmp_path):
     tools.classifier()
     sess = tools.session()
     sess.close()
@@ -288,7 +288,7 @@ def test_a_graph_without_a_training_step(tmp_path, tools):
         pass
 
 
-def test_what_the_graph_does_not_say_can_be_said(tools, tmp_path):
+def test_the_user_can_name_tensors_of_the_graph(tools, tmp_path):
     """A hand-written update, a loss that no one could guess the parts of."""
     x, y = tf1.placeholder(tf.float32, [None, 5], name="x"), tf1.placeholder(tf.float32, [None, 1], name="y")
     out = tools.dense(x, 1, "out")

@@ -123,7 +123,7 @@ def test_predictions_labels_and_loss_of_each_epoch(tools, tmp_path, model, resou
         assert run.series("validation/loss").loc[step].item() == pytest.approx(loss, rel=1e-6)
 
 
-def test_weights_that_change_are_not_read_beside_a_validation(tools, tmp_path):
+def test_weights_that_change_are_not_read_during_a_validation(tools, tmp_path):
     """A copy that was made for a validation does not serve a step that writes to what it reads."""
     x = tf1.placeholder(tf.float32, [None, 5], name="x")
     y = tf1.placeholder(tf.float32, [None, 3], name="y")
@@ -165,7 +165,7 @@ def test_weights_that_the_step_leaves_alone_may_be_read(tools, tmp_path):
 
 
 @pytest.mark.parametrize("resource", [True, False], ids=["resource", "reference"])
-def test_what_a_run_does_not_show_is_named_with_its_pass(tools, tmp_path, resource):
+def test_a_missing_site_is_listed_with_its_pass(tools, tmp_path, resource):
     """Nobody computes the loss here: the accuracy needs none, and its gradient does without its value."""
     x, y = tf1.placeholder(tf.float32, [None, 5], name="x"), tf1.placeholder(tf.int64, [None], name="y")
     logits = tools.dense(x, 3, "head", resource=resource)

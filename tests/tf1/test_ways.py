@@ -73,7 +73,7 @@ def test_steps_in_parts_are_counted_and_named(tools, tmp_path):
     assert "partial_run" in run.unseen["steps"]
 
 
-def test_a_session_in_which_nothing_happens_is_told_of(tools, tmp_path):
+def test_a_session_without_a_training_step_is_reported(tools, tmp_path):
     net = tools.classifier()
     with tools.session() as sess:
         sess.run(tf1.global_variables_initializer())

@@ -182,7 +182,11 @@ def recorded_step(life: Attached, function: Any, model: Any, optimizer: Any) -> 
             "a function", repr(function), "Put @scope.step above the function that does one step"
         )
     if getattr(function, "_fitscope_step", False):
-        raise WatchError("a step of one scope", "a function that has one", "Use one scope with all watches")
+        raise WatchError(
+            "a function that is a step of one scope",
+            "a function that another scope records already",
+            "Use one scope with all watches",
+        )
 
     @functools.wraps(function)
     def step(*args: Any, **kwargs: Any) -> Any:

@@ -54,8 +54,7 @@ class Peers(NamedTuple):
         return str(run), int(attempt)
 
     def all_here(self, about: Any) -> str | None:
-        """Waits until every process has passed the same words. Returns None if all did, otherwise the same error text in every
-        process."""
+        """Waits until every process has passed the same words. Returns None if all did, otherwise the same error text in every process."""
         if self.agree is None or self.wait is None:
             return "its processes have no store to agree in"
         key, until = _key("here", about), time.monotonic() + PATIENCE

@@ -152,7 +152,7 @@ def _name(to: Any, name: str | None) -> str | None:
             raise WatchError(
                 "`name` with a directory of runs",
                 f"name={name!r} and {to!r}, which is a run",
-                "Give one of them",
+                "Pass only one of them",
             )
     return name
 

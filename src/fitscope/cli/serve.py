@@ -34,7 +34,7 @@ def serve(
         raise RunError(
             "a directory or URL with runs in it",
             f"{runs!r}, which does not exist",
-            "Check the path; to serve runs that are yet to come, make the directory first",
+            "Check the path; to serve future runs, create the directory first",
         )
     server = Server(runs, port)
     console = Console(highlight=False, soft_wrap=True)

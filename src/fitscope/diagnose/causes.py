@@ -152,8 +152,7 @@ def _begins(cause: Finding, other: Finding) -> float:
 
 
 def _connected(one: str, other: str, evidence: Evidence) -> bool:
-    """Whether data flows from one layer to the other. Layers inside another layer, such as an attention layer, have its
-    position."""
+    """Whether data flows from one layer to the other. Layers inside another layer, such as an attention layer, have its position."""
     network = evidence.network
     here, there = network.placed(one), network.placed(other)
     return here == there or there in network.downstream(here) or here in network.downstream(there)

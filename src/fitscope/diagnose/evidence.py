@@ -114,8 +114,7 @@ class Evidence:
         return sum(n for bucket, n in zip(buckets, tallies, strict=True) if 0 < abs(bucket) < _NORMAL16)
 
     def _shelved(self, heads: tuple[Head, ...]) -> tuple[list[tuple[int, Array, Array]], list[int]]:
-        """Where the rows of a block go, and which of them are the loss. Computed once, because heads are the same object at every
-        step."""
+        """Where the rows of a block go, and which of them are the loss. Computed once, because heads are the same object at every step."""
         known = self._rows.get(id(heads))
         if known is None or known[0] is not heads:
             places = np.array(

@@ -166,8 +166,7 @@ class Network:
 
 
 def _lead_through(inbound: dict[str, list[str]]) -> None:
-    """Leads the edges of a nested model through its layers: the inputs of the model feed its first layers, and its last layers feed
-    it."""
+    """Leads the edges of a nested model through its layers: the inputs of the model feed its first layers, and its last layers feed it."""
     for name in list(inbound):  # a model comes before those inside of it
         sources = inbound[name]
         inside = [n for n in inbound if n.rpartition("/")[0] == name]

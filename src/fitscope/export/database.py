@@ -194,7 +194,7 @@ def fill(
             raise StoreError(
                 "a database that takes the run",
                 f"{str(out)!r} ({problem})",
-                "Make room there, or choose another",
+                "Free some space there, or choose another file",
             ) from problem
         raise
     return [out]

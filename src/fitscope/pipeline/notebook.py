@@ -69,8 +69,7 @@ class NotebookCell:
                 self._publisher.reset_thread_parent(token)
 
     def before_its_end(self, call: Callable[..., None]) -> Callable[[], None]:
-        """Calls this at the end of every cell from now on, before the front end hears that it ended. Returns a function that stops
-        it."""
+        """Calls this at the end of every cell from now on, before the front end hears that it ended. Returns a function that stops it."""
         self._events.register("post_run_cell", call)
 
         def stop() -> None:

@@ -150,8 +150,7 @@ class Output:
             self._sinks.close()  # now they can say how it ended
 
     def draw(self, ending: Ending | None = None) -> float:
-        """Draws the picture in the notebook if one is due, and the last one when the training has ended. Returns the seconds until
-        the next one."""
+        """Draws the picture in the notebook if one is due, also at the end of the training. Returns the seconds until the next one."""
         live, diagnosis = self.live, self.diagnosis
         if live is None:
             return math.inf

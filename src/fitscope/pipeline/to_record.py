@@ -95,7 +95,7 @@ def add_to_average(average: Average, site: Site, value: Any, at: Moment, adapter
         array = adapter.to_numpy(value)
         part = isinstance(value, Shard) and array.shape != value.shape
         if part and not (site.batched and value.whole_rows):
-            raise ValueError("each process holds a part of every observation")
+            raise ValueError("each process holds only a part of every sample, so there is no average")
         average.add(array, at.step, site.batched and array.ndim > 0)
 
 

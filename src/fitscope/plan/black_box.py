@@ -32,7 +32,7 @@ class BlackBox:
             raise WatchError("`black_box` to be a number of steps", repr(self.steps), "Write black_box=20")
         if self.severity not in SEVERITIES:
             raise WatchError(
-                "`severity` to be one of a finding",
+                "`severity` to be the severity of a finding",
                 repr(self.severity),
                 one_of(SEVERITIES, str(self.severity)),
             )

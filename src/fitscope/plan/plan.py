@@ -240,7 +240,7 @@ def _with_units(watch: Watch, anatomy: Anatomy, families: Mapping[str, str]) -> 
     found = [path for path in paths if path in families]
     if watch.layers and not found:
         raise WatchError(
-            "fs.activity(...) to name a layer with a ReLU, sigmoid, tanh or softmax, or a relative of them",
+            "fs.activity(...) to name a layer with a ReLU, sigmoid, tanh, softmax or similar activation",
             ", ".join(paths[:5]),
             one_of(families, paths[0]),
         )

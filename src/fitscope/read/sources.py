@@ -206,7 +206,7 @@ def _counted(said: bytes) -> list[tuple[str, int]]:
         isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str) and untrusted.count(pair[1])
         for pair in found
     ):
-        raise ValueError("its footer does not say which sites it has")
+        raise ValueError("its footer does not list its sites")
     return [(name, rows) for name, rows in found]
 
 
@@ -218,7 +218,7 @@ class _Stretches(Mapping[str, list[RowSpan]]):
     def __init__(self, rows: Sequence[tuple[str, int]], groups: Sequence[int]) -> None:
         self._edges = [0, *accumulate(groups)]
         if sum(count for _, count in rows) != self._edges[-1]:
-            raise ValueError("its footer counts other rows than it has")
+            raise ValueError("its footer has a wrong number of rows")
         ends = accumulate(count for _, count in rows)
         self._rows = {site: (end - count, end) for (site, count), end in zip(rows, ends, strict=True)}
 
@@ -331,5 +331,5 @@ def sound(table: pa.Table) -> pa.Table:
         if "counts" in table.column_names:
             lengths = (pc.list_value_length(table[name]) for name in ("buckets", "counts"))
             if not pc.all(pc.equal(*lengths)).as_py():
-                raise ValueError("it has histograms with other numbers of buckets than of counts")
+                raise ValueError("its histograms have more or fewer buckets than counts")
     return table

@@ -71,7 +71,7 @@ class StoredArray:
         self.batch_size = _column(facts["batch_size"], count) if self.batched else np.zeros(count, np.int64)
         self._sums: dict[str, int] | None = facts.get("crc32c")
         if "crc32c" in facts and not untrusted.mapping(untrusted.up_to(checksum.MOST))(self._sums):
-            raise ValueError("it has checksums that are none")
+            raise ValueError("its checksums are not valid")
 
     def _shapes(self, facts: dict[str, Any], count: int) -> Index:
         inner = self.shape[1:]
@@ -102,7 +102,7 @@ class StoredArray:
         flat = [n for offset in facts["offset"] for n in offset]
         offsets = _column(flat, count * ndim).reshape(count, ndim)
         if (offsets < 0).any() or (offsets > LARGEST_OFFSET).any():
-            raise ValueError("it has captures that begin nowhere")
+            raise ValueError("its captures have no valid position")
         return offsets
 
     def _stored_bytes(self) -> int:
@@ -187,13 +187,13 @@ class StoredArray:
 
 def _text(value: Any) -> str:
     if not untrusted.text(value):
-        raise ValueError(f"it says {value!r} where there should be a name")
+        raise ValueError(f"it has {value!r} instead of a name")
     return str(value)
 
 
 def _extents(value: Any, least: int = 0) -> tuple[int, ...]:
     if not untrusted.listing(untrusted.count)(value) or any(extent < least for extent in value):
-        raise ValueError(f"it says {value!r} where there should be a shape")
+        raise ValueError(f"it has {value!r} instead of a shape")
     return tuple(value)
 
 
@@ -211,7 +211,7 @@ def _dtype(name: str, stored_as: np.dtype[Any]) -> np.dtype[Any]:
     import ml_dtypes
 
     if name not in STORED_AS and name not in FILL:
-        raise ValueError(f"it says {name!r} where there should be a type")
+        raise ValueError(f"it has {name!r} instead of a type")
     kind = getattr(ml_dtypes, name, None)
     return np.dtype(stored_as.name if kind is None else kind)
 

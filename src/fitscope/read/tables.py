@@ -98,7 +98,7 @@ class Table:
             data = self._run.get(key, decoded.MOST_FILE)
             part = tail.part_of(data)
             if not is_key(part):
-                raise ValueError("its rows belong to no part")
+                raise ValueError("it does not name the part of its rows")
             if known is None or known.tail.part != part:
                 self._drop_tail(folder)
                 known = self._tails[folder] = _Tail(tail.Tail(part), end)

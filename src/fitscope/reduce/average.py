@@ -83,7 +83,9 @@ class Average:
             raise ValueError("an average over samples needs an axis of samples, and this is a scalar")
         rows = array if batched else array[None]
         if np.iscomplexobj(rows):
-            raise ValueError("the average of complex numbers is not kept: watch their parts instead")
+            raise ValueError(
+                "the average of complex numbers is not kept: watch the real and imaginary parts instead"
+            )
         mean, m2 = self._prepared(rows.shape[1:])
         flat, mean, m2 = rows.reshape(len(rows), mean.size), mean.reshape(-1), m2.reshape(-1)
         width = max(1, CHUNK // max(1, len(rows)))
@@ -133,7 +135,7 @@ class Average:
             self._mean, self._m2 = np.zeros(shape), np.zeros(shape)
         elif self._mean.shape != shape:
             raise ValueError(
-                f"an average is of one shape: it has {self._mean.shape} so far, and this is {shape}"
+                f"an average has one shape: it was {self._mean.shape} so far, and this is {shape}"
             )
         return self._mean, self._m2
 

@@ -51,7 +51,7 @@ def place_of(g: Gathered, site: str) -> tuple[str, str, str]:
 def column_of(matrix: Matrix, step: int | None) -> tuple[int, int]:
     """The column of the newest recorded step up to `step`, and that step."""
     if not matrix.count:
-        raise RunError("a recorded step", "a measure without any", "Wait for the first steps")
+        raise RunError("a recorded step", "a measure without recorded steps", "Wait for the first steps")
     column = matrix.count - 1 if step is None else int(np.searchsorted(matrix.steps, step, side="right")) - 1
     if column < 0:
         raise RunError(f"a step from {matrix.steps[0]} on", str(step), "Name a later one")

@@ -78,7 +78,9 @@ def summary(
         )
     if layers is not None and overview.layers and not chosen:
         names = [clean(layer.name) for layer in overview.layers]
-        raise RunError("a glob that fits the name of a layer", f"--layers {layers!r}", one_of(names, layers))
+        raise RunError(
+            "a glob that matches the name of a layer", f"--layers {layers!r}", one_of(names, layers)
+        )
     if not overview.layers:
         parts.append(Text(_nothing(run), "dim"))
     troubles = problems(run)

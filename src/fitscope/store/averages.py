@@ -132,7 +132,7 @@ def decode(data: bytes) -> Average:
         mean = _member(archive, "mean", "f")
         std = _member(archive, "std", "f", mean.shape)
     if min(count, captures) < 0:
-        raise ValueError("it counts less than nothing")
+        raise ValueError("its count is negative")
     with np.errstate(over="ignore"):
         return Average(mean, std * std * count, count, captures, (first, last))
 

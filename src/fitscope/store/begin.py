@@ -93,7 +93,7 @@ def usable(run: Objects) -> Iterator[None]:
         raise StoreError(
             "a place that can be written to",
             f"{run.describe()!r} ({problem})",
-            "Choose another place for the runs, or make room there",
+            "Choose another place for the runs, or free some space there",
         ) from problem
 
 

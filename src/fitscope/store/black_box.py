@@ -220,7 +220,7 @@ def _read(archive: zipfile.ZipFile, about: Mapping[str, Any]) -> Array:
 def _dtype(name: Any) -> np.dtype[Any]:
     """A type by its name: one of NumPy's numbers, text in bytes, or one of ml_dtypes."""
     if not isinstance(name, str) or not name.isidentifier():
-        raise ValueError(f"no type is called {name!r}")
+        raise ValueError(f"unknown type {name!r}")
     if name.startswith("bytes") and name[5:].isdecimal() and int(name[5:]) % 8 == 0:
         return np.dtype(f"S{int(name[5:]) // 8}")
     odd = getattr(_odd_types(), name, None)

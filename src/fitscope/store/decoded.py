@@ -119,7 +119,7 @@ def message_size(message: Any) -> int:
     data, body = message.metadata, memoryview(message.body) if message.body is not None else memoryview(b"")
     root = _Table(data, *struct.unpack_from("<I", data, 0))
     if root.scalar(1, "<B") != _RECORD_BATCH:
-        raise ValueError("a message that is not one of rows")
+        raise ValueError("a message does not contain rows")
     batch = root.table(2)
     compressed = batch.offset(3) is not None
     total = 0
@@ -171,7 +171,7 @@ class _Thrift:
         elif kind == 12:
             return self.struct(depth + 1)
         else:
-            raise ValueError("a page's header holds what none holds")
+            raise ValueError("a page's header holds a field of an unknown type")
         return None
 
     def _byte(self) -> int:
@@ -186,7 +186,7 @@ class _Thrift:
             if byte < 128:
                 return value
             shift += 7
-        raise ValueError("a number without end")
+        raise ValueError("a number does not end")
 
     def _number(self) -> int:
         value = self._varint()

@@ -119,7 +119,7 @@ class Files(Objects):
     def _readable(self, key: str = "") -> str:
         """The path of an object to read. A key that leads out of the directory does not exist."""
         if ".." in key.split("/") or "\0" in key:
-            raise FileNotFoundError(errno.ENOENT, "this is no key", key)
+            raise FileNotFoundError(errno.ENOENT, "this is not a key", key)
         path = self._path(key) if key else str(self.root)
         if not self.links:
             way = str(self._top)

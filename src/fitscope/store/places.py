@@ -43,7 +43,7 @@ def place(to: str | os.PathLike[str] | Objects, *, writing: bool = True) -> Obje
         return Remote.at(text)
     known = ", ".join(f"{name}://" for name in ("file", "memory", *SCHEMES))
     raise StoreError(
-        "a directory or a URL of a kind we know", f"{text!r}", f"Use a plain path, or one of {known}"
+        "a directory or a URL of a known kind", f"{text!r}", f"Use a plain path, or one of {known}"
     )
 
 

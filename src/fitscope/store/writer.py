@@ -123,7 +123,7 @@ class RunWriter:
             writer = cls.create(runs, name, info, start_step=start_step, world=world, rank=rank, limit=limit)
             writer.trouble = (
                 f"Expected a run that nobody writes. Received: {run_id!r}, which process {pid} still writes. "
-                f"This training is recorded beside it, as {name!r}"
+                f"This training is recorded next to it, as {name!r}"
             )
             return writer
         number = begin_attempt(run, attempts, info or {}, start_step=start_step, world=world)
@@ -295,7 +295,7 @@ class RunWriter:
             StoreError(
                 "the folder of a run to stay where it is while it is written",
                 f"none at {self.path!r}: somebody moved or removed it",
-                "The run goes on there without what it had; that is counted in run.lost, and is wherever the folder went",
+                "The run continues there without its earlier data, which run.lost counts and the moved folder still has",
             )
         ]
 
@@ -306,7 +306,7 @@ class RunWriter:
     def close(self, status: str = "complete") -> None:
         """Flushes and records how the training ended. A second call does nothing."""
         if status not in ENDINGS:
-            raise StoreError(f"one of {', '.join(ENDINGS)}", f"{status!r}", "Say how the recording ended")
+            raise StoreError(f"one of {', '.join(ENDINGS)}", f"{status!r}", "Pass one of these as the status")
         if self._status.word != "running":
             return
         self._status.word = status

@@ -155,7 +155,7 @@ def _fetchable(graph: Any, watch: Watch, tensor: Tensor) -> None:
         raise WatchError(
             f"fs.{watch.kind}(...) to name a tensor that can be fetched",
             f"{tensor.name!r}, which is computed inside a loop or a branch",
-            "Watch what comes out of it",
+            "Watch a tensor outside it, such as the result of the loop",
         )
 
 

@@ -17,7 +17,7 @@ try:
     import tf_keras
 except ImportError as missing:
     raise ModelError(
-        "tf_keras, which legacy Keras is",
+        "the package tf_keras",
         f"none ({missing})",
         "Install it with: pip install fitscope[legacy]",
     ) from None

@@ -34,8 +34,8 @@ def begin(recordings: Recordings, graph: Any, named: Named, *, again: bool = Fal
         raise ModelError(
             "a graph with a training step in it",
             "one without an optimizer's operations",
-            "Build the whole graph first (legacy Keras does so in its first `train_on_batch`), or say what is trained with "
-            "`train_op=`, or what is predicted with `predictions=`",
+            "Build the whole graph first (legacy Keras does so in its first `train_on_batch`), or name the training operation with "
+            "`train_op=`, or the predictions with `predictions=`",
         )
     # Gradients that are gathered first, and fed to the step, were taken of something too.
     found = losses(graph, executed(roots)) or losses(graph, set(graph.get_operations()))

@@ -81,8 +81,7 @@ def nonfinite(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding | 
 
 
 def _placed(evidence: Evidence, layer: str | None) -> str | None:
-    """The layer to look at: the weights of a recurrent layer belong to its cell, which the user did not place and which is not
-    recorded."""
+    """The layer to look at: the weights of a recurrent layer belong to its cell, which the user did not place and which is not recorded."""
     recorded = {history.site.layer for history in evidence.of("activations")}
     outer = layer.rpartition("/")[0] if layer else ""
     return outer if outer in recorded and layer not in recorded else layer

@@ -125,7 +125,7 @@ def _parsed(url: Any) -> tuple[type[Database], Path]:
     if not colon or not isinstance(url, str):
         raise WatchError("`database` to be an address", repr(url), f"Use {examples}")
     if scheme not in DATABASES:
-        raise WatchError("`database` to be of a kind we know", repr(url), one_of(DATABASES, scheme))
+        raise WatchError("`database` to be of a known kind", repr(url), one_of(DATABASES, scheme))
     if not rest.startswith("///") or not rest[3:] or rest.endswith("/"):
         raise WatchError(
             "a file in `database`, after three slashes",

@@ -90,7 +90,7 @@ def single(
 def _moved_by(steps: Array, step: int, by: int) -> int:
     """The index of a recorded step: `by` steps after the newest one up to `step`."""
     if not len(steps):
-        raise RunError("a step of a run with steps", str(step), "Wait for its first")
+        raise RunError("a run with recorded steps", "none yet", "Wait for the first captured step")
     place = int(np.searchsorted(steps, step, side="right")) - 1
     if by < 0 and place >= 0 and steps[place] < step:
         by += 1  # between two of them, the one before is one step back
@@ -170,8 +170,7 @@ def columns_of(held: GrowingSeries, title: str, level: int | None = None, first:
 
 
 def moment(g: Gathered, row: str, step: int, measure: str) -> dict[str, Any]:
-    """The exact numbers of one row at one step: each of its sites, now and at the recorded step before, and the rows that moved
-    most."""
+    """The exact numbers of one row at one step: each of its sites, now and at the recorded step before, and the rows that moved most."""
     about = g.rows[g.row(row)]
     sites = [(kind, site) for kind, of in about.sites.items() for site in of]
     found = exact.rows_at(g, [site for _, site in sites], step, [*_STATS, "buckets", "counts"])
@@ -217,8 +216,7 @@ def main_site(g: Gathered, row: str, measure: str) -> str | None:
 
 
 def distribution(g: Gathered, sites: Sequence[str], columns: int = 120) -> dict[str, Payload]:
-    """For each site, the distribution of its values over the training: the share of each power-of-two bucket in each column, as
-    bytes."""
+    """For each site, the distribution of its values over the training: the share of each power-of-two bucket in each column, as bytes."""
     found: dict[str, Payload] = {}
     for site, (steps, counts) in exact.histograms(g, sites, columns).items():
         wide = -(-len(steps) // columns)
