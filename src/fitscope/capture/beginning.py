@@ -70,7 +70,7 @@ class Beginning:
             recorder.failed(text)
         speaks = not lockstep or rank_of(adapter.name) == 0
         if refused is not None:
-            Missing(watched, recorder).all(watched.all, "train", refused)
+            Missing(watched, recorder).everything(refused)
         elif self.sizes is not None and speaks:
             recorder.output.batch_ends = BatchEnds(
                 logged_loss(anatomy.model, self.sizes), recorder.look_closer

@@ -82,6 +82,12 @@ class Missing:
                     if place == LOSS and in_pass == "train":
                         self._recorder.failed(f"loss: {WHY['loss']}")
 
+    def everything(self, why: str) -> None:
+        """Marks everything that the plan wants from `fit` as missing."""
+        for in_pass in ("train", "validation"):
+            for _, watches in self._plan.in_pass(in_pass):
+                self.all(watches, in_pass, why)
+
     def all(self, watches: Watches, in_pass: str, why: str) -> None:
         """Marks everything that these watches want as missing."""
         for place in self._wanted(watches, in_pass):
