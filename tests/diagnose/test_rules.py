@@ -190,6 +190,42 @@ def test_a_validation_loss_that_is_far_off_from_the_start_is_asked_for_its_data(
     assert "EarlyStopping" in usual.cure
 
 
+def test_several_labels_for_one_sample_do_not_fit_a_softmax() -> None:
+    for loss in ("BinaryCrossentropy", "CategoricalCrossentropy"):
+        made = Made(losses=[{"output": "out", "class": loss, "from_logits": False}])
+        for share, severity in ((0.45, "error"), (0.2, "note" if loss.startswith("Binary") else None)):
+            found = made.put("targets", (32, 5), mean=share, min=0, max=1).findings("output_loss_mismatch")
+            assert [one.severity for one in found] == ([severity] if severity else [])
+
+
+def test_a_layer_that_only_a_lambda_knows_is_never_trained() -> None:
+    (found,) = Made(dense_1__class="Lambda", dense_1__untracked=["hidden"]).findings("layer_not_learning")
+    assert (found.severity, found.layer) == ("warning", "dense_1")
+    assert "calls hidden" in found.message
+
+
+@pytest.mark.parametrize(("end", "severity"), [(160.0, "warning"), (10.0, "note")])
+def test_a_summed_loss_is_named_and_is_no_harm_while_it_falls(end: float, severity: str) -> None:
+    loss = {
+        "output": "out",
+        "class": "SparseCategoricalCrossentropy",
+        "from_logits": False,
+        "reduction": "sum",
+    }
+    (found,) = Made(losses=[loss]).loss(np.linspace(150, end, 200)).findings("bad_initial_loss")
+    assert found.severity == severity
+    assert "summed over the batch" in found.message
+
+
+def test_a_loss_that_explodes_leaves_its_level_when_it_does() -> None:
+    grows = 1.3 * np.exp(np.maximum(np.arange(200) - 20, 0) / 20)
+    (found,) = Made().loss(grows).findings()
+    assert found.rule == "loss_diverging"
+    assert [each.rule for each in found.consequences] == ["loss_not_decreasing"]
+    assert 20 < found.first_step < 60
+    assert "was 1.3 at best" in found.message
+
+
 def test_a_warm_up_is_not_a_jump() -> None:
     rising = np.minimum(0.01, 1e-6 * 3.0 ** (STEPS / 5))
     assert list(Made().scalar("learning_rate", STEPS, rising).findings("optimizer_misconfigured")) == []

@@ -188,3 +188,24 @@ def test_a_run_keeps_it_with_how_fit_was_called(tmp_path):
         "batch_size": 8, "steps_per_epoch": 3, "epochs": 2, "shuffle": False, "samples": 20,
         "class_weight": False, "sample_weight": False, "validation": False,
     }  # fmt: skip
+
+
+def test_a_layer_that_only_a_lambda_calls_is_named():
+    hidden, known = layers.Dense(3, name="hidden"), layers.Dense(4, name="known")
+    hidden.build((None, 4))
+    inputs = keras.Input((4,))
+    x = layers.Lambda(lambda x: hidden(x), name="wrap")(known(inputs))
+    x = layers.Lambda(lambda x: x + known.name.count("n"), name="harmless")(x)
+    found = {each["path"]: each for each in configuration(keras.Model(inputs, x))["layers"]}
+    assert found["wrap"]["untracked"] == ["hidden"]
+    assert "untracked" not in found["harmless"]
+
+
+def test_a_layer_that_adds_to_the_loss_is_marked():
+    class Penalty(layers.Layer):
+        def call(self, x):
+            self.add_loss(keras.ops.mean(x))
+            return x
+
+    model = keras.Sequential([keras.Input((2,)), Penalty(name="penalty"), layers.Dense(1, name="head")])
+    assert [each.get("adds_loss") for each in configuration(model)["layers"]][-2:] == [True, None]

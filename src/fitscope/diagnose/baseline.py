@@ -75,6 +75,17 @@ def _binary(targets: History) -> bool:
 
 def _penalised(evidence: Evidence) -> bool:
     """Whether the loss has terms that are not about targets."""
-    names = ("kernel_regularizer", "bias_regularizer", "activity_regularizer", "embeddings_regularizer")
+    names = (
+        "kernel_regularizer",
+        "bias_regularizer",
+        "activity_regularizer",
+        "recurrent_regularizer",
+        "embeddings_regularizer",
+    )
     layers = evidence.network.layers.values()
-    return any(layer.get(name) for layer in layers for name in names)
+    return any(
+        layer.get("adds_loss")
+        or layer.get("class") == "ActivityRegularization"
+        or any(layer.get(name) for name in names)
+        for layer in layers
+    )

@@ -146,6 +146,8 @@ def _leads(cause: Finding, other: Finding, evidence: Evidence) -> bool:
 def _begins(cause: Finding, other: Finding) -> float:
     """The last step at which the cause may have begun. A loss that does not fall is judged as a whole, so its first part counts."""
     if other.rule == "loss_not_decreasing":
+        if cause.rule == "loss_diverging":
+            return other.last_step  # the same curve
         part = 0.25 if cause.rule in ("loss_spike", "optimizer_misconfigured") else 0.1
         return other.first_step + part * (other.last_step - other.first_step)
     return other.first_step

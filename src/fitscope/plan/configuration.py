@@ -28,7 +28,10 @@ _INITIALIZERS = (
     "kernel_initializer", "bias_initializer", "recurrent_initializer", "depthwise_initializer", "pointwise_initializer",
     "embeddings_initializer", "gamma_initializer", "beta_initializer",
 )  # fmt: skip
-_REGULARIZERS = ("kernel_regularizer", "bias_regularizer", "activity_regularizer", "kernel_constraint")
+_REGULARIZERS = (
+    "kernel_regularizer", "bias_regularizer", "activity_regularizer", "recurrent_regularizer", "embeddings_regularizer",
+    "kernel_constraint",
+)  # fmt: skip
 #: Layers that hand on the values they are given, though some may be left out or moved.
 _PASS_ON = frozenset((
     "Reshape", "Flatten", "Permute", "RepeatVector", "Dropout", "SpatialDropout1D", "SpatialDropout2D", "SpatialDropout3D",
@@ -85,6 +88,10 @@ def _layer(part: LayerPart, anatomy: Any, paths: dict[int, str]) -> Json:
     recurrent = _tried(lambda: name_of(getattr(layer, "recurrent_activation", None)))
     if recurrent is not None:
         found["recurrent_activation"] = recurrent
+    if _tried(lambda: "add_loss" in type(layer).call.__code__.co_names):
+        found["adds_loss"] = True
+    if untracked := _tried(lambda: _untracked(layer, anatomy)):
+        found["untracked"] = untracked
     for name in _SETTINGS:
         value = plain(_tried(functools.partial(getattr, layer, name, None)))
         if value is not None:
@@ -94,6 +101,24 @@ def _layer(part: LayerPart, anatomy: Any, paths: dict[int, str]) -> Json:
         if value is not None:
             found[name] = _tried(functools.partial(_small, value))
     return found
+
+
+def _untracked(layer: Any, anatomy: Anatomy) -> list[str]:
+    """Layers with weights that a function of this layer calls, as a lambda does, and that the model does not know."""
+    function: Any = getattr(layer, "function", None)
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return []
+    named = [function.__globals__.get(name) for name in code.co_names]
+    reached = [cell.cell_contents for cell in function.__closure__ or ()] + named
+    known = {id(weight.variable) for weight in anatomy.weights}
+    return [
+        str(each.name)
+        for each in reached
+        if hasattr(each, "_inbound_nodes")
+        and each.trainable_weights
+        and not known & {id(weight) for weight in each.trainable_weights}
+    ]
 
 
 def _inbound(part: LayerPart, anatomy: Anatomy, paths: dict[int, str]) -> list[str]:

@@ -37,13 +37,14 @@ def bad_initial_loss(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Fin
     times, above = (limit.regression, 0.0) if head.loss in SQUARED else (limit.times, limit.above)
     if first > times * expected and first > expected + above:
         grown = _grown(evidence, limit.signal)
+        summed = _summed(evidence)
         yield Finding(
             "bad_initial_loss",
-            "warning",
+            "note" if summed and loss.value[-1] < 0.5 * first else "warning",
             site="loss",
             layer=head.layer,
             last_step=int(loss.steps[0]),
-            message=f"The first loss is {first:.4g}; a model that knows nothing has {expected:.4g} ({why}).{grown}",
+            message=f"The first loss is {first:.4g}; a model that knows nothing has {expected:.4g} ({why}).{grown}{summed}",
             evidence={"loss": first, "expected": expected, **({"initializer": "too large"} if grown else {})},
             cure=(
                 "Scale the inputs, use the default initializers, check that the loss averages over the batch "
@@ -52,6 +53,14 @@ def bad_initial_loss(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Fin
             confidence=0.7,
             series=Series.from_history(loss, "value"),
         )
+
+
+def _summed(evidence: Evidence) -> str:
+    """Whether the loss is a sum over the batch: then so are the gradients, and the learning rate must make up for it."""
+    losses = evidence.configuration.get("losses") or ()
+    if [each.get("reduction") for each in losses] != ["sum"]:
+        return ""
+    return ' The loss is summed over the batch (reduction="sum"), and so are the gradients.'
 
 
 def _grown(evidence: Evidence, most: float) -> str:

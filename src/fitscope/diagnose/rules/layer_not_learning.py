@@ -1,7 +1,8 @@
 """`layer_not_learning`: a layer whose weights do not move while others do.
 
-Sees three things: trainable weights whose gradient or update is exactly zero at every recorded step; hidden layers that start
-constant, whose units all get the same gradient and stay copies of one another; and layers that are not trainable.
+Sees four things: trainable weights whose gradient or update is exactly zero at every recorded step; hidden layers that start
+constant, whose units all get the same gradient and stay copies of one another; layers that are not trainable; and layers that a
+lambda calls without the model knowing them.
 
 False alarms: a layer frozen on purpose looks the same as one frozen by mistake, so that is a note;
 `fs.expect("frozen base", layers="base*")` silences it.
@@ -29,6 +30,7 @@ def layer_not_learning(evidence: Evidence, limit: SimpleNamespace) -> Iterator[F
     constant = list(_constant(evidence))
     yield from constant
     yield from _frozen(evidence)
+    yield from _untracked(evidence)
     still: dict[str, tuple[str, History]] = {}
     moving: set[tuple[str, str]] = set()
     for kind in ("weight_gradients", "updates"):
@@ -56,6 +58,22 @@ def layer_not_learning(evidence: Evidence, limit: SimpleNamespace) -> Iterator[F
         )
         if layer not in named and learns:
             yield _still(layer, kind, history, zero=_weights_are_zero(evidence, layer))
+
+
+def _untracked(evidence: Evidence) -> Iterator[Finding]:
+    """Layers that the function of a layer calls without the model knowing them: no optimizer sees their weights."""
+    for layer, about in evidence.network.layers.items():
+        for inner in about.get("untracked") or ():
+            yield Finding(
+                "layer_not_learning",
+                "warning",
+                layer=layer,
+                last_step=evidence.last_step or 0,
+                message=f"{layer} calls {inner} from a function: the model does not know its weights, so they are never trained.",
+                evidence={"untracked": inner},
+                cure=f"Call {inner} outside of the function, or write a layer class that holds it as an attribute.",
+                confidence=0.9,
+            )
 
 
 def _zero(history: History) -> bool:

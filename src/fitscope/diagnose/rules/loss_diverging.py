@@ -60,7 +60,7 @@ def loss_diverging(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Findi
         first_step=since,
         last_step=int(went.steps[-1]),
         message=(
-            f"The loss diverges: it began at {start:.4g}, was {went.best:.4g} at best, rises from about "
+            f"The loss diverges: it began at {start:.4g}, was {min(went.best, start):.4g} at best, rises from about "
             f"step {since:,} on and is {went.end:.4g} at the end."
         ),
         evidence={"start": start, "best": went.best, "end": went.end, "noise": went.noise},
@@ -72,7 +72,10 @@ def loss_diverging(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Findi
 
 def _leaves(went: Course, wide: float) -> int:
     """The step at which the loss leaves its best level for good."""
-    near = went.values <= went.best + max(wide, 0.05 * (went.end - went.best))
+    # Of a loss that grows without bound, a twentieth is far above all it had before.
+    near = went.values <= went.best + min(
+        max(wide, 0.05 * (went.end - went.best)), 2 * max(abs(went.best), abs(went.start))
+    )
     last = len(near) - 1 - int(np.argmax(near[::-1])) if near.any() else 0
     return int(went.steps[min(last + 1, len(near) - 1)])
 

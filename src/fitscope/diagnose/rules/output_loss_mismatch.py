@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fitscope.diagnose.curves import highest, lowest, median
+from fitscope.diagnose.curves import highest, lowest, mean, median
 from fitscope.diagnose.evidence import Evidence
 from fitscope.diagnose.finding import Finding, NotJudged, Severity
 from fitscope.diagnose.network import SOFTMAX_LIKE
@@ -117,7 +117,8 @@ def output_loss_mismatch(evidence: Evidence, limit: SimpleNamespace) -> Iterator
         yield NotJudged("outputs and losses are not known from the configuration")
         return
     for head in known:
-        found = next((one for one in MISMATCHES if one.holds(head)), None)
+        found = _overlapping(evidence, head) if len(known) == 1 else None
+        found = found or next((one for one in MISMATCHES if one.holds(head)), None)
         found = found or (_unreachable(evidence, head) if len(known) == 1 else None)
         if found is None:
             continue
@@ -140,6 +141,24 @@ def output_loss_mismatch(evidence: Evidence, limit: SimpleNamespace) -> Iterator
             cure=found.cure,
             confidence=0.6 if found.severity == "note" else 0.95,
         )
+
+
+def _overlapping(evidence: Evidence, head: OutputHead) -> Mismatch | None:
+    """Several labels for one sample, where the output or the loss shares one probability among the classes."""
+    targets = next(evidence.of("targets"), None)
+    shares = head.loss == "CategoricalCrossentropy" or (head.loss in BINARY and _softmax(head))
+    if targets is None or not shares or (head.units or 0) < 2 or targets.shape[-1:] != (head.units,):
+        return None
+    total = mean(targets.mean) * (head.units or 0)
+    if not total > 1.1 or lowest(targets.min) < 0:
+        return None
+    text = f"The targets of a sample add up to {total:.3g} on average, but {{output}} with {{loss}} shares 1 among {{units}} classes"
+    return Mismatch(
+        lambda _: True,
+        "error",
+        text,
+        "For labels that do not exclude one another use sigmoid and BinaryCrossentropy.",
+    )
 
 
 def _unreachable(evidence: Evidence, head: OutputHead) -> Mismatch | None:
