@@ -26,6 +26,7 @@ NAV: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("", "docs/schedules.md"),
             ("", "docs/loops.md"),
             ("", "docs/distributed.md"),
+            ("", "docs/scale.md"),
             ("", "docs/black-box.md"),
             ("TF1 sessions", "docs/sessions.md"),
             ("", "docs/legacy.md"),

@@ -48,8 +48,7 @@ class Scope(Hooks):
             n-th step, with the smallest n that the share allows, at most 1000. `run.overhead["budget"]` has the decisions.
         allowance: Seconds, or a string like "3 s", that every training may spend on capturing before the share counts; 0 for none.
             fitscope spreads them over all steps, so it records a training of a minute closely, and one of hours within `budget`.
-        exact: Read every value of every tensor. By default fitscope reads some rows of a tensor with more than 16,384 values, the same
-            at every layer, and records how many values it read.
+        exact: Read every value of every tensor. By default fitscope reads some rows of tensors with more than 16,384 values.
         identity: How to make sure that recording changes nothing. "proven": your own program and the tapped program run from the same
             state and must agree bit for bit before the tapped program takes a step; if they differ, fitscope uses "twin". "twin": your
             own program takes every step, and the tapped program runs alongside, which costs one more step for each captured one.
@@ -71,9 +70,9 @@ class Scope(Hooks):
         live: Draw the training in the cell of a notebook while it runs. None: if there is a notebook. False: never.
         name: The name of the run; by default date and time. An existing run is continued. Processes of one training may need it.
         black_box: Keep this many of the last steps, or an `fs.BlackBox`, for `run.replay`. Written at an error or a crash.
+        ranks: Of more processes than this, so many record everything; the others only what `run.pulse` has. "all": every one.
 
-    One scope can record several trainings, one after the other. `fit` on the same model continues its run, also after a new
-    `compile`. Another model starts a new run.
+    One scope can record several trainings. `fit` on the same model continues its run, also after `compile`; another model starts one.
     """
 
     #: Keras dispatches batch ends asynchronously only if every callback sets this.
@@ -103,11 +102,12 @@ class Scope(Hooks):
         live: bool | None = None,
         name: str | None = None,
         black_box: BlackBox | int | None = None,
+        ranks: int | Literal["all"] = 8,
     ) -> None:
         settings = Settings.checked(
             to=to, watch=watch, every=every, budget=budget, allowance=allowance, exact=exact, identity=identity, on=on, limit=limit,
             memory=memory, when_full=when_full, reduce=reduce, notes=notes, tensorboard=tensorboard, database=database, npy=npy,
-            on_finding=on_finding, thresholds=thresholds, live=live, name=name, black_box=black_box,
+            on_finding=on_finding, thresholds=thresholds, live=live, name=name, black_box=black_box, ranks=ranks,
         )  # fmt: skip
         self._recordings = Recordings(settings)
         self._life = Life(self._recordings)

@@ -132,7 +132,7 @@ def test_a_page_opened_before_the_first_rows_shows_them_when_they_come(tmp_path:
         run.add(range(20), loss=lambda step: 2.0 - step / 40)
         page.wait_for_selector('body[data-shown="activations.rms absolute 0"]')
         expect(page.locator("#verdict")).to_contain_text("No findings")
-        expect(page.locator("#verdict")).to_contain_text("27 rules checked")
+        expect(page.locator("#verdict")).to_contain_text("28 rules checked")
         assert pixel(page, 0, 10, rows=2) != (0, 0, 0), "drawn"
         run.add(range(20, 40))
         page.wait_for_selector('#facts[data-step="39"]')

@@ -29,7 +29,7 @@ def test_a_finding_is_printed_with_its_cure_and_fails_the_check(call: Call, writ
     printed = " ".join(result.stdout.split())
     assert "born in the forward pass of conv1 at step 20" in printed
     assert "Cure: " in printed
-    assert "27 rules checked, 1 error" in printed
+    assert "28 rules checked, 1 error" in printed
 
 
 def test_no_sentence_is_cut_in_a_narrow_window(call: Call, write: Any, monkeypatch: Any) -> None:
@@ -56,7 +56,7 @@ def test_a_healthy_run_lists_checked_and_unjudged_rules(call: Call, write: Any) 
     write()
     result = call("check")
     assert result.exit_code == 0
-    assert "27 rules checked, nothing found" in result.stdout
+    assert "28 rules checked, nothing found" in result.stdout
     assert "could not be judged (" in result.stdout
 
 

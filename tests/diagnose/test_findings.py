@@ -118,7 +118,7 @@ def test_a_finding_reads_well_and_shows_its_evidence() -> None:
     assert "▲ warning: dead_relu at dense_1 (steps 65–195)" in text
     assert "30 of 32 units of dense_1 are zero for every sample since step 65" in text
     assert "Cure: " in text
-    assert "27 rules checked, 1 warning" in text
+    assert "28 rules checked, 1 warning" in text
     html = found._repr_html_()
     assert "<svg" in html
     assert "<script" not in html

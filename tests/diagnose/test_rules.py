@@ -129,7 +129,7 @@ def test_a_healthy_training_has_no_findings_and_every_rule_can_judge_it() -> Non
     found = Made().findings()
     assert list(found) == []
     assert found.not_judged == ()
-    assert found.summary == "27 rules checked, nothing found"
+    assert found.summary == "28 rules checked, nothing found"
 
 
 @pytest.mark.parametrize(("rule", "changed", "change", "layer"), FAULTS, ids=[fault[0] for fault in FAULTS])
@@ -232,7 +232,8 @@ def test_a_warm_up_is_not_a_jump() -> None:
 
 
 def test_every_rule_has_a_fault_here() -> None:
-    assert {fault[0] for fault in FAULTS} == {rule.name for rule in RULES}
+    alone = {"rank_differs"}  # of several processes: test_ranks.py
+    assert {fault[0] for fault in FAULTS} | alone == {rule.name for rule in RULES}
     assert len(RULES) == 27
 
 

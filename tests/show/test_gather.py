@@ -13,9 +13,14 @@ import fitscope as fs
 from fitscope.errors import RunError
 from fitscope.read.parts import Part
 from fitscope.read.tables import Table
+from fitscope.record import Moment, Record
+from fitscope.reduce import host
 from fitscope.show.data import exact, page_facts, payload
+from fitscope.show.data.gather import Gathered
 from fitscope.show.data.pack import pack, plain_json
 from fitscope.show.data.rows import rows_of
+from fitscope.sites import Site
+from fitscope.store import Memory, RunWriter
 
 from .conftest import Written, described, steady
 from .gathering import NAMES, gathered, numbers
@@ -351,3 +356,26 @@ def test_a_row_may_be_made_of_more_from_now_on(written: Callable[..., Written], 
     assert len(reads) == len(set(reads)) == 2
     both = np.log2(np.sqrt((2**2 + 4**2) / 2))
     assert numbers(g, "weights.rms")[0] == pytest.approx([1.0] * 5 + [both] * 5, abs=0.02)
+
+
+def test_a_large_run_is_taken_in_by_and_by() -> None:
+    """The first rank first; what is left comes with the next updates, and in the end all is as if it were taken at once."""
+    store = Memory()
+    writers = [RunWriter.share(store, "r", {}, attempt=0, start_step=0, world=3, rank=n) for n in range(3)]
+    for step in range(4):
+        for writer in writers:
+            tensor = np.full((2, 3), 1 + step + writer.rank, np.float32)
+            at = Moment(step, 0, step, 1e9 + step)
+            writer.write([Record(Site("activations", "d"), at, tensor.shape, "float32", host.reduce(tensor))])
+            writer.flush()
+    g, whole = Gathered(fs.open(store)), Gathered(fs.open(store))
+    assert g.update(most=4)
+    assert {part.key.split("/")[1] for part in g.parts} == {"r00000"}
+    assert g.survey.last_step == 3
+    assert g.update(most=4)
+    assert g.update(most=4)
+    assert not g.update(most=4)
+    whole.update()
+    assert list(g.parts.values()) == list(whole.parts.values())
+    one, other = (each.matrix("activations.rms").window(0, 0, 4) for each in (g, whole))
+    assert repr(one) == repr(other)

@@ -16,7 +16,7 @@ from fitscope.capture.keeping import Keeping
 from fitscope.capture.leaving import Frame
 from fitscope.capture.logged_loss import logged_loss
 from fitscope.capture.missing import Missing
-from fitscope.capture.peers import rank_of
+from fitscope.capture.peers import peers, rank_of
 from fitscope.capture.recordings import Recordings
 from fitscope.capture.refusals import why_not, without_effect
 from fitscope.capture.shield import shield
@@ -56,7 +56,8 @@ class Beginning:
         anatomy = Anatomy.of(self.model, self.optimizers)
         after = self.before if self.before is not None and self.before.model is anatomy.model else None
         lockstep = adapter.lockstep()
-        watched, budget = recordings.plan(anatomy, settings.watches, after, lockstep=lockstep)
+        several = lockstep or peers(adapter.name) is not None  # whose steps are merged and compared
+        watched, budget = recordings.plan(anatomy, settings.watches, after, together=several)
         about = [anatomy.describe(), watched.describe(), self.doing, settings.identity]
         refused = why_not(adapter, self.model, about)
         if refused is not None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from fitscope.capture.peers import Peers, name_given, peers
 from fitscope.capture.settings import Settings
-from fitscope.store import RunWriter, attempt_of, next_attempt, place
+from fitscope.store import RunWriter, attempt_of, next_attempt, place, sampled_ranks
 from fitscope.store.begin import folder
 from fitscope.store.schema import RUN
 
@@ -37,10 +37,12 @@ def open_writer(
         writer.trouble = NO_NAME.format(rank=among.rank, world=among.world)
         return writer
     run_id, attempt = _agreed(among, runs, named, info)
+    sampled = sampled_ranks(among.world, settings.ranks)
+    shared = {"launch": among.launch, "shards": among.shards, **({"sampled": sampled} if sampled else {})}
     return RunWriter.share(
         runs,
         run_id,
-        {**info, "launch": among.launch, "shards": among.shards},
+        {**info, **shared},
         attempt=attempt,
         start_step=step,
         world=among.world,

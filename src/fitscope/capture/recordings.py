@@ -17,6 +17,7 @@ from fitscope.pipeline.diagnosis import Diagnosis
 from fitscope.pipeline.handover import HostAdapter
 from fitscope.pipeline.live import LivePicture
 from fitscope.pipeline.newest import Batch
+from fitscope.pipeline.pulse import Pulse
 from fitscope.pipeline.recorder import Recorder
 from fitscope.pipeline.sample_loss import SampleLosses
 from fitscope.pipeline.troubles import described, warn
@@ -120,13 +121,13 @@ class Recordings:
         watches: tuple[Watch, ...],
         before: AnyRecording | None,
         *,
-        lockstep: bool = False,
+        together: bool = False,
     ) -> tuple[Plan, Budget | None]:
         """The plan, and the budget that decides how often to capture, if any. A watch that does not fit the model is an error.
 
-        In `lockstep` no clock decides: every process must capture the same steps.
+        Where several processes train `together`, no clock decides: all of them must capture the same steps.
         """
-        fixed = lockstep and self.settings.every is None
+        fixed = together and self.settings.every is None
         every, budget = (THINNING, None) if fixed else self._pace(before)
         return resolve(watches, anatomy, every, self.settings.on), budget
 
@@ -163,6 +164,8 @@ class Recordings:
             told = {**info, "notes": settings.notes}
             writer = open_writer(settings, there, told, step, getattr(adapter, "name", None))
             self._run = there[0] if there else settings.to, writer.id
+            if writer.world > 1:
+                recorder.output.pulse = Pulse.of(info.get("model"), shards=writer.shards)
             return writer
 
         def diagnosis() -> Diagnosis:

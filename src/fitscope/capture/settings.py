@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
-from typing import Any
+from typing import Any, Literal
 
 from fitscope import sizes
 from fitscope.capture.identity import CHOICES
@@ -53,6 +53,7 @@ class Settings:
     thresholds: Given = None  #: of the rules, where they are to differ
     live: bool | None = None  #: draw in the notebook; None: if there is one
     name: str | None = None  #: of the run
+    ranks: int | None = None  #: of a training in more processes, so many record everything; None: all
 
     @classmethod
     def checked(
@@ -76,6 +77,7 @@ class Settings:
         live: bool | None,
         name: str | None,
         black_box: BlackBox | int | None,
+        ranks: int | Literal["all"],
         **sinks: Any,
     ) -> Settings:
         """Checks the arguments of `Scope`; raises an error that names the wrong one."""
@@ -101,6 +103,7 @@ class Settings:
             live=notebook.checked(live),
             name=_name(to, name),
             black_box=checked_box(black_box),
+            ranks=_ranks(ranks),
         )
 
     def __deepcopy__(self, memo: Any) -> Settings:
@@ -155,6 +158,14 @@ def _name(to: Any, name: str | None) -> str | None:
                 "Pass only one of them",
             )
     return name
+
+
+def _ranks(given: Any) -> int | None:
+    if given == "all":
+        return None
+    if not isinstance(given, int) or isinstance(given, bool) or given < 1:
+        raise WatchError('`ranks` to be a number from 1 on, or "all"', repr(given), "Write ranks=8")
+    return given
 
 
 def _choice(name: str, value: str, known: tuple[str, ...]) -> str:

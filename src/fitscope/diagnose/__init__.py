@@ -38,6 +38,7 @@ from fitscope.diagnose.rules.optimizer_misconfigured import optimizer_misconfigu
 from fitscope.diagnose.rules.output_loss_mismatch import output_loss_mismatch
 from fitscope.diagnose.rules.overfitting import overfitting
 from fitscope.diagnose.rules.precision_underflow import precision_underflow
+from fitscope.diagnose.rules.rank_differs import rank_differs
 from fitscope.diagnose.rules.saturated import saturated
 from fitscope.diagnose.rules.unshuffled import unshuffled
 from fitscope.diagnose.rules.updates_too_large import updates_too_large
@@ -60,6 +61,7 @@ RULES: list[Rule] = [
     loss_not_decreasing,  # a loss that ends where it began
     loss_spike,  # single batches that stand out
     odd_batch,  # single batches of other data
+    rank_differs,  # a process that is not like the others
     loss_diverging,  # a loss that rises
     overfitting,  # validation up, training down
     class_collapse,  # one class for everything

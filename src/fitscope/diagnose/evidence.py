@@ -15,6 +15,7 @@ import numpy as np
 
 from fitscope.diagnose.history import COLUMNS, Array, Histories, History, columns_of
 from fitscope.diagnose.network import Network
+from fitscope.diagnose.pulses import Pulses
 from fitscope.record import Block, Head
 from fitscope.reduce.stats import COUNTS, MOMENTS
 from fitscope.sites import TRAIN, Site
@@ -50,6 +51,9 @@ class Evidence:
         self.broken: dict[Site, Broken] = {}  #: by site
         self.notes: Any = None  #: the notes of the run
         self.unseen: Mapping[str, str] = {}  #: by site: why it was not recorded
+        self.pulses: Pulses | None = (
+            None  #: of the ranks, if there are several; only a reader knows all of them
+        )
         self.last_step: int | None = None
         self._rows: dict[int, tuple[tuple[Head, ...], list[tuple[int, Array, Array]], list[int]]] = {}
 

@@ -24,6 +24,7 @@ TITLES = {
     "batchnorm": "Batch normalisation",
     "unshuffled": "Data not shuffled",
     "wrong_axis": "Wrong axis",
+    "rank_differs": "A rank differs",
     "optimizer_misconfigured": "Optimizer misconfigured",
 }
 

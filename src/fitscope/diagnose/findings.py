@@ -46,6 +46,13 @@ class Findings(list[Finding]):
             parts.append(f"{self.expected} expected")
         return ", ".join(parts)
 
+    def joined(self, others: Findings) -> Findings:
+        """These and others, the worst first. A rule that both checked counts once."""
+        found = sorted([*self, *others], key=lambda f: (SEVERITIES.index(f.severity), f.first_step))
+        silent = tuple({one.rule: one for one in (*self.not_judged, *others.not_judged)}.values())
+        checked = tuple(dict.fromkeys((*self.checked, *others.checked)))
+        return Findings(found, checked, silent, self.expected + others.expected)
+
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         return {

@@ -62,6 +62,14 @@ THRESHOLDS: dict[str, dict[str, float]] = {
         "window": 25,  # losses before it to compare with
         "warning": 3.0,  # height by that fall, or by the loss of guessing if that is more: a warning from here on
     },
+    "rank_differs": {
+        "weights": 1e-6,  # rms of the weights of a rank, away from the median of all
+        "loss": 0.5,  # loss of a rank above that of every other rank
+        "share": 0.8,  # of the compared steps at which it is
+        "slow": 1.5,  # time of a step by that of the other ranks
+        "cpu": 2.0,  # the same for CPU time
+        "captures": 8,  # shared steps needed to compare losses
+    },
     "odd_batch": {
         "times": 10.0,  # rms of the inputs of a batch by their median
         "gap": 3.0,  # and by the largest of the batches that are not odd

@@ -21,6 +21,7 @@ from fitscope.pipeline.epoch_logs import EpochLogs
 from fitscope.pipeline.handover import Shown
 from fitscope.pipeline.kept import Kept
 from fitscope.pipeline.live import LivePicture
+from fitscope.pipeline.pulse import Pulse
 from fitscope.pipeline.sinks import Sinks
 from fitscope.pipeline.troubles import described
 from fitscope.record import Block, Moment, Record, Samples
@@ -59,18 +60,24 @@ class Output:
         self.captures_cpu = (
             0.0  #: seconds of CPU for captures and their rows, which fewer captures would save
         )
+        self.pulse: Pulse | None = None  #: of this rank, if there are others
         self._digest = digest
         self._sinks = sinks
         self._make_diagnosis = diagnosis  # called once there is a run
         self._failed = failed
         self._facts = facts  # about the recording, for the run
 
+    @property
+    def light(self) -> bool:
+        """Whether this rank records only its pulse."""
+        return self.writer is not None and self.writer.pace.light
+
     def start(self) -> None:
         """Opens the sinks and compiles the kernels."""
         assert self.writer is not None
         if self.writer.rank == 0:  # two processes cannot write one file; `fitscope export` has all ranks
             self._sinks.open(self.writer)
-        self.diagnosis = self._make_diagnosis()
+        self.diagnosis = None if self.light else self._make_diagnosis()  # it would know the loss alone
         if self.diagnosis is not None:
             self.diagnosis.failed = self._failed
             self.diagnosis.drawn = self.live is not None
@@ -95,6 +102,9 @@ class Output:
         blocks: list[Block]
         records: list[Record] = []
         samples: list[Samples] = []
+        if self.light:
+            self._take_pulse(item)
+            return
         if isinstance(item, EpochLogs):
             block = item.block()
             blocks = [] if block is None else [block]
@@ -104,6 +114,8 @@ class Output:
             blocks, records, samples = self._digest.take(item.at, item.shown)
             if self.batch_ends is not None and item.shown.in_pass == TRAIN:
                 self.batch_ends.captured(item.at.step, blocks)
+            if self.pulse is not None and item.shown.in_pass == TRAIN:
+                self.pulse.take(item.at, blocks, records)
         try:
             self.writer.write(records, samples, blocks)
         finally:
@@ -111,6 +123,17 @@ class Output:
                 self._sinks.write([*(r for block in blocks for r in block.records()), *records], samples)
         if not self.writer.full:
             self._diagnosed(lambda diagnosis: diagnosis.take(blocks, records))
+
+    def _take_pulse(self, item: Capture | EpochLogs) -> None:
+        """All that a light rank does with a step."""
+        assert self.writer is not None
+        assert self.pulse is not None
+        if isinstance(item, Capture) and item.shown.in_pass == TRAIN:
+            blocks, records, _ = self._digest.take(item.at, item.shown)
+            if self.batch_ends is not None:
+                self.batch_ends.captured(item.at.step, blocks)
+            self.pulse.take(item.at, blocks, records)
+            self.writer.reached(item.at.step)
 
     def flush(self) -> None:
         """Flushes everything written so far to disk."""
@@ -120,7 +143,7 @@ class Output:
         self._note()
         try:
             with self._for_captures():
-                self.writer.flush()
+                self.writer.flush(tensors=self.writer.pace.tensors_due())
         finally:
             self._sinks.flush()
 
@@ -167,7 +190,7 @@ class Output:
     def derive(self, *, last: bool = False) -> None:
         """Writes the loss of the batches that ended since."""
         found = self.batch_ends.derive(last=last) if self.batch_ends is not None else None
-        if found is not None and self.writer is not None:
+        if found is not None and self.writer is not None and not self.light:
             self.writer.write_stretch(found)
             self._sinks.write_stretch(found)
             self._diagnosed(lambda diagnosis: diagnosis.take_losses(found))
@@ -208,5 +231,7 @@ class Output:
         """Notes the facts about the recording, and the running averages."""
         assert self.writer is not None
         self.writer.note(**self._facts())
+        if self.pulse is not None:
+            self.writer.note(pulse=self.pulse.describe())
         for site, average in self._digest.averages.items():
             self.writer.average(site, average)

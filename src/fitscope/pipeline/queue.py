@@ -26,6 +26,7 @@ from fitscope.pipeline import unfinished
 Item = TypeVar("Item")
 
 PATIENCE = 0.05  #: seconds after which a thread that waits looks again, should nobody ring
+AT_END = 120.0  #: seconds that the end of a training waits for a store that went away
 FINISH = 10.0  #: seconds that the end of a training waits for the writer, twice, when `when_full` is "drop"
 
 
@@ -80,6 +81,8 @@ class Transport(Generic[Item]):
         self._worked = self._worked_bytes = 0  # counted by the writer
         self.peak = 0
         self.waited = 0.0  #: seconds the training thread stood in `put`
+        self.full = False  #: the last item did not fit
+        self._closed_at = 0.0
         self.ready = False  #: whether `start` is done
         self.ended = False  #: the writer has done all it will do
         self.start_cpu = 0.0  #: seconds of CPU that it took
@@ -99,6 +102,12 @@ class Transport(Generic[Item]):
     def queued(self) -> int:
         """The bytes handed over and not processed yet."""
         return self._handed_bytes - self._worked_bytes
+
+    def may_wait(self) -> bool:
+        """Whether the writer may wait for its store: the queue has room, or the training ended not long ago."""
+        if self._closing:
+            return not self._hurried and time.monotonic() < self._closed_at + AT_END
+        return not self.full
 
     @property
     def cpu(self) -> float:
@@ -132,7 +141,8 @@ class Transport(Generic[Item]):
 
     def _put(self, item: Item, nbytes: int) -> bool:
         with self._putting:
-            if self._closing or not self._fits(nbytes):
+            self.full = not self._fits(nbytes)
+            if self._closing or self.full:
                 return False
             # Handed over first: an exception in between makes the queue look emptier than it is, never fuller.
             self._items.put((item, nbytes))
@@ -170,6 +180,7 @@ class Transport(Generic[Item]):
         An exception that ends the wait, such as Ctrl-C, does not stop the thread.
         """
         if not self._closing:
+            self._closed_at = time.monotonic()
             self._closing = True
             self._items.put(_End)
         if wait and threading.current_thread() is not self._thread:

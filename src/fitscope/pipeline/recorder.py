@@ -33,7 +33,7 @@ from fitscope.plan.wants import Wants
 from fitscope.record import Moment
 from fitscope.reduce.average import Average
 from fitscope.sites import TRAIN
-from fitscope.store import RunWriter, interval
+from fitscope.store import RunWriter
 
 if TYPE_CHECKING:
     from fitscope.capture.leaving import Frame
@@ -123,6 +123,9 @@ class Recorder:
                 skipped=self._skipped,
                 owner=self,
             )
+            if self.writer.patient is not None:
+                self.writer.patient.may_wait = self._transport.may_wait
+                self.writer.patient.troubled = self.failed
             signals.listen()
             self._fate.listen()
         if self.writer is not None and self.writer.full:
@@ -163,6 +166,8 @@ class Recorder:
             self._newest = shown.without_tensors()
         if self.finished:  # the process is about to end
             return
+        if self.output.light and self.output.pulse is not None:
+            shown = self.output.pulse.lightened(shown)
         capture = Capture(at, shown)
         if shown.in_pass == TRAIN:
             self.begin_picture()
@@ -341,7 +346,8 @@ class Recorder:
         try:
             self.output.flush()
         finally:
-            pause = interval(self.costs.wall)
+            assert self.writer is not None
+            pause = self.writer.pace.pause(self.costs.wall)
             self._flush_at = time.monotonic() + pause
         return LOOK if looking else min(DERIVE, pause) if often else pause
 

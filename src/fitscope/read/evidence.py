@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fitscope._version import __version__
-from fitscope.diagnose import Findings
+from fitscope.diagnose import Findings, diagnose
 from fitscope.diagnose.evidence import Evidence
 from fitscope.diagnose.history import COLUMNS
 from fitscope.sites import TRAIN, Site
@@ -52,6 +52,7 @@ class StoredEvidence:
             self._taken, self.evidence = set(), self._begin()
         new = [part for key, part in parts.items() if key not in self._taken]
         feed(self.evidence, self._stats, new)
+        self.evidence.pulses = self._run._pulses()
         self._taken.update(parts)
         return bool(new)
 
@@ -185,11 +186,25 @@ def _below_normal(stats: Table, site: Site, steps: Array) -> Array:
 def noted(run: Run, *, live: bool = False) -> Findings | None:
     """The findings that the recording process stored in the run, if they cover the whole run and come from this version.
 
-    With `live`, also those of a growing run, which are one or a few flushes old.
+    With several ranks, those of the first, as in `feed`, and what their pulses tell. With `live`, also those of a growing run, which
+    are one or a few flushes old.
     """
     if len(run.attempts) != 1 or (run.status == "running" and not live):
         return None
-    found = [status.get("findings") for status in run._statuses()]
-    if len(found) != 1 or not isinstance(found[0], dict) or found[0].get("version") != __version__:
+    ranks = [rank for _, rank in run._state.newest_ranks()]
+    mine = (ranks[0].said() or {}).get("findings") if ranks else None
+    if not isinstance(mine, dict) or mine.get("version") != __version__:
         return None
-    return Findings.from_dict(found[0])
+    found = Findings.from_dict(mine)
+    if len(ranks) == 1:
+        return found
+    if any(_broken((rank.said() or {}).get("findings")) for rank in ranks) and not _broken(mine):
+        return None  # the rows have to be read: a NaN counts on every rank
+    evidence = Evidence()
+    evidence.pulses = run._pulses()
+    return found.joined(diagnose(evidence, rules=["rank_differs"]))
+
+
+def _broken(found: Any) -> bool:
+    """Whether a rank noted that it saw NaN or Inf."""
+    return isinstance(found, dict) and any(one.rule == "nonfinite" for one in Findings.from_dict(found))

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 import pyarrow as pa
 
+from fitscope.diagnose.pulses import Pulses
 from fitscope.read.evidence import StoredEvidence
 from fitscope.read.parts import Part
 from fitscope.read.run import Run
@@ -37,6 +39,16 @@ class Follow:
     def hush(self) -> None:
         """Damage is no longer warned about: the run's list of it is shown."""
         self._run._state.damaged.quiet = True
+
+    def held(self) -> AbstractContextManager[None]:
+        """Inside, the run stays as of the last look."""
+        return self._run._state.held()
+
+    def pulses(self) -> tuple[Pulses | None, dict[int, str]]:
+        """The pulses of the ranks, and the status of each, as of the last look."""
+        state = self._run._state
+        said = {rank.number: rank.status().get("status", "not started") for _, rank in state.newest_ranks()}
+        return self._run._pulses(), said
 
     def parts(self) -> list[Part]:
         """The readable parts so far, in the order they were written."""

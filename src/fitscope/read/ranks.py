@@ -6,6 +6,8 @@ Final documents are read once. A document that may still change is read at every
 from __future__ import annotations
 
 import functools
+import math
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -19,15 +21,22 @@ from fitscope.store import averages, schema
 from fitscope.store._base import Objects
 from fitscope.store.black_box import BOX, folders
 from fitscope.store.liveness import is_alive
+from fitscope.store.pace import LIGHT_SECONDS
+
+LIGHT_LOOK = LIGHT_SECONDS / 3  #: seconds between two looks at the status of a light rank
 
 
 class Rank:
     """The folder of one rank."""
 
-    def __init__(self, run: Objects, attempt: int, number: int, damaged: DamageReport) -> None:
+    def __init__(
+        self, run: Objects, attempt: int, number: int, damaged: DamageReport, *, light: bool = False
+    ) -> None:
         self.number = number
+        self.light = light  #: it writes only its status, and that seldom
+        self._looked = -math.inf
         self.folder = schema.rank_folder(attempt, number)
-        self.end: int | None = None  #: the step from which on a later attempt counts
+        self.end: int | None = None  #: the step from which on a later attempt counts, as of the last look
         self.settled = False  #: it has ended, and all it ever wrote is known
         self._objects = run.folder(self.folder)
         self._damaged = damaged
@@ -47,6 +56,8 @@ class Rank:
 
     def arrays(self) -> list[tuple[str, str]]:
         """(site, path) of every array of tensors."""
+        if self.light:
+            return []
         found = self._document(f"{schema.TENSORS}/zarr.json", _listed)
         return found if isinstance(found, list) else []
 
@@ -76,7 +87,7 @@ class Rank:
     def boxes(self) -> list[Box]:
         """What the black box wrote, in order. One that cannot be read is reported."""
         found = []
-        for folder in folders(self._objects):
+        for folder in () if self.light else folders(self._objects):
             try:
                 found.append(Box(self._objects, folder, self.end))
             except UNREADABLE as problem:
@@ -84,7 +95,19 @@ class Rank:
         return found
 
     def said(self) -> dict[str, Any] | None:
-        """The rank's status document: the same object while it does not change. None if there is none."""
+        """The rank's status document as of the last look: the same object while it does not change. None if there is none."""
+        known = self._seen.get(schema.STATUS)
+        return self.look() if known is None else known[1]
+
+    def due(self) -> bool:
+        """Whether there may be something new. A light rank is asked seldom, because it writes seldom."""
+        if self.light and schema.STATUS in self._seen and time.monotonic() < self._looked + LIGHT_LOOK:
+            return False
+        return not self.settled
+
+    def look(self) -> dict[str, Any] | None:
+        """Reads the status document."""
+        self._looked = time.monotonic()
         document = self._document(schema.STATUS, self._status)
         return document if isinstance(document, dict) else None
 

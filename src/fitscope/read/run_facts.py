@@ -9,6 +9,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
+from fitscope.diagnose.pulses import Pulses
 from fitscope.errors import RunError, one_of
 from fitscope.read.damage import Damage
 from fitscope.read.identity import Identity, identity_of
@@ -35,6 +36,7 @@ class RunFacts:
             min((document.get("created_ns") or 0) / 1e9, LATEST), UTC
         )  #: in UTC
         self._state = self._follow(objects)
+        self._pulsed: tuple[dict[int, dict[str, Any]], Pulses | None] | None = None  # what was made of what
 
     @property
     def status(self) -> str:
@@ -102,11 +104,22 @@ class RunFacts:
 
     @property
     def ranks(self) -> pd.DataFrame:
-        """The processes of the newest attempt, one row each: status, last recorded step, when it last wrote, host, process."""
+        """The processes of the newest attempt, one row each: status, last step, when it last wrote, pace, host, process."""
         from fitscope.read.rank_frames import ranks
 
         self._state.look()
-        return ranks(self._state.newest_ranks())
+        return ranks(self._state.newest_ranks(), self._pulses())
+
+    @property
+    def pulse(self) -> pd.DataFrame:
+        """A few steps of each process, to compare them by: time, CPU seconds so far, loss, and the rms of all trainable weights.
+
+        Every process writes it, also those that record nothing else. Processes that train one model have the same weights.
+        """
+        from fitscope.read.rank_frames import pulse
+
+        self._state.look()
+        return pulse(self._state.pulses())
 
     @property
     def model(self) -> dict[str, Any] | None:
@@ -192,6 +205,14 @@ class RunFacts:
 
     def _follow(self, objects: Objects) -> RunState:
         return RunState(objects, self.id, self.info.get("format", schema.FORMAT), self._only)
+
+    def _pulses(self) -> Pulses | None:
+        """The pulses of all ranks side by side, as of the last look."""
+        said = self._state.pulses()
+        known = self._pulsed
+        if known is None or known[0].keys() != said.keys() or any(said[n] is not known[0][n] for n in said):
+            known = self._pulsed = said, Pulses.of(said)
+        return known[1]
 
     def _statuses(self, *, newest: bool = False) -> list[dict[str, Any]]:
         self._state.look()

@@ -6,8 +6,10 @@ before it recorded anything. A pass or a checkpoint at that step describes weigh
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -17,6 +19,14 @@ from fitscope.read.ranks import Rank
 from fitscope.read.tables import Table
 from fitscope.store import schema
 from fitscope.store._base import Objects
+from fitscope.store.places import is_local
+
+READERS = (
+    32  #: ranks that are looked at at once in an object store; in a directory one by one, which is faster
+)
+
+TOGETHER = 4  #: of them in one task
+T = TypeVar("T")
 
 
 class RunState:
@@ -32,6 +42,8 @@ class RunState:
         self.tables = {name: Table(name, objects, self.damaged, older=older) for name in schema.TABLES}
         self._attempts: dict[str, dict[str, Any]] = {}
         self._ranks: dict[tuple[int, int], Rank] = {}
+        self._held = 0
+        self._memo: dict[bool, list[dict[str, Any]]] = {}  # statuses, while it is held
         self._begun: set[int] = set()  # attempts that have recorded something
 
     @property
@@ -103,8 +115,21 @@ class RunState:
                 yield rows
         self.damaged.warn()
 
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Inside, everything stays as of the last look: an answer made of many facts needs one."""
+        if not self._held:
+            self._memo = {}
+        self._held += 1
+        try:
+            yield
+        finally:
+            self._held -= 1
+
     def look(self) -> None:
         """Finds new attempts, ranks and parts."""
+        if self._held:
+            return
         for name in self.objects.list(schema.ATTEMPTS):
             key = f"{schema.ATTEMPTS}/{name}"
             if name.endswith(".json") and key not in self._attempts and key not in self.damaged:
@@ -113,24 +138,32 @@ class RunState:
             attempt = int(document["attempt"])
             for number in self.numbers(document):
                 if (attempt, number) not in self._ranks:
-                    self._ranks[attempt, number] = Rank(self.objects, attempt, number, self.damaged)
+                    light = number not in document.get("sampled", [number])
+                    self._ranks[attempt, number] = Rank(
+                        self.objects, attempt, number, self.damaged, light=light
+                    )
         ends = self.ends
-        for document in self._attempts.values():
-            attempt = int(document["attempt"])
-            for number in self.numbers(document):
-                rank = self._ranks[attempt, number]
-                # Asked before the tables are listed: who has ended by then adds nothing afterwards.
-                said = rank.said()
-                if not rank.settled or rank.end != ends[attempt]:
-                    rank.end = ends[attempt]
-                    for table in self.tables.values():
-                        table.follow(rank.folder, rank.end, said)
-                    if said is not None and said.get("status", "running") != "running":
-                        rank.settle()
+        todo = [
+            (rank, ends[attempt])
+            for (attempt, _), rank in sorted(self._ranks.items())
+            if rank.due() or rank.end != ends[attempt]
+        ]
+        each(lambda both: self._read_rank(*both), todo, remote=is_local(self.objects) is None)
+
+    def _read_rank(self, rank: Rank, end: int | None) -> None:
+        """Finds what is new in the folder of one rank."""
+        # Asked before the tables are listed: who has ended by then adds nothing afterwards.
+        said = rank.look()
+        rank.end = end
+        if not rank.light:
+            for table in self.tables.values():
+                table.follow(rank.folder, rank.end, said)
+        if said is not None and said.get("status", "running") != "running":
+            rank.settle()
 
     def last_step(self) -> int | None:
         """The last step recorded by an attempt that it belongs to; None before the first."""
-        found = ((rank.status().get("step"), rank.end) for rank in self.ranks)
+        found = (((rank.said() or {}).get("step"), rank.end) for rank in self.ranks)
         return max(
             (min(step, end - 1) if end is not None else step for step, end in found if step is not None),
             default=None,
@@ -141,10 +174,18 @@ class RunState:
         last = max((attempt for attempt, _ in self._ranks), default=0)
         return [(attempt, rank) for (attempt, _), rank in sorted(self._ranks.items()) if attempt == last]
 
+    def pulses(self) -> dict[int, dict[str, Any]]:
+        """By rank of the newest attempt: the pulse in its status."""
+        said = {rank.number: (rank.said() or {}).get("pulse") for _, rank in self.newest_ranks()}
+        return {number: pulse for number, pulse in said.items() if isinstance(pulse, dict)}
+
     def statuses(self, *, newest: bool = False) -> list[dict[str, Any]]:
         """The status of every rank that has one, of all attempts or of the newest."""
+        if self._held and newest in self._memo:
+            return self._memo[newest]
         found = [rank.status() for rank in ([r for _, r in self.newest_ranks()] if newest else self.ranks)]
-        return [status for status in found if "heartbeat" in status]
+        self._memo[newest] = there = [status for status in found if "heartbeat" in status]
+        return there
 
     def _read_attempt(self, key: str) -> None:
         try:
@@ -162,3 +203,14 @@ class RunState:
             self.damaged.add(key, wrong[0])
         if "attempt" in document and "start_step" in document:
             self._attempts[key] = document
+
+
+def each(action: Callable[[T], object], items: Sequence[T], *, remote: bool) -> None:
+    """Does something with each item; in a remote store with many of them at once."""
+    if remote and len(items) > 1:
+        some = [items[at : at + TOGETHER] for at in range(0, len(items), TOGETHER)]
+        with ThreadPoolExecutor(min(READERS, len(some))) as pool:
+            list(pool.map(lambda chunk: [action(item) for item in chunk], some))
+    else:
+        for item in items:
+            action(item)

@@ -174,6 +174,7 @@ ATTEMPT: Form = {
     "start_step": integer,
     "world": lambda value: up_to(MOST_RANKS)(value) and value > 0,
     "shards": lambda value: isinstance(value, bool),
+    "sampled": listing(up_to(MOST_RANKS)),
 }
 
 STATUS: Form = {
@@ -203,6 +204,7 @@ STATUS: Form = {
             "severity": text,
         }
     ),
+    "pulse": fields(dict.fromkeys(("step", "time", "cpu", "loss", "weights"), listing(maybe(number)))),
     "identity": mapping(fields({"status": text, "steps": maybe(listing(integer)), "why": maybe(text)})),
     "checkpoints": listing(
         fields(

@@ -20,6 +20,9 @@ from fitscope.show.data.gather import Gathered
 from fitscope.store import Files, Objects
 from fitscope.store import place as find_place
 
+PARTS = (
+    128  #: that one answer takes in: the first rank of a large run at once, the others with the next ticks
+)
 KEEP = 4  #: runs that are kept though nobody looks at them
 
 
@@ -35,7 +38,7 @@ class Shelved:
         """The run's numbers, up to date. The caller must hold the lock."""
         if self._gathered is None:
             self._gathered = Gathered(self._opened(), quiet=True)
-        self._gathered.update()
+        self._gathered.update(most=PARTS)
         return self._gathered
 
 
@@ -78,7 +81,10 @@ class Shelf:
         with contextlib.ExitStack() as held:
             for lock in locks:
                 held.enter_context(lock)
-            yield first.updated(), second.updated() if second is not None else None
+            found = [shelved.updated() for shelved in (first, second) if shelved is not None]
+            for gathered in found:
+                held.enter_context(gathered.held())
+            yield found[0], found[1] if second is not None else None
 
     def shelved(self, name: str) -> Shelved:
         """The run of that name, whether it can be read or not."""

@@ -9,9 +9,11 @@ from fitscope.store.files import Files
 from fitscope.store.meeting import attempt_of, next_attempt
 from fitscope.store.memory import Memory
 from fitscope.store.objects import Remote
+from fitscope.store.pace import interval, sampled_ranks
 from fitscope.store.places import existing, place
-from fitscope.store.writer import RunWriter, interval
+from fitscope.store.writer import RunWriter
 
 __all__ = [
     "Files", "Memory", "Objects", "Remote", "RunWriter", "attempt_of", "existing", "interval", "next_attempt", "place",
+    "sampled_ranks",
 ]  # fmt: skip

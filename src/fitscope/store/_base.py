@@ -32,6 +32,11 @@ Data = bytes | bytearray | memoryview
 class Objects(ABC):
     """Whole objects under keys. See the module for what an implementation promises."""
 
+    @property
+    def requests(self) -> int | None:
+        """The requests made so far, of a store in which each has a price; None elsewhere."""
+        return None
+
     @abstractmethod
     def put(self, key: str, data: Data) -> None:
         """Stores `data` under `key` and replaces any earlier object."""

@@ -7,6 +7,7 @@ last flush is known, and the process gets the benefit of the doubt.
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import socket
@@ -34,6 +35,7 @@ def is_alive(status: dict[str, Any]) -> bool:
     return time.time() - float(status.get("heartbeat") or 0.0) < PATIENCE
 
 
+@functools.cache
 def machine() -> str:
     """The scope of a process id: this boot of this machine, this container."""
     try:

@@ -13,12 +13,15 @@ from __future__ import annotations
 import builtins
 import errno
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any, TypeVar
 
 from fitscope.errors import StoreError
 from fitscope.store._base import Data, Objects, within
 
 T = TypeVar("T")
+
+RETRY_SECONDS = 5.0  #: for which a request is repeated by itself; what waits longer is above (`patient`)
 
 
 class Remote(Objects):
@@ -28,6 +31,7 @@ class Remote(Objects):
         self.store = store
         self.name = repr(store) if name is None else name
         self._prefix = prefix
+        self._made = [0]  # requests, also of the folders below
 
     @classmethod
     def at(cls, url: str) -> Remote:
@@ -36,7 +40,7 @@ class Remote(Objects):
         from obstore.store import from_url
 
         try:
-            return cls(from_url(url), name=url.rstrip("/"))
+            return cls(from_url(url, retry_config=_retries()), name=url.rstrip("/"))
         except Exception as problem:  # obstore raises its own kinds, ValueError and OSError alike
             raise StoreError(
                 "the URL of an object store", f"{url!r} ({_first_line(problem)})", "Check the address"
@@ -44,6 +48,10 @@ class Remote(Objects):
 
     def __repr__(self) -> str:
         return f"Remote({self.describe()})"
+
+    @property
+    def requests(self) -> int:
+        return self._made[0]
 
     def put(self, key: str, data: Data) -> None:
         import obstore
@@ -68,7 +76,7 @@ class Remote(Objects):
 
         found = self._call(lambda: obstore.get(self.store, self._prefix + key))
         within(int(found.meta["size"]), most, self.describe(key))  # known before the body is read
-        return self._call(lambda: bytes(found.bytes()))
+        return self._call(lambda: bytes(found.bytes()), of=0)
 
     def size(self, key: str) -> int:
         import obstore
@@ -85,14 +93,17 @@ class Remote(Objects):
         return sorted([*folders, *(str(item["path"])[skip:] for item in found["objects"])])
 
     def folder(self, name: str) -> Remote:
-        return Remote(self.store, name=self.name, prefix=f"{self._prefix}{name.rstrip('/')}/")
+        inner = Remote(self.store, name=self.name, prefix=f"{self._prefix}{name.rstrip('/')}/")
+        inner._made = self._made
+        return inner
 
     def describe(self, key: str = "") -> str:
         return f"{self.name}/{self._prefix}{key}".rstrip("/")
 
-    def _call(self, request: Callable[[], T]) -> T:
+    def _call(self, request: Callable[[], T], of: int = 1) -> T:
         from obstore.exceptions import AlreadyExistsError, BaseError
 
+        self._made[0] += of
         try:
             return request()
         except AlreadyExistsError:
@@ -110,6 +121,12 @@ def _obstore(url: str) -> None:
             f"{url!r} and no obstore",
             "Install it: pip install 'fitscope[objects]'",
         ) from problem
+
+
+def _retries() -> Any:
+    """How long obstore repeats a request: by default three minutes, in which the writer could do nothing else."""
+    backoff = {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=1), "base": 2}
+    return {"backoff": backoff, "max_retries": 10, "retry_timeout": timedelta(seconds=RETRY_SECONDS)}
 
 
 def _first_line(problem: BaseException) -> str:

@@ -68,6 +68,7 @@ ATTEMPTS = "attempts"
 #   launch        the same for all ranks of one start, if there are several;  doing: train, evaluate, predict or loop
 #   shards        true: what several ranks wrote of one site at one moment are parts of one tensor, each element once;
 #                 else of samples each rank has its own, and all else is the same on every rank
+#   sampled       the ranks that record everything, if not all do; the others write their status alone
 #   host, pid     of the process that began it;  created, software: as above
 #   and whatever the capturing side says: model, plan, … of this attempt
 
@@ -83,6 +84,7 @@ STATUS = "status.json"
 #   lost          {site: records that were handed over and are not in the run}
 #   errors        the first ones, in words;  errors_total: how many there were
 #   black_box     what a black box keeps, dropped and wrote, where there is one
+#   pulse         {step, time, cpu, loss, weights}: lists of one length, for a few steps, where there are several ranks
 #   dropped, overhead, …    whatever the capturing side notes
 
 STATS = "stats"

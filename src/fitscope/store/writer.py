@@ -12,12 +12,12 @@ that:
 by site, every record that was handed over and is not in the run.
 
 Used by one thread at a time, except for `note`, which any thread may call. `flush` is also the heartbeat by
-which other machines tell that this process lives: call it every `interval` seconds, also when nothing is
-new.
+which other machines tell that this process lives: call it whenever `pace` says so, also when nothing is new.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -43,7 +43,9 @@ from fitscope.store.begin import (
 from fitscope.store.black_box import Boxes
 from fitscope.store.meeting import meet
 from fitscope.store.meter import Meter
+from fitscope.store.pace import Pace
 from fitscope.store.parts import PART_BYTES
+from fitscope.store.patient import PatientStore
 from fitscope.store.reserve import FULL, Reserve
 from fitscope.store.status import Status
 from fitscope.store.table_store import TableStore
@@ -53,11 +55,6 @@ from fitscope.store.tensors import TensorStore, storable
 ENDINGS = ("complete", "interrupted", "failed")
 
 
-def interval(runtime: float) -> float:
-    """The seconds to the next flush. They grow with the run: a day has about 4,000 flushes."""
-    return min(max(runtime / 500.0, 2.0), 30.0)
-
-
 class RunWriter:
     """Writes the records of one rank of one attempt. `create`, `attempt` and `join` return one."""
 
@@ -65,10 +62,17 @@ class RunWriter:
         self.id = run_id
         self.number = attempt  #: of the attempt
         self.rank = rank
+        self.world = 1  #: how many ranks write this attempt
+        self.shards = False  #: they hold parts of the same tensors
         self.run = run  #: the objects of the whole run
         self.path = run.describe()
         self.full_at: int | None = None  #: the step at which the limit stopped the recording
-        self._objects = run.folder(schema.rank_folder(attempt, rank))
+        mine = run.folder(schema.rank_folder(attempt, rank))
+        self.patient = (
+            None if mine.requests is None else PatientStore(mine)
+        )  #: a store that may go away for a while
+        self._objects = self.patient or mine
+        self.pace = Pace(self._objects)  #: when to flush
         self._meter = Meter(self._objects, limit)
         self._tables = TableStore(self._meter, attempt, rank, lambda: self._fill_up(self._step or 0))
         self._tensors = TensorStore(self._meter)
@@ -143,8 +147,12 @@ class RunWriter:
         limit: int | None = None,
     ) -> RunWriter:
         """Writes as one of several ranks that agreed on the run and the attempt. Whichever comes first begins both."""
-        run, number = meet(runs, run_id, attempt, info or {}, start_step=start_step, world=world)
-        return cls(run, run_id, number, rank, limit)._begun()
+        told = info or {}
+        run, number = meet(runs, run_id, attempt, told, start_step=start_step, world=world)
+        writer = cls(run, run_id, number, rank, limit)
+        writer.world, writer.shards = world, bool(told.get("shards"))
+        writer.pace.light = rank not in (told.get("sampled") or [rank])
+        return writer._begun()
 
     @classmethod
     def join(
@@ -184,6 +192,10 @@ class RunWriter:
         """The rows and captures that were handed over and will not be in the run, counted by site."""
         return dict(self._refused + self._tables.lost + Counter(self._tensors.lost) + self._status.refused)
 
+    def reached(self, step: int) -> None:
+        """Notes a step of which nothing is handed over: a light rank writes only its status."""
+        self._step = max(step, self._step or 0)
+
     def refuse(self, sites: Iterable[str]) -> None:
         """Counts records that are not even handed over, because the run is full. Anybody may call it."""
         self._status.refuse(sites)
@@ -219,11 +231,12 @@ class RunWriter:
         self._step = max((*known, *fits), default=None)
         for block in stats:
             self._tables.add(block)
-        for record, tensor in tensors:
-            try:
-                self._tensors.write(record, tensor)
-            except OSError as problem:
-                errors.append(problem)
+        with self._waiting():  # a large tensor is put now or never
+            for record, tensor in tensors:
+                try:
+                    self._tensors.write(record, tensor)
+                except OSError as problem:
+                    errors.append(problem)
         for some in rows:
             self._tables.add_samples(some, errors)
         self._tables.relieve(errors)
@@ -260,14 +273,15 @@ class RunWriter:
             self._fill_up(average.last_step or 0)
             self._refused.setdefault(site, 1)
 
-    def flush(self) -> None:
-        """Commits everything written. A failed write is repeated next time.
+    def flush(self, *, tensors: bool = True) -> None:
+        """Commits everything written. A failed write is repeated next time. Without `tensors`, those and the averages wait.
 
         The order is the guarantee: chunks, their indexes, the parts and tails of the tables, and finally the status.
         """
-        errors = self._still_there()
-        errors += self._commit()
-        self._put_status(errors)
+        errors = self._still_there() if self.pace.look_due() else []
+        if tensors:
+            self.pace.counted(lambda: errors.extend(self._commit_tensors()), tensors=True)
+        self.pace.counted(lambda: self._commit_tables(errors))
         if errors:
             raise errors[0]
 
@@ -310,19 +324,29 @@ class RunWriter:
         if self._status.word != "running":
             return
         self._status.word = status
-        errors = self._commit(last=True)
-        self._tensors.discard()
-        self._tables.discard()
-        self._refused.update(self._averages.unput())
-        self._put_status(errors)
+        if self.patient is not None:
+            self.patient.try_now()
+        with self._waiting():
+            errors = self._commit_tensors(last=True)
+            self._tables.commit(errors, last=True)
+            self._tensors.discard()
+            self._tables.discard()
+            self._refused.update(self._averages.unput())
+            self._put_status(errors)
         self._reserve.release()
         if errors:
             raise errors[0]
 
-    def _commit(self, *, last: bool = False) -> list[OSError]:
-        errors = self._tensors.flush()
-        self._tables.commit(errors, last=last)
-        return errors + self._averages.flush(last=last)
+    def _waiting(self) -> contextlib.AbstractContextManager[None]:
+        """Inside, a store that went away is waited for, as long as the queue has room."""
+        return contextlib.nullcontext() if self.patient is None else self.patient.waiting()
+
+    def _commit_tensors(self, *, last: bool = False) -> list[OSError]:
+        return self._tensors.flush() + self._averages.flush(last=last)
+
+    def _commit_tables(self, errors: list[OSError]) -> None:
+        self._tables.commit(errors, last=False)
+        self._put_status(errors)
 
     def _storable(self, records: Iterable[Record], errors: list[OSError]) -> Iterator[tuple[Record, Array]]:
         """Each record with a tensor, with the tensor in a storable dtype."""

@@ -7,6 +7,7 @@ takes over, everything starts again (`generation` grows). Not thread-safe.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 
 import numpy as np
 
@@ -59,15 +60,20 @@ class Gathered:
 
     # ---- taking in ----------------------------------------------------------------------------------
 
-    def update(self, progress: Progress | None = None) -> bool:
-        """Takes new rows, reading each part once. Returns whether there were any."""
+    def update(self, progress: Progress | None = None, *, most: int | None = None) -> bool:
+        """Takes new rows, reading each part once. Returns whether there were any.
+
+        With `most`, takes at most about so many parts, those of the first ranks, and the rest at the next update.
+        """
         parts = self.follow.parts()
         exchanged = self.follow.exchanged(set(self.parts).difference(parts))
         if exchanged is None:
             self.generation += 1
             self._begin()
         rest = {exchange.whole: exchange.rest for exchange in exchanged or ()}
-        new = [rest.get(part, part) for part in parts if part not in self.parts]
+        known = [part for part in parts if part in rest]
+        unknown = [part for part in parts if part not in self.parts and part not in rest]
+        new = [*(rest[part] for part in known), *unknown[:most]]
         shown = len(self.rows)
         columns = dict.fromkeys((*survey.COLUMNS, *_columns_first(), *columns_of(self._filled.values())))
         for i, (part, piece) in enumerate(self._pieces(new, list(columns))):
@@ -148,6 +154,10 @@ class Gathered:
                     f.take(part, piece)
             if progress is not None:
                 progress(i + 1, len(todo))
+
+    def held(self) -> AbstractContextManager[None]:
+        """Inside, the run stays as of the last update: an answer looks at the store once."""
+        return self.follow.held()
 
     # ---- giving out ---------------------------------------------------------------------------------
 

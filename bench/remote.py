@@ -1,0 +1,167 @@
+"""Does an object store slow a training down, and what does an outage of a minute do to it?
+
+    python bench/remote.py [--rounds 12] [--outage 60] [--quick]
+
+The store is moto, an S3 server, in a process of its own on 127.0.0.1, behind the proxy of the tests that can refuse every request.
+The first part trains the same model under the same scope on a local directory and on s3://, in turns, in one process, and compares
+wall time and CPU time of the process; the server's CPU time is not ours. The second part lets the store go away in the middle of a
+training for a minute, and reports how long the training waited and what was lost.
+
+Prints the two tables of docs/scale.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+import uuid
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "tests" / "store"))
+os.environ.setdefault("KERAS_BACKEND", "jax")
+
+SERVER = "import sys; from moto.server import main; main(['-H', '127.0.0.1', '-p', sys.argv[1]])"
+
+
+def server(port: int) -> subprocess.Popen[bytes]:
+    """moto in a process of its own."""
+    quiet = subprocess.DEVNULL
+    child = subprocess.Popen([sys.executable, "-c", SERVER, str(port)], stdout=quiet, stderr=quiet)
+    for _ in range(600):
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=1).close()
+            return child
+        except OSError:
+            time.sleep(0.1)
+    child.kill()
+    raise TimeoutError("moto does not answer")
+
+
+def model() -> tuple[Any, Any, Any]:
+    import keras
+    import numpy as np
+
+    keras.utils.set_random_seed(0)
+    layers = [keras.layers.Dense(512, "relu", name=f"d{n}") for n in range(4)]
+    net = keras.Sequential([keras.Input((256,)), *layers, keras.layers.Dense(8)])
+    net.compile("adam", "mse")
+    rng = np.random.default_rng(0)
+    return net, rng.random((16_384, 256), np.float32), rng.random((16_384, 8), np.float32)
+
+
+def timed(net: Any, x: Any, y: Any, to: str) -> tuple[float, float]:
+    """Wall and CPU seconds of a training of 128 steps, every tenth captured whole: the end is waited for."""
+    import fitscope as fs
+
+    watch = [
+        fs.activations(),
+        fs.activations("d0", keep="tensor"),
+        fs.gradients(),
+        fs.weights(),
+        fs.updates(),
+        fs.loss(),
+    ]
+    scope = fs.Scope(to, watch, every=10)
+    net.fit(x[:128], y[:128], batch_size=128, verbose=0, callbacks=[scope])  # compiles
+    began = time.perf_counter(), time.process_time()
+    net.fit(x, y, batch_size=128, verbose=0, callbacks=[scope])
+    return time.perf_counter() - began[0], time.process_time() - began[1]
+
+
+def compare(remote: str, rounds: int) -> None:
+    net, x, y = model()
+    ratios: list[tuple[float, float]] = []
+    with tempfile.TemporaryDirectory() as local:
+        for number in range(rounds + 1):
+            places = [f"{local}/{number}", f"{remote}/{uuid.uuid4().hex}"]
+            order = places if number % 2 else places[::-1]
+            found = {place: timed(net, x, y, place) for place in order}
+            if number:  # the first imports and compiles
+                (wall, cpu), (wall_there, cpu_there) = (found[place] for place in places)
+                ratios.append((wall_there / wall, cpu_there / cpu))
+    print("| s3:// by local directory | wall | CPU |\n|---|---|---|")
+    for name, pick in (("median", statistics.median), ("lowest", min), ("highest", max)):
+        print(f"| {name} of {rounds} | {pick(w for w, _ in ratios):.3f} | {pick(c for _, c in ratios):.3f} |")
+
+
+def outage(remote: str, proxy: Any, seconds: float) -> None:
+    import warnings
+
+    import keras
+    from faulty import always
+
+    import fitscope as fs
+
+    net, x, y = model()
+    net_end = time.monotonic() + 3 * seconds
+    place = f"{remote}/{uuid.uuid4().hex}"
+
+    class Enough(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.model.stop_training = time.monotonic() > net_end
+            time.sleep(0.02)
+
+    def go_away() -> None:
+        proxy.fault = always(503)
+        threading.Timer(seconds, come_back).start()
+
+    def come_back() -> None:
+        proxy.fault = always(None)
+
+    threading.Timer(seconds, go_away).start()
+    watch = [fs.activations(), fs.activations(keep="tensor"), fs.weights(), fs.loss()]
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        scope = fs.Scope(place, watch, every=10)
+        net.fit(x, y, batch_size=128, epochs=10**6, verbose=0, callbacks=[scope, Enough()])
+    run = fs.open(place)
+    kept = run.tensor("activations/d0")
+    print(f"| an outage of {seconds:g} s in a training of {3 * seconds:g} s | |\n|---|---|")
+    print(f"| captured steps, kept tensors of each layer | {run.overhead['captured']:,}, {len(kept):,} |")
+    print(f"| records lost, dropped | {sum(run.lost.values())}, {sum(run.dropped.values())} |")
+    print(f"| seconds that the training waited | {run.overhead['waited_seconds']:.1f} |")
+    print(f"| largest queue | {run.overhead['queue_peak_bytes'] / 1e6:.0f} MB |")
+    ours = {str(w.message)[:120] for w in said if w.category is fs.FitscopeWarning}
+    print(f"| warnings | {len(ours)} |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--outage", type=float, default=60.0)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--only", choices=("compare", "outage"))
+    given = parser.parse_args()
+    from faulty import Faulty
+
+    port = 20_000 + os.getpid() % 20_000
+    child = server(port)
+    proxy = Faulty("127.0.0.1", port)
+    try:
+        os.environ.update(
+            AWS_ENDPOINT_URL=proxy.url, AWS_ACCESS_KEY_ID="test", AWS_SECRET_ACCESS_KEY="test", AWS_REGION="us-east-1",
+            AWS_ALLOW_HTTP="true", NO_PROXY="127.0.0.1",
+        )  # fmt: skip
+        bucket = urllib.request.Request(f"http://127.0.0.1:{port}/runs", method="PUT")
+        urllib.request.urlopen(bucket, timeout=30).close()
+        if given.only != "outage":
+            compare("s3://runs", 2 if given.quick else given.rounds)
+        if given.only != "compare":
+            outage("s3://runs", proxy, 5.0 if given.quick else given.outage)
+    finally:
+        proxy.close()
+        child.kill()
+        child.wait(30)
+
+
+if __name__ == "__main__":
+    main()
