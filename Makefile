@@ -32,7 +32,7 @@ TRAINSCOPE := 1.8.1
 PIP := -m pip --disable-pip-version-check install $(if $(MAKE_TERMOUT),,--quiet)
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: help demo test mutations endings check format bench bench-ui docs clean chromium programs fuzz diagnose matrix campaign wheel site
+.PHONY: help demo test mutations endings kills check format bench bench-ui docs clean chromium programs fuzz diagnose matrix campaign wheel site
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -75,9 +75,13 @@ endings: $(ENV)/.ready ## End small trainings in every way, TRIES times each, an
 	  $(PY) tests/faults/endings.py --backend $$backend --tries $(or $(TRIES),12) || failed=1; \
 	done; test -z "$$failed"
 
+kills: $(ENV)/.ready ## Kill one of two ranks at a random moment, TRIES times, and see what is left (ENGINE=plain|torch|jax, TRIES=50)
+	@PYTHONPATH=tests $(PY) tests/multiprocess/kills.py --engine $(or $(ENGINE),plain) --tries $(or $(TRIES),50) --seed $(SEED)
+
 bench: $(ENV)/.ready ## Measure what watching costs, in about an hour (BACKEND=jax: that one; BENCH=--quick: see that it runs)
 	-@$(PY) $(PIP) --no-deps trainscope==$(TRAINSCOPE)
 	$(PY) bench/growth.py $(findstring --quick,$(BENCH))
+	$(PY) bench/ranks.py $(findstring --quick,$(BENCH))
 	$(PY) bench/run.py $(if $(BACKEND),--backend $(BACKEND)) $(BENCH)
 	$(PY) bench/memory.py $(if $(BACKEND),--backend $(BACKEND)) $(findstring --quick,$(BENCH))
 	$(PY) bench/default.py $(if $(BACKEND),--backend $(BACKEND)) $(findstring --quick,$(BENCH))
