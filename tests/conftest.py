@@ -52,6 +52,7 @@ ONCE = (
     "reduce/test_stats.py",  # arithmetic
     "show",  # draws numbers
     "store",  # files
+    "test_mutations.py",  # plain data
     "test_watch.py",  # plain data
 )
 

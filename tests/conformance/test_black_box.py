@@ -134,6 +134,15 @@ def test_a_replay_is_the_step_of_the_training(flown: Any, step: int) -> None:
     assert replay.identity.status == "proven"
 
 
+def test_a_replay_with_another_loss_does_not_agree(flown: Any) -> None:
+    other = make()
+    other.compile(Noting(0.05, momentum=0.9), "mae", metrics=["mae"])
+    replay = flown.run.replay(BAD - 2, model=other)
+    assert replay.agrees is False
+    assert [note for note in replay.notes if "returned other logs than in the training" in note]
+    assert "NOT as in the training" in repr(replay)
+
+
 def test_keeping_changes_nothing(flown: Any) -> None:
     model = make()
     history = fit(model, *data()).history
