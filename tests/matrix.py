@@ -69,9 +69,9 @@ def lowest(**but: str) -> tuple[str, ...]:
 
 #: What is promised, from the bottom to the top.
 ENVIRONMENTS = (
-    Environment("lowest-jax", "jax", (*lowest(ml_dtypes="0.5.0"), "jax==0.6.0"), ("3.11", "3.12")),
-    Environment("lowest-tensorflow", "tensorflow", (*lowest(), "tensorflow==2.18.0"), ("3.11", "3.12")),
-    Environment("lowest-torch", "torch", (*lowest(), "torch==2.5.0"), ("3.11", "3.12")),
+    Environment("lowest-jax", "jax", (*lowest(ml_dtypes="0.5.0"), "jax==0.6.0"), ("3.11",)),
+    Environment("lowest-tensorflow", "tensorflow", (*lowest(), "tensorflow==2.18.0"), ("3.11",)),
+    Environment("lowest-torch", "torch", (*lowest(), "torch==2.5.0"), ("3.11",)),
     Environment("keras-3.13-jax", "jax", ("keras==3.13.*",)),
     Environment("keras-3.14-jax", "jax", ("keras==3.14.*",)),
     Environment("jax-0.8", "jax", ("jax==0.8.*",)),

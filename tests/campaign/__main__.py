@@ -31,7 +31,8 @@ NOTES = """
 - **Disk faults** are injected into the system calls of the store. Every record is in the run or counted in `run.lost`.
 - **Object reads** check that an object is whole and never older than before; **looks** check every number of a live run.
 - **Requests** without the cookie, from other origins or for other hosts must be refused; the others must be answered without a 500.
-- **Slowest** is the longest single try, in seconds on the clock of a machine that was busy with other work.
+- **Slowest** is the longest single try on the clock, without the time for which it waited for a CPU; for soak the longest step, for many
+  trainings the longest of them.
 """
 
 

@@ -31,6 +31,6 @@ ATTACKS: dict[str, Attack] = {
     "files": Attack("files of a run changed at random and read", files, 100_000),
     "requests": Attack("random requests to the page's server", requests, 100_000),
     "names": Attack("hostile names of sites, written and read", names, 10_000),
-    "soak": Attack("steps of one training in one process", soak, 1_000_000, quick=False),
+    "soak": Attack("steps of trainings of 200,000 steps each", soak, 1_000_000, quick=False),
     "fits": Attack("trainings in one process", fits, 500, quick=False),
 }  # fmt: skip

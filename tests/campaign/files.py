@@ -12,6 +12,8 @@ import json
 import random
 from typing import Any
 
+import numpy as np
+
 from campaign.ground import (
     SITES,
     Round,
@@ -27,6 +29,8 @@ from campaign.ground import (
 from fitscope import read
 from fitscope.errors import FitscopeError
 from fitscope.store import Memory, parts
+from fitscope.store.black_box import KeptCall, Lap
+from fitscope.store.structure import put_together, taken_apart
 
 EACH = 500  #: files that one seed changes
 
@@ -41,11 +45,52 @@ def sound(closed: bool) -> dict[str, bytes]:
     store, share = Memory(), parts.SHARE
     try:
         parts.SHARE = parts.SHARE if closed else 1
-        write(store, steps=3, flush=3 if closed else 1, close=closed)
+        writer = write(store, steps=3, flush=3 if closed else 1, close=False)
+        writer.boxes.write(
+            laps(),
+            {"backend": "jax", "software": {}, "why": ["it is an attack"], "odd_step": 1},
+            b'{"class_name": "Model"}',
+        )
+        if closed:
+            writer.close()
     finally:
         parts.SHARE = share
     assert closed or any(key.endswith(".arrow") for key in store._objects)
     return dict(store._objects)
+
+
+def laps() -> list[Lap]:
+    """What a black box keeps: the state before a step, and the step."""
+    lap = Lap(
+        1, [np.ones((2, 3), "float32"), np.array(3)], [("trainable", "kernel"), ("optimizer", "iterations")]
+    )
+    leaves: list[Any] = []
+    form = taken_apart(({"x": np.ones((2, 2))}, None), np.asarray, leaves)
+    lap.add(
+        KeptCall(
+            1,
+            0,
+            1,
+            [form],
+            leaves,
+            {1: np.array(7)},
+            {"jax": np.zeros(2, "uint32")},
+            {"given": ["numpy"]},
+            {"loss": np.float32(1)},
+        )
+    )
+    return [lap]
+
+
+def replayed(run: read.Run) -> None:
+    """Reads all that a replay reads, but trains nothing."""
+    for box in run.black_box:
+        _ = (repr(box), box.model(), box.compiled, box.model_class, box.model_why)
+        for number in box.steps[:10]:
+            step = box.step(number)
+            step.state()
+            for call in step.calls():
+                _ = [put_together(form, call.arrays) for form in call.forms]
 
 
 def changed(data: bytes, rng: random.Random) -> bytes:
@@ -113,6 +158,8 @@ def look(key: str, store: Memory) -> None:
             right_rows(run)
         elif "tensors.zarr" in key:
             right_tensors(run, *(site for site in SITES if f"/{site}/" in key))
+        elif "/black_box/" in key:
+            replayed(run)
         elif key.endswith(".npz"):
             run.average(SITES[0])
         else:

