@@ -96,26 +96,51 @@ def test_a_strategy_with_several_replicas(tmp_path, backend):
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
         import keras, fitscope as fs
         x, y = np.zeros((8, 3), "float32"), np.zeros((8, 2), "float32")
-        def train(devices, scope):
-            with tf.distribute.MirroredStrategy(devices).scope():
+        class TPUStrategy(tf.distribute.MirroredStrategy):
+            "Stands in for a strategy with several replicas that fitscope does not know."
+        def train(strategy, scope):
+            with strategy.scope():
                 model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(2, name="d")])
                 model.compile("sgd", "mse")
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 model.fit(x, y, batch_size=4, verbose=0, callbacks=[scope])
             return [str(w.message) for w in caught if w.category is fs.FitscopeWarning]
-        said = train(["CPU:0", "CPU:1"], fs.Scope({str(tmp_path / "two")!r}, every=1))
-        assert len(said) == 1 and "several replicas" in said[0], said
+        said = train(TPUStrategy(["CPU:0", "CPU:1"]), fs.Scope({str(tmp_path / "two")!r}, every=1))
+        assert len(said) == 1 and "several replicas (TPUStrategy)" in said[0], said
+        assert "records only Keras's logs of each epoch" in said[0], said
         run = fs.open({str(tmp_path / "two")!r})
         assert run.status == "complete" and run.sites == ["logs/loss"], run.sites
-        assert "MirroredStrategy" in run.unseen["activations/d"], run.unseen
-        assert train(["CPU:0"], fs.Scope({str(tmp_path / "one")!r}, every=1)) == []
+        assert len(run.series("logs/loss")) == 1
+        assert "only MirroredStrategy is" in run.unseen["activations/d"], run.unseen
+        one = tf.distribute.MirroredStrategy(["CPU:0"])
+        assert train(one, fs.Scope({str(tmp_path / "one")!r}, every=1)) == []
         assert list(fs.open({str(tmp_path / "one")!r}).series("loss").index) == [0, 1]
     """
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_strategies_that_are_refused_are_named(backend):
+    if backend != "tensorflow":
+        pytest.skip("tf.distribute")
+    import tensorflow as tf
+
+    from fitscope.capture.backends._tensorflow_replicas import why_not_replicas
+
+    def under(name, replicas, base=object):
+        return why_not_replicas(
+            type(name, (base,), {"__init__": lambda self: None, "num_replicas_in_sync": replicas})()
+        )
+
+    assert "parameter servers (ParameterServerStrategyV2)" in under("ParameterServerStrategyV2", 1)
+    workers = under("CollectiveAllReduceStrategy", 2, tf.distribute.MultiWorkerMirroredStrategy)
+    assert "keras#20585" in workers
+    assert "several workers" in workers
+    assert "(TPUStrategy)" in under("TPUStrategy", 8)
+    assert under("OneDeviceStrategy", 1) is None
 
 
 def test_a_distribution_that_the_backend_ignores(tmp_path, backend):

@@ -1,4 +1,4 @@
-"""The examples in examples/distributed run as they say, in two processes."""
+"""The examples in examples/distributed run as they say, in two processes or on two devices."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples" / "distributed"
 def test_every_example_is_run_here() -> None:
     assert {path.name for path in EXAMPLES.iterdir() if path.suffix == ".py"} == {
         "jax_processes.py",
+        "mirrored.py",
         "torch_ddp.py",
     }
 
@@ -41,3 +42,10 @@ def test_example(example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert run.ranks["status"].tolist() == ["complete"] * 2
     assert run.last_step == 7
     assert not run.series("activations/hidden", "rms", by="rank").isna().any(axis=None)
+
+
+def test_example_with_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (said,) = processes.outputs(EXAMPLES / "mirrored.py", [[]], KERAS_BACKEND="tensorflow")
+    assert "(16, 16)" in said
+    assert "proven ['complete']" in said

@@ -73,9 +73,9 @@ class Beginning:
         if refused is not None:
             Missing(watched, recorder).everything(refused)
         elif self.sizes is not None and speaks:
-            recorder.output.batch_ends = BatchEnds(
-                logged_loss(anatomy.model, self.sizes), recorder.look_closer
-            )
+            derived = logged_loss(anatomy.model, self.sizes)
+            if derived is not None:
+                recorder.output.batch_ends = BatchEnds(derived, recorder.look_closer)
         in_step = settings.reduce == "step" or (settings.reduce == "auto" and adapter.on_accelerator())
         in_step = in_step and not lockstep  # statistics of all processes would need messages between them
         plan = watched if refused is None else recordings.nothing(anatomy)

@@ -34,6 +34,9 @@ class Taps:
         self._updated: set[int] = set()
         self._metric_sites: dict[tuple[int, str], Site] = {}
         self._tracked: Any = None  # what the model's own metric of the loss was given
+        self.states: dict[
+            str, tuple[Any, list[Any]]
+        ] = {}  #: by name, a metric and its state after this batch alone
 
     def patches(self) -> Iterator[Patch]:
         model = self.anatomy.model
@@ -60,7 +63,7 @@ class Taps:
         """Ends the step: names the wanted sites that it did not reach."""
         if self._tracked is not None and not self.collector.losses.any:
             with kept(self.collector, Site("loss")):
-                self.collector.losses.computed(self._tracked)
+                self.collector.losses.tracked(self._tracked)
         for part in self.anatomy.layers:
             for site in self._of_layer(part.path):
                 if not self.calls[part.path]:
@@ -190,10 +193,8 @@ class Taps:
                 try:
                     fresh = metric.stateless_reset_state() if state is None else state
                     state = metric.stateless_update_state(fresh, *args, **kwargs)
-                    values = metric.stateless_result(state)
-                    for name, value in values.items() if isinstance(values, Mapping) else [(own, values)]:
-                        site = self._metric_site(metric, name)
-                        guarded(self.collector, site, value)
+                    self.states[own] = metric, state
+                    self.show_metric(own, metric, state)
                 except Exception as error:
                     why = described(error)
                     site = Site("metrics", label=own)
@@ -206,6 +207,12 @@ class Taps:
             return tapped
 
         return make
+
+    def show_metric(self, own: str, metric: Any, state: list[Any]) -> None:
+        """Records the results of a metric that has this state."""
+        values = metric.stateless_result(state)
+        for name, value in values.items() if isinstance(values, Mapping) else [(own, values)]:
+            guarded(self.collector, self._metric_site(metric, name), value)
 
     def _metric_site(self, metric: Any, name: str) -> Site:
         """A separate site for each metric: of two with the same name, the second is `name_1`, as in Keras's logs."""

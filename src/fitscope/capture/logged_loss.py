@@ -26,8 +26,10 @@ _DECIDES = (
 )
 
 
-def logged_loss(model: Any, sizes: Sizes) -> BatchLoss:
-    """The object that derives the loss of every batch of a training of this model."""
+def logged_loss(model: Any, sizes: Sizes) -> BatchLoss | None:
+    """The object that derives the loss of every batch of a training of this model; None if the logs do not contain it."""
+    if not _alike(model, sizes):
+        return None
     return BatchLoss(custom=_custom(model), unit=_unit(model), sizes=sizes)
 
 
@@ -43,6 +45,13 @@ def sizes_in(frame: FrameType | None) -> Sizes:
         return Sizes(int(batch), last or None, batches, runs_on)
     except Exception:  # whatever it is, it does not tell
         return Sizes()
+
+
+def _alike(model: Any, sizes: Sizes) -> bool:
+    """Whether every replica of `tf.distribute` has as many rows: Keras logs the mean of their means, each over its own rows."""
+    replicas = getattr(getattr(model, "distribute_strategy", None), "num_replicas_in_sync", 1)
+    known = sizes.batch is not None and sizes.batch % replicas == 0
+    return replicas == 1 or (known and (sizes.last or 0) % replicas == 0)
 
 
 def _custom(model: Any) -> bool:

@@ -25,6 +25,9 @@ class Losses:
         self._shown: list[Any] = []  # as long as we hold them, no other object has their identity
         self._unclaimed = False  # the newest came from compute_loss, and no gradient of it was computed yet
         self._applied: list[str] = []
+        self.mean = (
+            False  #: the loss is one that a metric averages; of several replicas, so is the loss of all
+        )
 
     @property
     def any(self) -> bool:
@@ -32,9 +35,14 @@ class Losses:
         return bool(self._shown)
 
     def computed(self, loss: Any) -> None:
-        """Reports a loss that `compute_loss` returned or a custom step tracked."""
+        """Reports a loss that `compute_loss` returned."""
         self._show(loss)
         self._unclaimed = True
+
+    def tracked(self, loss: Any) -> None:
+        """Reports the loss that a custom step only gives to its metric."""
+        self.mean = True
+        self._show(loss)
 
     def differentiated(self, target: Any) -> None:
         """Reports a value whose gradient with respect to weights is computed: a loss, unless it is a known one.

@@ -11,7 +11,8 @@ to `collector.failed`, and that site has no tap. If no taps can be added, the st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -24,7 +25,7 @@ from fitscope.plan.anatomy import Anatomy
 from fitscope.plan.wants import SAMPLE_LOSS, Wants
 from fitscope.sites import Site
 
-__all__ = ["guarded", "leaves", "patched", "show_batch", "taps_on"]
+__all__ = ["guarded", "leaves", "patched", "show_batch", "taps_on", "taps_on_replicas"]
 
 
 @contextmanager
@@ -35,23 +36,76 @@ def taps_on(
 
     `stateless` means that the step is custom and may pass the weights through as bare arrays.
     """
+    with (
+        _installed(anatomy, wants, [collector], lambda makes: makes[0], stateless=stateless) as taps,
+        ExitStack() as undo,
+    ):
+        for one in taps:
+            undo.enter_context(listening(one.show))
+        yield
+
+
+@contextmanager
+def taps_on_replicas(
+    anatomy: Anatomy, wants: Wants, collectors: Sequence[Collector], here: Callable[[], int | None]
+) -> Iterator[list[Taps]]:
+    """Adds taps for a step that runs once for each replica, with one collector each.
+
+    Replicas run in threads that take turns in the middle of a layer, so every replica has its own taps: `here` is the number of
+    the replica that this thread runs, or None. Yields the taps of each replica; none if they could not be added.
+    """
+
+    def by_replica(makes: Sequence[Callable[[Any], Any]]) -> Callable[[Any], Any]:
+        def make(original: Any) -> Any:
+            tapped = [make(original) for make in makes]
+
+            def chosen(*args: Any, **kwargs: Any) -> Any:
+                number = here()
+                return (original if number is None else tapped[number])(*args, **kwargs)
+
+            return chosen
+
+        return make
+
+    with _installed(anatomy, wants, collectors, by_replica) as taps:
+        yield taps
+
+
+@contextmanager
+def _installed(
+    anatomy: Anatomy,
+    wants: Wants,
+    collectors: Sequence[Collector],
+    choose: Callable[[Sequence[Callable[[Any], Any]]], Callable[[Any], Any]],
+    *,
+    stateless: bool = False,
+) -> Iterator[list[Taps]]:
+    """Patches the model with the taps of each collector; `choose` makes one patch of those at one place."""
     with ExitStack() as undo:
-        taps: Taps | None = None
+        taps: list[Taps] = []
         try:
-            taps = Taps(anatomy, wants, collector)
-            of_optimizers = OptimizerTaps(anatomy, wants, collector, stateless)
-            undo.enter_context(listening(taps.show))
-            for owner, name, make in (*taps.patches(), *of_optimizers.patches()):
-                undo.enter_context(patched(owner, name, make))
+            patches = []
+            for collector in collectors:
+                taps.append(Taps(anatomy, wants, collector))
+                of_optimizers = OptimizerTaps(anatomy, wants, collector, stateless)
+                patches.append([*taps[-1].patches(), *of_optimizers.patches()])
+            for same in zip(*patches, strict=True):
+                owner, name, _ = same[0]
+                undo.enter_context(patched(owner, name, choose([make for _, _, make in same])))
         except Exception as error:  # all or nothing: the step is the user's, and has not begun
             undo.close()
-            taps = None
-            collector.harvest.broken = error
-        yield
-        if taps is not None:
-            with shield(lambda error: setattr(collector.harvest, "broken", error)):
-                taps.account()
-                collector.harvest.rename(collector.losses.names())
+            taps = []
+            for collector in collectors:
+                _break(collector, error)
+        yield taps
+        for one in taps:
+            with shield(functools.partial(_break, one.collector)):
+                one.account()
+                one.collector.harvest.rename(one.collector.losses.names())
+
+
+def _break(collector: Collector, error: Exception) -> None:
+    collector.harvest.broken = error
 
 
 @contextmanager

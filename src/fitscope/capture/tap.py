@@ -32,8 +32,8 @@ def tap(name: str, value: Value) -> Value:
 
 
 @contextmanager
-def listening(see: Callable[[str, Any], None]) -> Iterator[None]:
-    """Sends the taps of this thread to `see` inside the `with` block."""
+def listening(see: Callable[[str, Any], None] | None) -> Iterator[None]:
+    """Sends the taps of this thread to `see` inside the `with` block; None: nowhere."""
     before = getattr(_here, "see", None)
     _here.see = see
     try:

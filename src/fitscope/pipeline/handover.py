@@ -52,6 +52,12 @@ class Thin(NamedTuple):
     shape: Any  #: of the whole tensor: its dimensions as a vector, known now or only when the step runs
 
 
+class Rows(NamedTuple):
+    """The rows of one tensor, as several replicas handed them out, in order. `replicas.together` joins them."""
+
+    parts: tuple[Any, ...]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Shard:
     """The part of a tensor that this process holds and records. The other parts are those of other processes."""

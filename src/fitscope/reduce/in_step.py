@@ -14,6 +14,7 @@ Types other than float64 are taken as float32, which is exact for all but large 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -100,6 +101,13 @@ def unpack(arrays: Sequence[np.ndarray[Any, Any]]) -> Stats:
         infs=infs,
         hist=hist,
     )
+
+
+def merge(packed: Sequence[Sequence[np.ndarray[Any, Any]]]) -> tuple[np.ndarray[Any, Any], ...]:
+    """The two arrays of `pack` for several tensors together."""
+    stats = functools.reduce(Stats.merge, map(unpack, packed))
+    places = np.sum([places for _, places in packed], axis=0)
+    return np.array([stats.mean, stats.std, stats.min, stats.max]), places
 
 
 def _places(ops: Any, bits: Tensor, size: Tensor, layout: _Layout) -> Tensor:

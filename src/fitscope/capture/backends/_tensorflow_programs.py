@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
+from fitscope.capture.backends import _tensorflow_replicas as replicas
 from fitscope.capture.backends._base import Call, Harvest, Held, Obstacle, Outcome, Program, TapFailed
 from fitscope.capture.backends._tensorflow_held import (
     HeldArguments,
@@ -29,14 +30,14 @@ _BY_CONSTRUCTION = (
 
 
 class Trace(Protocol):
-    """A step during tracing: see `_Trace` in the adapter."""
+    """A step during tracing: see `_tensorflow_trace`."""
 
     compiled: bool
 
     @property
     def ran(self) -> bool: ...
 
-    def harvest(self, tensors: dict[str, Any]) -> Harvest: ...
+    def harvest(self, tensors: Any) -> Harvest: ...
 
 
 class _Graph(Program):
@@ -193,14 +194,7 @@ class Fit(_Graph):
         return str(iterator.element_spec)
 
     def hold(self, call: Call) -> Held:
-        if isinstance(call.args[0], tf.distribute.DistributedIterator):
-            return HeldArguments(call)
         return held_batches(self._model, call)
-
-    def obstacle(self, held: Held) -> Obstacle | None:
-        if isinstance(held.call().args[0], tf.distribute.DistributedIterator):
-            return Obstacle("the batches of tf.distribute cannot be given twice", beside=False)
-        return super().obstacle(held)
 
     def _concrete(self, call: Call) -> Any:
         (iterator,) = call.args
@@ -232,7 +226,13 @@ def held_batches(model: Any, call: Call) -> HeldBatches:
     first = iterator.get_next()
     following = (iterator.get_next_as_optional() for _ in range(many - 1))
     batches = [first, *(o.get_value() for o in itertools.takewhile(lambda o: o.has_value(), following))]
-    return HeldBatches(batches, lambda: again(iterator.element_spec, batches))
+    if not isinstance(iterator, tf.distribute.DistributedIterator):
+        return HeldBatches(batches, lambda: again(iterator.element_spec, batches))
+    try:
+        replicas.again(iterator, batches)
+    except Exception:  # its parts are not public: the batch is drawn, and the step needs it
+        return HeldBatches(batches, lambda: iter(batches))
+    return HeldBatches(batches, lambda: replicas.again(iterator, batches))
 
 
 def again(spec: Any, batches: list[Any]) -> Any:

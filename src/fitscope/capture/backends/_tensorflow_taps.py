@@ -11,8 +11,8 @@ that thread only, and put back.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
@@ -114,16 +114,22 @@ def _graph() -> Any:
     return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
 
 
-@contextmanager
-def asking_tapes(collector: Collector, wants_loss: bool) -> Iterator[None]:
+def asking_tapes(collector: Collector, wants_loss: bool) -> AbstractContextManager[None]:
     """Makes every tape of this thread also return gradients of the tapped tensors, in the call that asks for the weights."""
-    original = tf.GradientTape.gradient
     thread = threading.get_ident()
+    return asking_tapes_of(lambda: collector if threading.get_ident() == thread else None, wants_loss)
+
+
+@contextmanager
+def asking_tapes_of(mine: Callable[[], Collector | None], wants_loss: bool) -> Iterator[None]:
+    """The same for the collector of the thread that asks a tape; None: its tapes are left alone."""
+    original = tf.GradientTape.gradient
 
     def gradient(tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
         # A gradient with respect to anything but weights is one of the step's own making, as a penalty needs it.
         of_weights = any(hasattr(source, "assign") for source in tf.nest.flatten(sources))
-        if threading.get_ident() != thread or _graph() is not collector.graph or not of_weights:
+        collector = mine()
+        if collector is None or _graph() is not collector.graph or not of_weights:
             return original(tape, target, sources, *args, **kwargs)
         if wants_loss:
             with kept(collector, Site.at(LOSS)):
@@ -148,15 +154,17 @@ def asking_tapes(collector: Collector, wants_loss: bool) -> Iterator[None]:
 
 def single_step(ask: Ask, collector: Collector, run: Any) -> Any:
     """The user's own step with taps, and the taps on its effect on the weights."""
-    with (
-        taps_on(ask.anatomy, ask.wants, collector),
-        asking_tapes(collector, LOSS in ask.wants),
-        taps_on_weights(ask, collector, _VALUES),
-    ):
-        result = run()
+    with taps_on(ask.anatomy, ask.wants, collector), asking_tapes(collector, LOSS in ask.wants):
+        result = weighed(ask, collector, run)
     with kept(collector):
         collector.no_more_gradients()
     return result
+
+
+def weighed(ask: Ask, collector: Collector, run: Any) -> Any:
+    """Runs the step, with the taps on its effect on the weights."""
+    with taps_on_weights(ask, collector, _VALUES):
+        return run()
 
 
 def _now(ask: Ask, weight: Any, site: Site) -> Any:

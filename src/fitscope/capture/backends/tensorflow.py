@@ -20,68 +20,20 @@ from fitscope.capture.backends._base import (
     Adapter,
     Ask,
     Call,
-    Harvest,
     Program,
     TapFailed,
-    finished,
     steps_of,
 )
 from fitscope.capture.backends._keeper import Keeper
 from fitscope.capture.backends._shadow import rows_of
 from fitscope.capture.backends._tensorflow_keeper import TensorFlowKeeper
 from fitscope.capture.backends._tensorflow_programs import Fit, Predict, Step, without_optionals
-from fitscope.capture.backends._tensorflow_taps import Collector, detach, single_step
-from fitscope.capture.patch import show_batch
+from fitscope.capture.backends._tensorflow_replicas import NO_LOOP, Replicas, why_not_replicas
+from fitscope.capture.backends._tensorflow_trace import Trace
 from fitscope.pipeline.handover import SMALL, Thin
 from fitscope.plan import sampling
 from fitscope.plan.anatomy import unbuilt
 from fitscope.plan.sampling import as_rows, stride
-
-
-class _Trace:
-    """A step during tracing: the result of the trace, and whether it reached its end."""
-
-    def __init__(self, ask: Ask, *, compiled: bool, xla: bool) -> None:
-        self.ask = ask
-        self.compiled = compiled
-        self.begun = False  # the user's own step has
-        self.done = False
-        self._seen = Harvest()  # sites and failures
-        self._zero = tf.Variable(0, trainable=False, dtype=tf.int64) if xla else None
-
-    def __call__(self, run: Any, data: Any = None) -> tuple[Any, dict[str, Any]]:
-        """Runs the step with taps; returns its result and the tapped tensors."""
-        self.begun = self.done = False
-        if self.compiled:
-            self.ask.traced()
-        collector, seen = Collector(), self._seen
-
-        def step() -> Any:
-            if data is not None:
-                show_batch(self.ask.wants, self.ask.anatomy, collector, data)
-            self.begun = True
-            return run()
-
-        result = single_step(self.ask, collector, step)
-        seen.sites.update(collector.harvest.sites)
-        seen.failed.update(collector.failed)
-        seen.noted[:] = collector.noted
-        if self.compiled:
-            detach(collector, self._zero)
-        # An error in fitscope must not end the trace, which would leave the step half built.
-        tensors = finished(collector.harvest, self.ask).tensors
-        seen.broken = collector.harvest.broken
-        self.done = True
-        return result, tensors
-
-    @property
-    def ran(self) -> bool:
-        """Whether an exception came from the user's own step, which may have changed something already."""
-        return self.done if self.compiled else self.begun
-
-    def harvest(self, tensors: dict[str, Any]) -> Harvest:
-        seen = self._seen
-        return Harvest(tensors, seen.sites, dict(seen.failed), seen.noted, seen.broken)
 
 
 def _inlined(function: Any) -> Any:
@@ -103,7 +55,7 @@ def _function(ask: Ask, function: Any) -> Program:
     """A custom step with taps: a `tf.function` like the original, or run as a plain function."""
     compiled = isinstance(function, tf.types.experimental.PolymorphicFunction)
     xla = bool(compiled and function._jit_compile)
-    trace = _Trace(ask, compiled=compiled, xla=xla)
+    trace = Trace(ask, compiled=compiled, xla=xla)
     body = _inlined(function)
 
     @tf.autograph.experimental.do_not_convert
@@ -125,13 +77,7 @@ class TensorFlowAdapter(Adapter):
     name = "tensorflow"
 
     def why_not(self, model: Any) -> str | None:
-        strategy = model.distribute_strategy
-        name = type(strategy).__name__
-        if name.startswith("ParameterServer"):
-            return f"the model trains under tf.distribute with parameter servers ({name}), which is not supported"
-        if strategy.num_replicas_in_sync > 1:
-            return f"the model trains under tf.distribute with several replicas ({name}), which is not supported yet"
-        return None
+        return why_not_replicas(model.distribute_strategy)
 
     def unbuilt(self, model: Any) -> bool:
         # Outside of tf.distribute Keras leaves building to the trace of the first step. The loss makes the metrics of
@@ -172,17 +118,26 @@ class TensorFlowAdapter(Adapter):
         return True
 
     def tapped(self, ask: Ask) -> Program:
-        if ask.function is not None:
-            return _function(ask, ask.function)
         model = ask.anatomy.model
-        trace = _Trace(ask, compiled=not model.run_eagerly, xla=model.jit_compile and not model.run_eagerly)
+        strategy = model.distribute_strategy
+        several = Replicas(strategy, self) if strategy.num_replicas_in_sync > 1 else None
+        if ask.function is not None:
+            if several is not None:
+                raise NotImplementedError(NO_LOOP)
+            return _function(ask, ask.function)
+        trace = Trace(ask, compiled=not model.run_eagerly, xla=model.jit_compile and not model.run_eagerly)
+
+        def own_step(data: Any) -> Any:
+            return _inlined(getattr(model, PHASES[ask.phase][1]))(data)
 
         def one_step(data: Any) -> Any:
-            return trace(lambda: _inlined(getattr(model, PHASES[ask.phase][1]))(data), data)
+            return trace(lambda: own_step(data), data)
 
         @tf.autograph.experimental.do_not_convert
         def on_data(data: Any) -> Any:
-            return model.distribute_strategy.run(one_step, args=(data,))
+            if several is not None:
+                return trace.on_replicas(several, own_step, data)
+            return strategy.run(one_step, args=(data,))
 
         if not model.run_eagerly:
             on_data = tf.function(on_data, reduce_retracing=True, jit_compile=model.jit_compile)
