@@ -76,6 +76,7 @@ class Watch:
     per_sample: bool = False  #: record the loss of each sample too
     ids: str | None = None  #: the model input that identifies a sample
     exact: bool = False  #: compute statistics from all elements, even in large tensors
+    local: bool = False  #: record the gradient of each process or replica too, before they are reduced
 
     def __str__(self) -> str:
         """In a few words: `activations of conv* (stats, tensor, every 5)`."""
@@ -205,9 +206,20 @@ def weight_gradients(
     every: Every | None = None,
     on: On | None = None,
     exact: bool = False,
+    local: bool = False,
 ) -> Watch:
-    """The gradient of the loss with respect to each weight, as passed to the optimizer."""
-    return _watch("weight_gradients", layers, keep, None, every, on, exact=exact)
+    """The gradient of the loss with respect to each weight, as passed to the optimizer.
+
+    Args:
+        layers: Which layers, as in `fs.activations`.
+        keep: What to keep, as in `fs.activations`.
+        every: When to record, as in `fs.activations`.
+        on: Which part of `fit` to record, as in `fs.activations`.
+        exact: Compute statistics from every value, as in `fs.activations`.
+        local: In distributed training, also record the gradients of each process (torch) or replica (TensorFlow) before they are reduced,
+            as `weight_gradients/dense/kernel/local`.
+    """
+    return replace(_watch("weight_gradients", layers, keep, None, every, on, exact=exact), local=local)
 
 
 def updates(

@@ -86,6 +86,12 @@ def test_layers_by_class_object_and_glob(watch_fit, small, xy):
     assert sorted(scope.batch) == ["activations/norm"]
 
 
+def test_local_gradients_in_one_process(watch_fit, small, xy):
+    seen = watch_fit(small, *xy, watch=[fs.weight_gradients("first", local=True)])
+    assert "is the only one" in seen.run.unseen["weight_gradients/first/kernel/local"]
+    assert "weight_gradients/first/kernel" in seen.run.sites
+
+
 def test_a_strategy_with_several_replicas(tmp_path, backend):
     """Devices are set up once in a process, so this has its own."""
     if backend != "tensorflow":

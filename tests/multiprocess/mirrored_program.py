@@ -146,6 +146,7 @@ both("eager", lambda callbacks: plain(callbacks, run_eagerly=True), on=("train",
 both("in step", lambda callbacks: plain(callbacks, run_eagerly=True, steps_per_execution=2), reduce="step")
 both("twin", lambda callbacks: plain(callbacks, last=1), identity="twin")
 both("deep", deep, watch=[*WATCH, fs.loss(per_sample=True), fs.changes(of="activations")])
-both("own", own, watch=[*WATCH, fs.taps(), fs.taps(keep="tensor")], black_box=3)
+local = fs.weight_gradients(keep="both", local=True)
+both("own", own, watch=[*WATCH, fs.taps(), fs.taps(keep="tensor"), local], black_box=3)
 both("loop", loop)
 print("RESULT", json.dumps(said), flush=True)

@@ -107,6 +107,9 @@ def test_custom_step_and_taps(ran: Ran) -> None:
         run.array("updates/table/embeddings", 0),
     )
     np.testing.assert_allclose(update, -0.1 * gradient, rtol=1e-5, atol=1e-7)
+    parts = [run.array(f"weight_gradients/table/embeddings/local[{number}]", 0) for number in range(REPLICAS)]
+    np.testing.assert_allclose(sum(parts), gradient, rtol=1e-5, atol=1e-7)
+    assert not np.array_equal(*parts)
     assert any("tf.distribute" in text for text in run.errors), "no black box"
 
 

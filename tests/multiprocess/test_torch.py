@@ -17,13 +17,20 @@ Ran = tuple[read.Run, list[Any]]
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any]]:
     out: Path = tmp_path_factory.mktemp("ddp")
     port = processes.free_port()
     commands = [[str(rank), str(WORLD), str(port), str(out)] for rank in range(WORLD)]
-    said = processes.run("torch_program.py", commands, KERAS_BACKEND="torch")
-    assert len(read.runs(out)) == 1, "both processes write one run"
-    return read.open(out), said
+    return out, processes.run("torch_program.py", commands, KERAS_BACKEND="torch")
+
+
+@pytest.fixture(scope="module", params=["loop", "fit"])
+def ran(request: pytest.FixtureRequest, both: tuple[Path, list[Any]]) -> Ran:
+    out, said = both
+    assert len(read.runs(out / request.param)) == 1, "both processes write one run"
+    before = "fit " if request.param == "fit" else ""
+    short = [{word: one[before + word] for word in ("alone", "watched")} for one in said]
+    return read.open(out / request.param), short
 
 
 def test_training_is_bit_identical(ran: Ran) -> None:
@@ -60,6 +67,39 @@ def test_gradients_of_weights_are_reduced(ran: Ran) -> None:
                 seen = ran[0].rank(rank).tensor(site).values
                 np.testing.assert_allclose(seen, values, rtol=2e-5, atol=2e-6, err_msg=site)
             assert ran[0].frame(site)["count"].tolist() == [values[0].size] * STEPS
+
+
+def test_local_gradients_of_weights(ran: Ran) -> None:
+    """Those of the loss of one process, before they are averaged; computed by hand from its rows."""
+    by_hand = expected()
+    for rank in range(WORLD):
+        run = ran[0].rank(rank)
+        hidden, d_out = (mine_of(by_hand[site], rank) for site in ("activations/h", "gradients/out"))
+        local = WORLD * np.einsum("sri,sro->sio", hidden, d_out)
+        seen = run.tensor("weight_gradients/out/kernel/local").values
+        np.testing.assert_allclose(seen, local, rtol=2e-5, atol=2e-6)
+    for name in ("h/kernel", "h/bias", "out/kernel", "out/bias"):
+        each = [ran[0].rank(rank).tensor(f"weight_gradients/{name}/local").values for rank in range(WORLD)]
+        assert np.abs(each[0] - each[1]).max() > 1e-3
+        np.testing.assert_allclose(
+            sum(each) / WORLD, ran[0].tensor(f"weight_gradients/{name}").values, rtol=1e-5, atol=1e-6
+        )
+
+
+def mine_of(values: Any, rank: int) -> Any:
+    """The rows of one process in each step."""
+    share = values.shape[1] // WORLD
+    return values[:, rank * share : (rank + 1) * share]
+
+
+def test_fully_shard_has_no_effect_and_is_a_warning(both: tuple[Path, list[Any]]) -> None:
+    """Keras computes with its own weights. Each process trains by itself, and is recorded so."""
+    out, said = both
+    assert [one["sharded watched"] for one in said] == [one["sharded alone"] for one in said]
+    assert said[0]["sharded alone"] != said[1]["sharded alone"]
+    for one in said:
+        assert any("no gradient is exchanged" in text for text in one["sharded warned"])
+    assert read.open(out / "sharded").series("activations/h", "rms").size == STEPS
 
 
 def test_losses_of_each_process(ran: Ran) -> None:

@@ -8,13 +8,16 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import fitscope as fs
@@ -24,14 +27,50 @@ from multiprocess.reference import BATCH, RATE, data, first_weights, mine
 rank, world, port = (int(word) for word in sys.argv[1:4])
 out = Path(sys.argv[4])
 KINDS = (fs.activations, fs.gradients, fs.weights, fs.weight_gradients, fs.updates)
-WATCH = [*(kind() for kind in KINDS), *(kind(keep="tensor") for kind in KINDS), fs.loss()]
+WATCH = [
+    *(kind() for kind in KINDS), *(kind(keep="tensor") for kind in KINDS), fs.loss(),
+    fs.weight_gradients(keep="both", local=True),
+]  # fmt: skip
+
+
+class Routed(keras.Sequential):
+    """A model whose own step calls it through DistributedDataParallel, which is how `fit` can use that."""
+
+    parallel: ClassVar[list[Any]] = []  # in a list: Keras would take it for a layer
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        self.zero_grad()
+        loss = self.compute_loss(x, y, self.parallel[0](x))
+        loss.backward()
+        gradients = [variable.value.grad for variable in self.trainable_variables]
+        with torch.no_grad():
+            self.optimizer.apply(gradients, self.trainable_variables)
+        return {"loss": loss.detach()}
+
+
+def network(kind: type[keras.Sequential] = keras.Sequential) -> keras.Sequential:
+    layers = [keras.layers.Dense(8, activation="relu", name="h"), keras.layers.Dense(4, name="out")]
+    model = kind([keras.Input((6,)), *layers], name="net")
+    model.set_weights(first_weights())
+    return model
+
+
+def fitted(callbacks: list[Any], *, shard: bool = False) -> str:
+    """The same by `fit`."""
+    model = network(Routed)
+    model.compile(keras.optimizers.SGD(RATE), "mse", run_eagerly=True)
+    model.parallel = [model if shard else DistributedDataParallel(model)]
+    if shard:
+        fully_shard(model, mesh=init_device_mesh("cpu", (world,)))
+    x, y = (mine(values, rank, world) for values in data())
+    model.fit(x, y, batch_size=BATCH // world, shuffle=False, verbose=0, callbacks=callbacks)
+    return hashlib.sha256(repr([value.tobytes() for value in model.get_weights()]).encode()).hexdigest()
 
 
 def train(scope: fs.Scope | None) -> str:
     """A digest of all weights after the training, and of the losses."""
-    layers = [keras.layers.Dense(8, activation="relu", name="h"), keras.layers.Dense(4, name="out")]
-    model = keras.Sequential([keras.Input((6,)), *layers], name="net")
-    model.set_weights(first_weights())
+    model = network()
     optimizer = keras.optimizers.SGD(RATE)
     optimizer.build(model.trainable_variables)
     squared = keras.losses.MeanSquaredError()
@@ -65,7 +104,15 @@ def main() -> None:
     twice = Compiled(lambda: (None, []), None).obstacle(None)
     assert twice is not None
     assert not twice.beside, "a step that exchanges gradients runs once"
-    said = {"alone": train(None), "watched": train(fs.Scope(out, WATCH, every=1))}
+    said: dict[str, Any] = {"alone": train(None), "watched": train(fs.Scope(out / "loop", WATCH, every=1))}
+    said |= {"fit alone": fitted([]), "fit watched": fitted([fs.Scope(out / "fit", WATCH, every=1)])}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        said["sharded watched"] = fitted([fs.Scope(out / "sharded", every=1)], shard=True)
+    said["sharded warned"] = [
+        str(one.message) for one in caught if isinstance(one.message, fs.FitscopeWarning)
+    ]
+    said["sharded alone"] = fitted([], shard=True)
     dist.barrier()
     print("RESULT", json.dumps(said), flush=True)
     dist.destroy_process_group()

@@ -67,7 +67,7 @@ class Beginning:
             if not logs:
                 return None
         recorder = self._recorder(watched, None if refused else budget, after)
-        for text in without_effect(adapter, settings.on_finding):
+        for text in without_effect(adapter, self.model, settings.on_finding):
             recorder.failed(text)
         speaks = not lockstep or rank_of(adapter.name) == 0
         if refused is not None:

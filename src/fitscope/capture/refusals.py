@@ -24,10 +24,13 @@ def why_not(adapter: Adapter, model: Any, about: Any) -> str | None:
     return together(adapter.name, about) if found is None and adapter.lockstep() else found
 
 
-def without_effect(adapter: Adapter, on_finding: Any) -> Iterator[str]:
+def without_effect(adapter: Adapter, model: Any, on_finding: Any) -> Iterator[str]:
     """The settings that have no effect in this training."""
     from keras.distribution import distribution
 
+    ignored = adapter.without_effect(model)
+    if ignored is not None:
+        yield ignored
     if adapter.lockstep() and on_finding == "stop":
         yield NO_STOP
     if adapter.name != "jax" and distribution() is not None:

@@ -169,6 +169,7 @@ class Plan:
                 "places": sorted(path for kind, path in places if path and kind != "taps"),
                 **({"of": watch.of} if watch.of else {}),
                 **({"exact": True} if watch.exact else {}),
+                **({"local": True} if watch.local else {}),
                 **({"per_sample": True, "ids": watch.ids} if watch.per_sample else {}),
             }
             for watch, schedule, places, on in zip(
@@ -187,7 +188,7 @@ def _want(watch: Watch, family: str = "") -> Want:
         return Want(activity=family, exact=watch.exact)
     if watch.kind == "data":
         return Want(data=True, exact=watch.exact)
-    return Want(watch.stats, watch.tensor, watch.samples, watch.average, exact=watch.exact)
+    return Want(watch.stats, watch.tensor, watch.samples, watch.average, exact=watch.exact, local=watch.local)
 
 
 def resolve(

@@ -34,6 +34,7 @@ class Want:
     exact: bool = False  #: stats of all elements, also of a large tensor
     activity: str = ""  #: of its units, which have a nonlinearity of this family
     data: bool = False  #: its classes or features
+    local: bool = False  #: the gradient of each process or replica too
 
     def __or__(self, other: Want) -> Want:
         both = [want.samples for want in (self, other) if want.tensor]
@@ -47,6 +48,7 @@ class Want:
             self.exact or other.exact,
             self.activity or other.activity,
             self.data or other.data,
+            self.local or other.local,
         )
 
     @property

@@ -73,6 +73,7 @@ def _renamed(mine: dict[Any, Any], names: Mapping[Site, Site]) -> None:
 
 
 NO_GRADIENT = "the step computes no gradient of it: nothing that it is made from is trained, or the loss is not made from it"
+NO_LOCAL = "no other process or replica has a gradient of its own here: the recorded gradient is the only one"
 NO_NUMBERS = "it holds no numbers (text, or a handle)"
 NOT_FLOATING = "it holds no floating-point numbers, so it has no gradient"
 
@@ -106,10 +107,23 @@ def finished(harvest: Harvest, ask: Ask) -> Harvest:
     try:
         harvest.account()
         harvest.failed.update(ask.left_out)
+        if ask.phase in ("train", "step"):
+            no_local(harvest, ask.wants)
         harvest.tensors = ask.finish(harvest.tensors, harvest.sites)
     except Exception as error:
         harvest.tensors, harvest.broken = {}, error
     return harvest
+
+
+LOCAL = "/local"  #: the suffix of a gradient before it is reduced
+
+
+def no_local(harvest: Harvest, wants: Wants) -> None:
+    """Gives a reason for the local gradients that are wanted and that the step does not have."""
+    wanted = {place for place, want in wants.items() if want.local}
+    found = {site.place for site in harvest.sites.values() if site.suffix.startswith(LOCAL)} if wanted else ()
+    for place in wanted.difference(found):
+        harvest.failed[Site.at(place, suffix=LOCAL)] = NO_LOCAL
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fitscope.capture.backends._base import Harvest
@@ -17,3 +17,7 @@ class Several:
 
     def divided(self, harvest: Harvest) -> None:
         """Reduces a harvest to the tensors that this process records, if several processes hold them together."""
+
+    def without_effect(self, model: Any) -> str | None:  # noqa: ARG002
+        """What the user set up for several processes that Keras ignores, and what to do; None if there is nothing."""
+        return None

@@ -6,7 +6,7 @@ the order of the rows in the batch. Small tensors are joined inside the step, be
 
     loss                  the sum over replicas. Keras divides the loss of a replica, the mean over its rows, by the number of
                           replicas, and the strategy adds up the gradients: this sum is what the training minimises
-    weight_gradients      the sum over replicas, before clipping: the gradient of that loss
+    weight_gradients      the sum over replicas, before clipping: the gradient of that loss; `/local[0]` and so on are its parts
     weights, updates, learning_rate      of the first replica: all have the same
     metrics               of the states of all replicas, added up as Keras does at the end of an epoch
     other scalars         one for each replica, as a vector
@@ -21,7 +21,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from fitscope.capture.backends._base import Ask, Harvest
+from fitscope.capture.backends._base import LOCAL, Ask, Harvest
 from fitscope.capture.backends._tensorflow_taps import Collector, detach
 from fitscope.capture.collector import kept
 from fitscope.capture.layer_taps import Taps
@@ -97,7 +97,7 @@ class Replicas:
                     if compiled:
                         detach(collector, zero)
             with tf.device(self.devices[0]):
-                self._merge(collectors, taps, whole, each)
+                self._merge(ask, collectors, taps, whole, each)
                 whole.account()
                 whole.failed.update(ask.left_out)
                 tensors = ask.finish(
@@ -111,7 +111,12 @@ class Replicas:
         return whole, (tensors, *each)
 
     def _merge(
-        self, collectors: list[Collector], taps: list[Taps], whole: Harvest, each: list[dict[str, Any]]
+        self,
+        ask: Ask,
+        collectors: list[Collector],
+        taps: list[Taps],
+        whole: Harvest,
+        each: list[dict[str, Any]],
     ) -> None:
         """Sorts the tensors of all replicas: by name, one for all of them, or one for each."""
         for collector in collectors:
@@ -121,12 +126,16 @@ class Replicas:
             whole.broken = whole.broken or collector.harvest.broken
         if taps:
             _metrics(taps, collectors[0])
-        for name, site in whole.sites.items():
+        for name, site in list(whole.sites.items()):
             found = [c.harvest.tensors[name] for c in collectors if name in c.harvest.tensors]
             if site.base in (*_MIRRORED, "metrics"):
                 if found:
                     whole.tensors[name] = found[0]
             elif len(found) == len(collectors):
+                if site.base == "weight_gradients" and ask.wants[site.place].local:
+                    for number, tensor in enumerate(found):
+                        of_one = site.but(suffix=f"{LOCAL}[{number}]")
+                        whole.sites[of_one], whole.tensors[of_one] = of_one, tensor
                 together = self._together(site, found, mean=collectors[0].losses.mean)
                 whole.tensors[name] = found if together is None else together
                 if together is None:
@@ -143,7 +152,7 @@ class Replicas:
             return total / len(found) if site.base == "loss" and mean else total
         if scalar:
             return tf.stack(found)
-        if all(self._adapter.small(tensor) for tensor in found):
+        if any(self._adapter.small(tensor) for tensor in found):
             return tf.concat(found, 0)
         return None
 

@@ -108,5 +108,6 @@ class Trace:
         seen = self._seen
         if isinstance(tensors, tuple):  # of all replicas together, and of each
             whole, *each = tensors
-            tensors = {**whole, **{name: Rows(tuple(one[name] for one in each)) for name in each[0]}}
+            rows = [name for name in each[0] if all(name in one for one in each)]
+            tensors = {**whole, **{name: Rows(tuple(one[name] for one in each)) for name in rows}}
         return Harvest(tensors, seen.sites, dict(seen.failed), seen.noted, seen.broken)

@@ -7,14 +7,15 @@ its version counter shows it, and the site is reported as failed rather than rec
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from fitscope.capture.backends._base import (
+    LOCAL,
     NO_GRADIENT,
     NOT_FLOATING,
     Ask,
@@ -146,10 +147,41 @@ def _watching_optimizers(ask: Ask, collector: Collector) -> Iterator[None]:
         handle.remove()
 
 
+def several() -> bool:
+    """Whether several processes train together."""
+    distributed = torch.distributed
+    return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
+
+
+@contextmanager
+def _watching_local(ask: Ask, collector: Collector) -> Iterator[None]:
+    """Watches the gradients of the weights before processes reduce them. DistributedDataParallel does so when autograd has added a
+    gradient to its weight; a hook on the weight is called before that.
+    """
+
+    def see(site: Site) -> Callable[[Any], None]:
+        def keep(gradient: Any) -> None:
+            with kept(collector, site):
+                before = collector.harvest.tensors.get(site)  # of an earlier backward pass of the step
+                collector.see(site, gradient if before is None else before + gradient)
+
+        return keep
+
+    with ExitStack() as undo:
+        with kept(collector):
+            for weight in ask.anatomy.weights:
+                want = ask.wants.get(("weight_gradients", weight.path))
+                if want is not None and want.local and several() and weight.variable.value.requires_grad:
+                    site = Site.at(("weight_gradients", weight.path), suffix=LOCAL)
+                    undo.callback(weight.variable.value.register_hook(see(site)).remove)
+        yield
+
+
 def single_step(ask: Ask, collector: Collector, run: Any) -> Any:
     """The user's own step with taps, and the taps on its effect on the weights."""
     with (
         taps_on(ask.anatomy, ask.wants, collector),
+        _watching_local(ask, collector),
         _watching_backward(collector, LOSS in ask.wants),
         _watching_optimizers(ask, collector),
         taps_on_weights(ask, collector, _VALUES),

@@ -34,8 +34,14 @@ from fitscope.plan.sampling import as_rows, stride
 class TorchAdapter(Adapter):
     name = "torch"
 
-    def why_not(self, model: Any) -> str | None:  # noqa: ARG002
+    def why_not(self, model: Any) -> str | None:
+        if any(type(variable.value).__name__ == "DTensor" for variable in model.variables):
+            return "the weights of the model are DTensors, each process holds a part of them, which is not supported"
         return None
+
+    def without_effect(self, model: Any) -> str | None:
+        # Keras computes with its own variables, which fully_shard does not know.
+        return SHARDED if any(base.__name__ == "FSDPModule" for base in type(model).__mro__) else None
 
     def unbuilt(self, model: Any) -> bool:
         return bool(unbuilt(model))  # only predict() leaves it at that
@@ -123,6 +129,12 @@ class TorchAdapter(Adapter):
 
     def on_accelerator(self) -> bool:
         return torch.cuda.is_available() or torch.backends.mps.is_available()
+
+
+SHARDED = (
+    "Expected a Keras model without fully_shard. Received: one with it. Keras layers do not use the sharded weights: every process trains "
+    "all weights by itself, and no gradient is exchanged. Use DistributedDataParallel"
+)
 
 
 ADAPTER = TorchAdapter()
