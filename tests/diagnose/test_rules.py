@@ -34,6 +34,9 @@ def exploding(made: Made) -> Made:
 
 def growing(made: Made) -> Made:
     size = 2e-3 * np.where(STEPS > 150, 500.0, 1.0)
+    made.loss(
+        np.where(np.arange(200) > 150, 1.4, made.sites["loss"]["value"])
+    )  # while the loss falls it is a note
     return made.put("weight_gradients/dense_2/kernel", rms=size)
 
 
@@ -188,6 +191,44 @@ def test_a_validation_loss_that_is_far_off_from_the_start_is_asked_for_its_data(
     assert "scaled" in found.cure
     (usual,) = Made().scalar("logs/val_loss", epochs, [1.0, 1.1, 1.4, 1.9]).findings("overfitting")
     assert "EarlyStopping" in usual.cure
+
+
+@pytest.mark.parametrize(
+    ("steps", "severity"), [(range(30, 200, 50), "warning"), (range(30, 200, 13), "note")]
+)
+def test_many_spikes_are_a_warning_only_if_they_are_one_batch_of_each_epoch(
+    steps: range, severity: str
+) -> None:
+    values = np.full(200, 0.05)
+    values[:5], values[list(steps)] = 1.6, 9.0
+    found = [one for one in Made().loss(values).findings("loss_spike") if one.rule == "loss_spike"]
+    assert [one.severity for one in found] == [severity]
+
+
+def test_a_start_that_is_a_little_high_is_a_note_once_the_loss_fell() -> None:
+    for first, end, severity in ((5.5, 0.1, "note"), (5.5, 2.0, "warning"), (50.0, 0.1, "warning")):
+        (found,) = Made().loss(np.geomspace(first, end, 200)).findings("bad_initial_loss")
+        assert found.severity == severity, (first, end)
+
+
+def test_a_model_that_was_trained_before_has_little_left_to_learn() -> None:
+    (found,) = Made().loss(np.full(200, 0.006)).findings("loss_not_decreasing")
+    assert found.severity == "note"
+
+
+def test_gradients_that_grow_while_the_loss_falls_are_a_note() -> None:
+    made = Made().put("weight_gradients/dense/kernel", rms=np.where(STEPS < 100, 2e-5, 8e-3))
+    (found,) = made.loss(np.where(np.arange(200) < 100, 1.6, 0.4)).findings("exploding_gradient")
+    assert found.severity == "note"
+    (found,) = made.loss(np.where(np.arange(200) < 100, 1.6, 1.7)).findings("exploding_gradient")
+    assert found.severity == "warning"
+
+
+def test_a_loss_that_overflows_names_the_step_at_which_it_left() -> None:
+    values = np.concatenate([np.full(60, 1.1), [30.0, 1e6, 1e18], np.full(137, np.nan)])
+    (found,) = Made().loss(values).findings("loss_diverging")
+    assert found.first_step == 59
+    assert "grew from 1.1 to 1e+18 between steps 59 and 62" in found.message
 
 
 def test_several_labels_for_one_sample_do_not_fit_a_softmax() -> None:

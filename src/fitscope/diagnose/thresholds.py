@@ -59,6 +59,7 @@ THRESHOLDS: dict[str, dict[str, float]] = {
     "loss_spike": {
         "noise": 10.0,  # height by the usual noise
         "scale": 0.3,  # height by how far the loss has fallen in the whole training
+        "often": 0.02,  # share of losses from which on spikes are the nature of the loss, and a note
         "window": 25,  # losses before it to compare with
         "warning": 3.0,  # height by that fall, or by the loss of guessing if that is more: a warning from here on
     },
@@ -102,6 +103,7 @@ THRESHOLDS: dict[str, dict[str, float]] = {
     "bad_initial_loss": {
         "times": 3.0,  # first loss by that of a model that knows nothing, and how far above it
         "above": 1.5,
+        "high": 6.0,  # first loss by that of a model that knows nothing, up to which a loss that falls makes it a note
         "regression": 100.0,
         "signal": 30.0,  # growth of the signal through the layers, from which on initial weights are named
     },

@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterator
 from types import SimpleNamespace
 
+from fitscope.diagnose.curves import course
 from fitscope.diagnose.evidence import Evidence
 from fitscope.diagnose.finding import Finding, NotJudged, Series
 from fitscope.diagnose.rule import rule
@@ -40,7 +41,7 @@ def bad_initial_loss(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Fin
         summed = _summed(evidence)
         yield Finding(
             "bad_initial_loss",
-            "note" if summed and loss.value[-1] < 0.5 * first else "warning",
+            "note" if _harmless(evidence, first, expected, limit, summed=bool(summed)) else "warning",
             site="loss",
             layer=head.layer,
             last_step=int(loss.steps[0]),
@@ -53,6 +54,18 @@ def bad_initial_loss(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Fin
             confidence=0.7,
             series=Series.from_history(loss, "value"),
         )
+
+
+def _harmless(
+    evidence: Evidence, first: float, expected: float, limit: SimpleNamespace, *, summed: bool
+) -> bool:
+    """Whether the training got over it: a start that is a little high, or high because it is a sum, and a loss that then fell."""
+    went = course(evidence.loss)
+    if went is None:
+        return False
+    if summed:
+        return went.end < 0.5 * first
+    return first < limit.high * expected and went.end < 0.5 * expected
 
 
 def _summed(evidence: Evidence) -> str:

@@ -35,9 +35,22 @@ def exploding_gradient(evidence: Evidence, limit: SimpleNamespace) -> Iterator[F
         yield NotJudged("no gradients were recorded")
         return
     found = _in_depth(histories, limit) or _in_depth(weights, limit)
-    found = found or _in_time(weights or histories, limit)
+    late = None if found is not None else _in_time(weights or histories, limit)
+    if late is not None and _learns(evidence.loss, late.first_step):
+        late = late.but(severity="note", confidence=0.3)
+    found = found or late
     if found is not None:
         yield found
+
+
+def _learns(loss: History | None, since: int) -> bool:
+    """Whether the loss is lower from this step on, and never above what it was before: the gradients grew because it learns."""
+    if loss is None:
+        return False
+    before, after = loss.value[loss.steps < since], loss.value[loss.steps >= since]
+    if len(before) < 3 or len(after) < 10:
+        return False
+    return median(after) < 0.9 * median(before) and highest(after) <= highest(before)
 
 
 def _in_depth(histories: list[History], limit: SimpleNamespace) -> Finding | None:

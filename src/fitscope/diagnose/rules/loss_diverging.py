@@ -107,20 +107,26 @@ def _below(evidence: Evidence, loss: History, went: Course, limit: SimpleNamespa
 
 def _at_once(loss: History, limit: SimpleNamespace) -> Finding | None:
     """A loss that grew many-fold in the few steps before it became NaN or Inf."""
-    values = loss.value[np.isfinite(loss.value)].astype(np.float64)
+    finite = np.isfinite(loss.value)
+    steps, values = loss.steps[finite], loss.value[finite].astype(np.float64)
     if (
         len(values) < 2
         or not values.max() > limit.at_once * max(abs(float(values[0])), 1e-12)
         or values.max() != values[-3:].max()
     ):
         return None
+    below = np.flatnonzero(values <= 10 * max(abs(float(values[0])), 1e-12))
+    calm = int(below[-1]) if len(below) else 0  # the last step at which it was of its usual size
     return Finding(
         "loss_diverging",
         "error",
         site="loss",
-        first_step=int(loss.steps[0]),
+        first_step=int(steps[calm]),
         last_step=int(loss.steps[-1]),
-        message=f"The loss grew from {values[0]:.4g} to {values.max():.4g} in {len(values)} recorded steps, and is not finite after that.",
+        message=(
+            f"The loss grew from {values[calm]:.4g} to {values.max():.4g} between steps {int(steps[calm]):,} and {int(steps[-1]):,}, "
+            "and is not finite after that."
+        ),
         evidence={"start": float(values[0]), "end": float(values.max()), "overflows": True},
         cure="Lower the learning rate (try a hundredth), check that the loss is a mean and not a sum, clip gradients.",
         confidence=0.9,

@@ -19,7 +19,7 @@ from fitscope.diagnose.evidence import Evidence
 from fitscope.diagnose.finding import Finding, NotJudged, Series, Severity
 from fitscope.diagnose.history import History
 from fitscope.diagnose.rule import rule
-from fitscope.diagnose.setup import BINARY, CATEGORICAL, only_head
+from fitscope.diagnose.setup import BINARY, CATEGORICAL, ignorance, only_head
 
 
 @rule("loss_not_decreasing", sees="a loss that ends where it began")
@@ -67,7 +67,7 @@ def loss_not_decreasing(evidence: Evidence, limit: SimpleNamespace) -> Iterator[
         return
     yield _found(
         loss,
-        "note" if abs(went.start) < 1e-4 else "warning",
+        "note" if abs(went.start) < 1e-4 or _trained_before(evidence, went.start) else "warning",
         f"The loss is {went.end:.4g} after {length:,} steps; it began at {went.start:.4g} and was never below {went.best:.4g}.",
         {
             "start": went.start,
@@ -77,6 +77,13 @@ def loss_not_decreasing(evidence: Evidence, limit: SimpleNamespace) -> Iterator[
             "losses": len(went.values),
         },
     )
+
+
+def _trained_before(evidence: Evidence, start: float) -> bool:
+    """Whether the loss begins far below that of a model that knows nothing: it has little left to fall."""
+    head = only_head(evidence)
+    expected = ignorance(evidence, head)[0] if head is not None else None
+    return expected is not None and start < 0.1 * expected
 
 
 def _stays(went: Course, limit: SimpleNamespace) -> bool:

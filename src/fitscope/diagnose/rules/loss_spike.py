@@ -49,10 +49,12 @@ def loss_spike(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding |
         if len(spikes) > 1
         else ""
     )
+    # Losses with a long tail, as those of single samples, have many; a bad batch comes once in an epoch.
+    often = len(spikes) > max(limit.often * len(loss), 3) and not _once_in_an_epoch(evidence, spikes)
     strange = f" In that batch {odd}." if odd else ""
     yield Finding(
         "loss_spike",
-        "warning" if odd or height >= limit.warning else "note",
+        "warning" if odd or (height >= limit.warning and not often) else "note",
         site="loss",
         first_step=first.step,
         last_step=spikes[-1].step,
@@ -88,6 +90,14 @@ def _spikes(
     found = [Spike(int(steps[i]), float(high[i]), float(usual[i])) for i in np.flatnonzero(odd)]
     lasting = [s for s in found if _comes_back(s, steps, value)]
     return lasting, scale
+
+
+def _once_in_an_epoch(evidence: Evidence, spikes: list[Spike]) -> bool:
+    """Whether it is always the same batch, or a few of them."""
+    batches = evidence.setting("fit", "steps_per_epoch")
+    if not isinstance(batches, int) or batches < 2:
+        return False
+    return len({spike.step % batches for spike in spikes}) <= max(len(spikes) // 3, 1)
 
 
 def _comes_back(spike: Spike, steps: np.ndarray, value: np.ndarray) -> bool:
