@@ -88,6 +88,7 @@ class Growing:
         epoch: int = 100,
         optimizer: dict[str, object] | None = None,
         sources: Mapping[str, Sequence[str]] | None = None,
+        world: int = 1,
     ) -> None:
         self.epoch = epoch
         layers = [
@@ -96,7 +97,8 @@ class Growing:
         ]
         self.names = names
         about = {"model": {"name": "net", "layers": layers}, "configuration": {"optimizer": optimizer}}
-        self.writer = RunWriter.create(to, name, about)
+        about |= {"sampled": [0]} if world > 1 else {}
+        self.writer = RunWriter.create(to, name, about, world=world)
 
     def add(
         self,

@@ -110,7 +110,7 @@ def test_a_slow_host() -> None:
     ranks.took[3] *= 2
     (found,) = ranks.findings()
     assert found.evidence == {"rank": 3, "what": "time"}
-    assert "times as much as that of the other ranks" in found.message
+    assert "times as much as on the other ranks" in found.message
 
 
 def test_a_slow_host_that_the_others_wait_for() -> None:

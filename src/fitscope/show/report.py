@@ -28,7 +28,7 @@ from fitscope.show.text import clean
 #: The modules, each after those it needs.
 MODULES = (
     "pack", "format", "canvas", "colour", "matrix", "relief", "state", "source", "heat", "curve", "axis", "rows", "lossplot",
-    "graph", "strip", "depth", "steps", "findings", "inspector", "samples", "legend", "words", "overlay", "live", "menus", "runs",
+    "ranks", "graph", "strip", "depth", "steps", "findings", "inspector", "samples", "legend", "words", "overlay", "live", "menus", "runs",
     "keys", "main",
 )  # fmt: skip
 

@@ -121,6 +121,7 @@ def _pace(pulses: Pulses, limit: SimpleNamespace) -> Iterator[Finding | None]:
         row = int(np.nanargmax(ratio)) if np.isfinite(ratio).any() else -1
         if row < 0 or not ratio[row] >= times:
             continue
+        what = " of CPU time" if severity == "note" else ""
         yield _finding(
             pulses,
             row,
@@ -129,8 +130,8 @@ def _pace(pulses: Pulses, limit: SimpleNamespace) -> Iterator[Finding | None]:
             (table.shape[1] // 2, table.shape[1] - 1),
             severity=severity,
             message=(
-                f"A step of rank {pulses.ranks[row]} takes {_seconds(usual[row])} of {name}, {ratio[row]:.3g} times as much as that "
-                "of the other ranks."
+                f"A step of rank {pulses.ranks[row]} takes {_seconds(usual[row])}{what}, {ratio[row]:.3g} times as much as on the "
+                "other ranks."
             ),
             cure="Look at its host: other processes on it, a slower device, a slower disk or network for its data. run.ranks names it.",
             confidence=0.8,

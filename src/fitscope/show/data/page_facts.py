@@ -15,6 +15,7 @@ from fitscope.show.data.cost import cadence
 from fitscope.show.data.facts import lanes, placed
 from fitscope.show.data.gather import Gathered
 from fitscope.show.data.modes import MODES
+from fitscope.show.data.ranks import lane as ranks_lane
 
 CLOCK = 16  #: points that relate steps to time
 
@@ -71,6 +72,7 @@ def now(g: Gathered) -> dict[str, Any]:
             {"name": "learning rate", "severity": "note", "spans": [], "curve": rates(g)},
         ],
         "births": births(g),
+        "ranks": ranks_lane(*g.follow.pulses()),
         "problems": problems(g),
     }
 

@@ -3,8 +3,9 @@
 import { theme } from "./canvas.js";
 import { by } from "./format.js";
 import { under } from "./heat.js";
+import { rankTip } from "./ranks.js";
 import { matcher, togglePin } from "./rows.js";
-import { drawTip } from "./words.js";
+import { drawTip, showTip } from "./words.js";
 
 /** @typedef {import("./main.js").Page} Page */
 
@@ -59,6 +60,9 @@ function menus(page) {
 /** @param {Page} page */
 function mouse(page) {
   for (const id of ["heat", "loss"]) pointer(page, /** @type {HTMLCanvasElement} */ (by(id)));
+  const ranks = /** @type {HTMLCanvasElement} */ (by("ranks"));
+  ranks.addEventListener("pointermove", ({ offsetX, offsetY, clientX, clientY }) => showTip(rankTip(page, ranks, offsetX, offsetY), clientX, clientY));
+  ranks.addEventListener("pointerleave", () => showTip("", 0, 0));
   by("strip").addEventListener("click", (event) => {
     const box = by("strip").getBoundingClientRect();
     const { order } = page.rowsShown;

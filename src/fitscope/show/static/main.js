@@ -13,6 +13,7 @@ import { drawLanes, drawLoss } from "./lossplot.js";
 import { Matrix } from "./matrix.js";
 import { chooseRun, fillMenus, fillRuns } from "./menus.js";
 import { Overlay } from "./overlay.js";
+import { drawRanks } from "./ranks.js";
 import { visible } from "./rows.js";
 import { RunsTable } from "./runs.js";
 import { drawSamples, drawTable } from "./samples.js";
@@ -320,6 +321,7 @@ export class Page {
     this.rowsShown = visible(this);
     drawLoss(by("loss"), this);
     drawLanes(by("lanes"), this);
+    drawRanks(by("ranks"), this);
     this.strip();
     drawHeat(by("heat"), this);
     drawDepth(by("depth"), this);
@@ -347,7 +349,7 @@ async function start() {
   const parts = source instanceof Enclosed ? source.data.facts.parts : null;
   if (parts) {
     document.body.dataset.parts = parts.join(" ");
-    for (const id of ["loss", "lanes", "strip", "heat", "depth", "caption", "inspector", "verdict", "samples"]) by(id).hidden = !parts.includes(id);
+    for (const id of ["loss", "lanes", "ranks", "strip", "heat", "depth", "caption", "inspector", "verdict", "samples"]) by(id).hidden = !parts.includes(id);
     by("spectrogram").hidden = !["strip", "heat", "depth"].some((id) => parts.includes(id));
     by("picture").hidden = by("spectrogram").hidden && !parts.includes("loss");
   }

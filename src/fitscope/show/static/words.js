@@ -115,10 +115,8 @@ export function drawTip(page, event) {
   const heat = /** @type {HTMLCanvasElement} */ (by("heat"));
   const place = heat.getBoundingClientRect();
   const found = under(heat, page, event.clientX - place.left, event.clientY - place.top);
-  const tip = by("tip");
-  tip.hidden = !found;
   page.hover = null;
-  if (!found) return;
+  if (!found) return showTip("", 0, 0);
   const { matrix: m, row, steps } = found;
   page.hover = found.column < 0 ? steps[0] : m.start[found.column];
   const step = page.steps.point(found, () => drawTip(page, event));
@@ -129,7 +127,14 @@ export function drawTip(page, event) {
   if (found.between !== null) said.splice(1, 0, `step ${whole(found.between)} not recorded; before it`);
   if (born !== undefined) said.push(`since step ${whole(born)}`);
   else if (steps[1] > steps[0] && found.ends[0] < found.ends[1]) said.push(`(${between(steps)}: ${m.word(found.ends[0])} … ${m.word(found.ends[1])})`);
-  tip.textContent = said.join("  ");
-  tip.style.left = `${Math.min(event.clientX + 12, window.innerWidth - tip.offsetWidth - 8)}px`;
-  tip.style.top = `${event.clientY + 14}px`;
+  showTip(said.join("  "), event.clientX, event.clientY);
+}
+
+/** A text beside the mouse; none without a text. @param {string} text @param {number} x @param {number} y */
+export function showTip(text, x, y) {
+  const tip = by("tip");
+  tip.hidden = !text;
+  tip.textContent = text;
+  tip.style.left = `${Math.max(Math.min(x + 12, window.innerWidth - tip.offsetWidth - 8), 0)}px`;
+  tip.style.top = `${y + 14}px`;
 }
