@@ -267,6 +267,12 @@ def test_a_loss_that_explodes_leaves_its_level_when_it_does() -> None:
     assert "was 1.3 at best" in found.message
 
 
+def test_units_that_are_zero_in_the_last_capture_alone_are_not_dead() -> None:
+    last = np.where(np.arange(N) == N - 1, 30, 1)
+    assert not Made().put("activity/dense_1", zeros=last).findings("dead_relu")
+    assert dying(Made()).findings("dead_relu")
+
+
 def test_a_warm_up_is_not_a_jump() -> None:
     rising = np.minimum(0.01, 1e-6 * 3.0 ** (STEPS / 5))
     assert list(Made().scalar("learning_rate", STEPS, rising).findings("optimizer_misconfigured")) == []

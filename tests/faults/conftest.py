@@ -12,6 +12,9 @@ from types import ModuleType
 
 import pytest
 
+from fitscope.reduce.average import Average
+from fitscope.store import RunWriter
+
 
 @pytest.fixture(scope="session")
 def child() -> ModuleType:
@@ -36,3 +39,27 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield place
     finally:
         subprocess.run(["umount", str(place)], check=True)
+
+
+@pytest.fixture
+def rank(tmp_path: Path, child: ModuleType) -> Path:
+    """A run with rows, tensors and an average, beside a sound one called `other`."""
+    for name in ("run", "other"):
+        writer = RunWriter.create(tmp_path, name, {"model": {"name": "net", "layers": []}})
+        average = Average.empty()
+        for step in range(6):
+            writer.write([record for record in child.records(step) if "large" not in record.site])
+            average.add(child.value("activations/small", step), step, batched=True)
+            writer.average("activations/small", average)
+            if step % 3 == 2:
+                writer.flush()
+        writer.close()
+    return tmp_path / "run" / "a0000" / "r00000"
+
+
+@pytest.fixture
+def sound_beside(rank: Path) -> None:
+    """The same runs in a folder below, which is none itself."""
+    runs = rank.parents[2]
+    for name in ("run", "other"):
+        shutil.copytree(runs / name, runs / "sound" / name)

@@ -12,7 +12,9 @@ from fitscope.cli.arguments import RunArgument
 
 def note(
     run: RunArgument = "runs",
-    text: Annotated[str | None, typer.Argument(help="The new notes. Without it, they stay.")] = None,
+    text: Annotated[
+        str | None, typer.Argument(help="The new notes. Without it, the notes stay unchanged.")
+    ] = None,
     tag: Annotated[list[str] | None, typer.Option(help="Add a tag; repeat it for several.")] = None,
     untag: Annotated[list[str] | None, typer.Option(help="Remove a tag; repeat it for several.")] = None,
 ) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def replay(
     run: RunArgument = "runs",
     step: Annotated[
-        int | None, typer.Option(help="The step. Without it: list the steps that there are.")
+        int | None, typer.Option(help="The step. Without it, fitscope lists the stored steps.")
     ] = None,
     model: Annotated[
         str | None,
