@@ -1,12 +1,9 @@
 """The contract between fitscope and a framework.
 
-An adapter knows one way in which Keras runs a training step, and how to take tensors out of it. It must
-
-- say whether it can tap this model as it is compiled now, and if not, why (`why_not`); - build a `Program`: the step with taps.
-It takes the arguments of `model.train_function`, has the same effect, and returns the requested tensors in addition to its
-result, one `Harvest` per training step. A compiler may round a program with more outputs differently, so the program can also be
-compared with the user's own, and run alongside it; - return a tensor as a NumPy array, without a copy if the framework allows it;
-- leave nothing behind: outside a call of the tapped step no patch exists.
+An adapter knows one way in which Keras runs a training step, and how to take tensors out of it. It says whether it can tap a model, and
+if not, why (`why_not`). It builds a `Program`: the step with taps. A program takes the arguments of `model.train_function`, has the same
+effect, and returns one `Harvest` per training step with its result. A compiler may round it differently, so it can also be compared with
+the user's own program, and run alongside it. Outside a call of the tapped step no patch exists.
 
 A program runs in the user's mode: compiled steps compiled, eager steps eagerly. One thread at a time may call it. Tensors in a
 harvest must stay valid and unchanged while they are referenced: if the framework updates a tensor in place or donates it, the

@@ -18,6 +18,12 @@ from fitscope.diagnose.evidence import Evidence
 from fitscope.diagnose.finding import Finding, NotJudged, Series
 from fitscope.diagnose.rule import rule
 
+CURE = (
+    "Stop at the best epoch (EarlyStopping with restore_best_weights), add data, augmentation, dropout or weight decay, or use a "
+    "smaller model."
+)
+DATA = "So large a gap at the start is seldom overfitting: check that validation data is read, scaled and labelled like the training data."
+
 
 @rule("overfitting", sees="a validation loss that rises while the training loss falls")
 def overfitting(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding | NotJudged]:
@@ -61,13 +67,7 @@ def overfitting(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding 
                 "end": last,
                 "train": float(seen[-1]),
             },
-            cure=(
-                "So large a gap at the start is seldom overfitting: check that validation data is read, scaled and labelled like "
-                "the training data."
-                if apart
-                else "Stop at the best epoch (EarlyStopping with restore_best_weights), add data, augmentation, dropout or "
-                "weight decay, or use a smaller model."
-            ),
+            cure=DATA if apart else CURE,
             confidence=0.85,
             series=Series.from_history(held_out, "value"),
         )
