@@ -81,33 +81,39 @@ def measured(name: str, steps: int, rounds: int) -> dict[str, Any]:
     import fitscope as fs
 
     rng = np.random.default_rng(1)
-    plain: list[float] = []
-    watched: list[float] = []
-    told: dict[str, Any] = {}
+    plain: list[tuple[float, float]] = []  # seconds of wall time and of CPU time
+    watched: list[tuple[float, float]] = []
+    told: list[dict[str, Any]] = []
     for turn in range(rounds + 1):  # the first plain training warms the machine up
         for scope in (None, fs.Scope(tempfile.mkdtemp())):
             model, samples = network(name)
             model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
             x, y = samples(steps * BATCH), rng.integers(0, 10, steps * BATCH)
-            began = time.perf_counter()
+            began = time.perf_counter(), time.process_time()
             model.fit(x, y, batch_size=BATCH, verbose=0, callbacks=[scope] if scope else [])
-            (watched if scope else plain).append(time.perf_counter() - began)
+            took = time.perf_counter() - began[0], time.process_time() - began[1]
+            (watched if scope else plain).append(took)
             if scope is not None:
                 run = fs.open(scope.path)
-                told = {**run.overhead, "losses": len(run.series("loss")), "identity": str(run.identity)}
+                losses = {"losses": len(run.series("loss")), "identity": str(run.identity)}
+                told.append({**run.overhead, **losses})
         if not turn and rounds > 1:
             plain.clear()
             watched.clear()
-    return {
-        "plain": statistics.median(plain),
-        "added": statistics.median(w - p for w, p in zip(watched, plain, strict=True)),
-        "compile": told["compile_seconds"],
-        "proofs": told["proof_seconds"],
-        "recorded": told["captured"],
-        "steps": told["steps"],
-        "losses": told["losses"],
-        "identity": told["identity"],
+            told.clear()
+    found = {
+        f"{what}{kind}": statistics.median(values)
+        for k, kind in enumerate(("", "_cpu"))
+        for what, values in {
+            "plain": [one[k] for one in plain],
+            "added": [w[k] - p[k] for w, p in zip(watched, plain, strict=True)],
+        }.items()
     }
+    names = {"compile": "compile_seconds", "proofs": "proof_seconds", "recorded": "captured"}
+    for name, key in names.items():
+        found[name] = statistics.median(one[key] for one in told)
+    found["load"] = os.getloadavg()[0] / (os.cpu_count() or 1)
+    return {**found, **{name: told[-1][name] for name in ("steps", "losses", "identity")}}
 
 
 def table(found: dict[str, dict[str, dict[str, Any]]]) -> str:
@@ -117,18 +123,21 @@ def table(found: dict[str, dict[str, dict[str, Any]]]) -> str:
         "",
         f'Written by `bench/default.py`. Each network is trained for {STEPS:,} steps of {BATCH} samples with `fs.Scope("runs")` and',
         "nothing else said. *Added* are the seconds by which `fit` took longer than a plain one, compiling included; *compiling* is the",
-        "part of it that fitscope reports as `compile_seconds`. The loss is known at every step, recorded or not.",
+        "part of it that fitscope reports as `compile_seconds`. CPU time counts all threads, so it includes what the writer thread does",
+        "while the training goes on. The loss is known at every step, recorded or not. *Load* is how many programs wanted each core;",
+        "above 1, seconds are mostly those of other programs, and CPU time is the better figure.",
         "",
-        "| network | backend | recorded steps | losses | plain `fit` | added | compiling | proofs | identity |",
-        "|---|---|---:|---:|---:|---:|---:|---:|---|",
+        "| network | backend | recorded steps | losses | plain `fit` (CPU) | added (CPU) | compiling | proofs | identity | load |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---|---:|",
     ]
     for name, about in NETWORKS.items():
         for backend in BACKENDS:
             one = found.get(name, {}).get(backend)
             if one is not None:
                 lines.append(
-                    f"| {about} | {backend} | {one['recorded']:,} of {one['steps']:,} | {one['losses']:,} | {one['plain']:.1f} s "
-                    f"| {one['added']:+.1f} s | {one['compile']:.1f} s | {one['proofs']:.1f} s | {one['identity']} |"
+                    f"| {about} | {backend} | {one['recorded']:,.0f} of {one['steps']:,} | {one['losses']:,} "
+                    f"| {one['plain']:.1f} s ({one['plain_cpu']:.1f} s) | {one['added']:+.1f} s ({one['added_cpu']:+.1f} s) "
+                    f"| {one['compile']:.1f} s | {one['proofs']:.1f} s | {one['identity']} | {one['load']:.1f} |"
                 )
     return "\n".join([*lines, ""])
 

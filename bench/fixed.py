@@ -1,10 +1,11 @@
-"""Two costs that do not depend on the size of tensors: of a captured site on the training thread, and of a step on disk.
+"""Three costs that do not depend on the size of tensors: of a captured site on the training thread, of a step on disk, and of rules.
 
     KERAS_BACKEND=jax python bench/fixed.py
 
 The first is CPU time of the training thread alone, from the begin of one batch to the begin of the next, with a scope at every
 step and without, in turns, divided by the sites; the model is that of 21 tiny layers. The second is the size
-of a whole run of ten dense layers with the default watches at every step, histograms included. Prints JSON.
+of a whole run of ten dense layers with the default watches at every step, histograms included. The third is the share of the CPU
+time that judging took in the last of those trainings of tiny layers, including the judgement at its end. Prints JSON.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ def per_site(steps: int, rounds: int, to: Path) -> dict[str, Any]:
         "sites": sites,
         "us": statistics.median(found),
         "us_spread": [min(found), max(found)],
+        "judged": own["judging_seconds"] / own["cpu_seconds"],
         "own_us": 1e6 * own["training_thread_seconds"] / own["captured"] / sites,
     }
 

@@ -101,7 +101,7 @@ class Drawn:
     def block(self, step: int, at: float) -> Block:
         stats = self._columns[step % DRAWN]
         values = np.where([head.shape == () for head in self.heads], stats.moments[:, 0], np.nan)
-        return Block(Moment(step, 0, step, at), self.heads, stats, values)
+        return Block((Moment(step, 0, step, at),), self.heads, stats, values)
 
 
 def _columns(rng: np.random.Generator, sizes: np.ndarray[Any, Any]) -> Columns:

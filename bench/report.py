@@ -181,22 +181,24 @@ def _kernel(results: Results) -> list[str]:
 
 def _fixed(results: Results) -> list[str]:
     lines = [
-        "| | per site and step, on the training thread | of which bookkeeping | sites | ten layers on disk, a step | sites |",
-        "|---|---|---|---|---|---|",
+        "| | per site and step, on the training thread | of which bookkeeping | sites | rules | ten layers on disk, a step | sites |",
+        "|---|---|---|---|---|---|---|",
     ]
     for backend, found in results.get("fixed", {}).items():
         if "failed" in found:
-            lines.append(f"| {backend} | failed: {_safe(found['failed'])} | | | | |")
+            lines.append(f"| {backend} | failed: {_safe(found['failed'])} | | | | | |")
             continue
         thread, disk = found["thread"], found["disk"]
         low, high = thread["us_spread"]
+        judged = f"{thread['judged']:.1%}" if "judged" in thread else ""
         lines.append(
-            f"| {backend} | {thread['us']:.1f} µs ({low:.1f}–{high:.1f}) | {thread['own_us']:.1f} µs | {thread['sites']} "
+            f"| {backend} | {thread['us']:.1f} µs ({low:.1f}–{high:.1f}) | {thread['own_us']:.1f} µs | {thread['sites']} | {judged} "
             f"| {_bytes(disk['bytes'])} | {disk['sites']} |"
         )
     about = (
         "CPU time of the training thread with default watches at every step less that without, on the tiny layers, for each site. The "
-        "bookkeeping is what the run says of itself; the rest is what the step takes to hand out that many tensors."
+        "bookkeeping is what the run says of itself; the rest is what the step takes to hand out that many tensors. Rules: the share of "
+        "the CPU time that judging takes while the same model trains."
     )
     return ["## Fixed costs", about, "\n".join(lines)] if len(lines) > 2 else []
 

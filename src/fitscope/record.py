@@ -1,7 +1,7 @@
 """The record of one site at one step: the data that passes from capture to store to reader.
 
 The capturing side creates records, the store keeps them, the reading side returns them. Kinds of sites are data (the site's name), not
-methods: a store has one `write`. A `Block` holds the stats of all sites of one step as columns, because creating an object for each of
+methods: a store has one `write`. A `Block` holds the stats of all sites of some steps as columns, because creating an object for each of
 hundreds of small layers is expensive.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby, repeat
+from itertools import groupby, product, repeat
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -67,16 +67,29 @@ class Head(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """The stats of many sites at one step, one row each. Its arrays do not change."""
+    """The stats of many sites at one step or at several, one row each: all sites of the first step, then of the next.
 
-    at: Moment
-    heads: tuple[Head, ...]  #: best the very same object at every step
+    Its arrays do not change.
+    """
+
+    ats: tuple[Moment, ...]
+    heads: tuple[Head, ...]  #: of each step; best the very same object in every block
     stats: Columns
     values: np.ndarray[tuple[int], np.dtype[np.float64]]  #: the tensor itself where it is a scalar
     cosines: np.ndarray[tuple[int], np.dtype[np.float64]] | None = None  #: NaN where there is none
 
     def __len__(self) -> int:
-        return len(self.heads)
+        return len(self.ats) * len(self.heads)
+
+    def each(self) -> Iterator[Block]:
+        """A block for each step."""
+        if len(self.ats) == 1:
+            yield self
+            return
+        for k, at in enumerate(self.ats):
+            rows = slice(k * len(self.heads), (k + 1) * len(self.heads))
+            cosines = None if self.cosines is None else self.cosines[rows]
+            yield Block((at,), self.heads, self.stats.part(rows), self.values[rows], cosines)
 
     @classmethod
     def of(cls, records: Iterable[Record]) -> Iterator[Block]:
@@ -85,7 +98,7 @@ class Block:
         for at, group in groupby(some, key=attrgetter("at")):
             rows = list(group)
             yield cls(
-                at,
+                (at,),
                 tuple(Head(row.site, row.shape, row.dtype, row.batched) for row in rows),
                 Columns.of([row.stats for row in rows if row.stats is not None]),
                 np.array([scalar(row) for row in rows], np.float64),  # None becomes NaN
@@ -97,11 +110,12 @@ class Block:
         cosines = (
             [None if math.isnan(c) else c for c in self.cosines.tolist()] if self.cosines is not None else []
         )
+        rows = zip(
+            product(self.ats, self.heads), self.stats.rows(), cosines or repeat(None, len(self)), strict=True
+        )
         return [
-            Record(head.site, self.at, head.shape, head.dtype, stats, None, head.batched, cosine)
-            for head, stats, cosine in zip(
-                self.heads, self.stats.rows(), cosines or repeat(None, len(self)), strict=True
-            )
+            Record(head.site, at, head.shape, head.dtype, stats, None, head.batched, cosine)
+            for (at, head), stats, cosine in rows
         ]
 
 

@@ -30,6 +30,10 @@ Place = tuple[str, str]
 _BATCHED = frozenset((*OF_LAYERS, "inputs", "targets", "predictions", "taps", "sample_loss"))
 _CHANGES = "changes"
 
+# Sites by their facts: an eager step makes the same hundreds again at every captured step.
+_known: dict[tuple[Any, ...], Site] = {}
+MOST_KNOWN = 100_000
+
 
 def utf8(text: str) -> str:
     """The text, with lone surrogates spelt out: no file, terminal or page could hold them."""
@@ -47,8 +51,9 @@ class Site(str):
     in_pass: str  #: `TRAIN`, or one of `PASSES`
     moved: bool  #: it is the change of the tensor since the batch before
     batched: bool  #: the first axis of the tensor counts samples
+    place: Place  #: the key for watches and taps: all calls and outputs of a layer are one place
 
-    __slots__ = ("base", "batched", "in_pass", "label", "layer", "moved", "suffix", "weight")
+    __slots__ = ("base", "batched", "in_pass", "label", "layer", "moved", "place", "suffix", "weight")
 
     def __new__(
         cls,
@@ -62,12 +67,21 @@ class Site(str):
         moved: bool = False,
         batched: bool | None = None,
     ) -> Site:
+        facts = (base, layer, weight, label, suffix, in_pass, moved, batched)
+        known = _known.get(facts) if cls is Site else None
+        if known is not None:
+            return known
         base, layer, weight, label, suffix = map(utf8, (base, layer, weight, label, suffix))
         before = ("" if in_pass == TRAIN else in_pass, _CHANGES if moved else "")
         self = super().__new__(cls, "/".join(filter(None, (*before, base, layer, weight, label))) + suffix)
         self.base, self.layer, self.weight, self.label = base, layer, weight, label
         self.suffix, self.in_pass, self.moved = suffix, in_pass, moved
         self.batched = base in _BATCHED if batched is None else batched
+        self.place = base, label if base == "taps" else "/".join(filter(None, (layer, weight)))
+        if cls is Site:
+            if len(_known) >= MOST_KNOWN:
+                _known.clear()
+            _known[facts] = self
         return self
 
     @classmethod
@@ -109,12 +123,6 @@ class Site(str):
         """The name below its kind: `conv1/kernel`, `dense#2`, `accuracy`."""
         return "/".join(filter(None, (self.layer, self.weight, self.label))) + self.suffix
 
-    @property
-    def place(self) -> Place:
-        """The key for watches and taps: all calls and outputs of a layer are one place."""
-        path = self.label if self.base == "taps" else "/".join(filter(None, (self.layer, self.weight)))
-        return self.base, path
-
     def within(self, in_pass: str) -> Site:
         """The same site in a pass."""
         return self if in_pass == self.in_pass else self.but(in_pass=in_pass)
@@ -135,7 +143,7 @@ class Site(str):
 
     def but(self, **facts: Any) -> Site:
         """The same site with other facts."""
-        mine = {name: getattr(self, name) for name in self.__slots__}
+        mine = {name: getattr(self, name) for name in self.__slots__ if name != "place"}
         return Site(**(mine | facts))
 
     def __getnewargs_ex__(self) -> tuple[tuple[str, ...], dict[str, Any]]:  # for pickle and copy

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from fitscope.diagnose.history import COLUMNS, POINTS, SCALAR_POINTS
 from fitscope.read.evidence import StoredEvidence
 from fitscope.record import Block, Moment, Record
 from fitscope.reduce import host
+from fitscope.reduce.stats import Columns
 from fitscope.sites import Site
 from fitscope.store import RunWriter
 
@@ -54,7 +56,7 @@ def at_once(taken: list[Block]) -> Evidence:
     found = Evidence()
     for site in SITES:
         rows = [
-            (b.at.step, r, b.values[i]) for b in taken for i, r in enumerate(b.records()) if r.site == site
+            (r.at.step, r, b.values[i]) for b in taken for i, r in enumerate(b.records()) if r.site == site
         ]
         columns = np.zeros((len(COLUMNS), len(rows)))
         for j, (_, record, value) in enumerate(rows):
@@ -68,11 +70,23 @@ def at_once(taken: list[Block]) -> Evidence:
     return found
 
 
+def joined(taken: list[Block]) -> list[Block]:
+    """The same with steps that have the same sites in one block, as the writer thread has them."""
+    found = []
+    for heads, group in groupby(taken, key=lambda block: block.heads):
+        some = list(group)
+        stats = [record.stats for block in some for record in block.records() if record.stats]
+        ats = tuple(at for block in some for at in block.ats)
+        found.append(Block(ats, heads, Columns.of(stats), np.concatenate([block.values for block in some])))
+    return found
+
+
+@pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("steps", [1, 7, POINTS, POINTS + 1, 3 * POINTS + 5])
-def test_step_by_step_gives_the_same_as_all_at_once(steps: int) -> None:
+def test_step_by_step_gives_the_same_as_all_at_once(steps: int, together: bool) -> None:
     taken = blocks(steps, odd=steps // 2)
     online = Evidence()
-    for block in taken:
+    for block in joined(taken) if together else taken:
         online.take(block)
     offline = at_once(taken) if steps > 1 else online
     assert online.broken == offline.broken
@@ -106,7 +120,7 @@ def test_only_training_steps_are_evidence() -> None:
     for block in blocks(3):
         found.take(
             Block(
-                block.at,
+                block.ats,
                 tuple(h._replace(site=h.site.within("validation")) for h in block.heads),
                 block.stats,
                 block.values,
@@ -159,7 +173,7 @@ def test_a_run_read_in_parts_is_the_same(pieces: int) -> None:
                 for n in COLUMNS
             ]
         )
-        offline.fill(SITES[1], "float32", (4, 4), np.array([taken[i].at.step for i in part]), columns)
+        offline.fill(SITES[1], "float32", (4, 4), np.array([taken[i].ats[0].step for i in part]), columns)
     mine, other = online.history(SITES[1]), offline.history(SITES[1])
     assert mine is not None
     assert other is not None

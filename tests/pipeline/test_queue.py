@@ -14,24 +14,25 @@ class Sink:
     """Takes what comes, when it is let."""
 
     def __init__(self, **settings):
-        self.seen, self.errors, self.idles = [], [], 0
+        self.seen, self.errors, self.idles, self.together = [], [], 0, []
         self.go, self.busy = threading.Event(), threading.Event()
         self.go.set()
         self.transport = Transport(self.work, self.idle, self.on_error, **{"limit": 100, **settings})
 
-    def work(self, item):
+    def work(self, items):
         self.busy.set()
         assert self.go.wait(10)
-        if item == "bad":
+        self.together.append(len(items))
+        if "bad" in items:
             raise ValueError("bad item")
-        self.seen.append(item)
+        self.seen += items
 
     def idle(self):
         self.idles += 1
         return 60.0
 
-    def on_error(self, error, item):
-        self.errors.append((str(error), item))
+    def on_error(self, error, items):
+        self.errors.append((str(error), list(items)))
 
     def hold(self, nbytes):
         """Has the writer stand at one item."""
@@ -108,10 +109,38 @@ def test_one_item_larger_than_the_queue_passes_when_it_is_empty(when_full):
 def test_errors_are_reported_and_the_writer_continues():
     sink = Sink()
     for item in ("a", "bad", "b"):
-        sink.transport.put(item, 1)
+        sink.transport.put(item, 10)
     sink.transport.close()
     assert sink.seen == ["a", "b"]
-    assert sink.errors == [("bad item", "bad")]
+    assert sink.errors == [("bad item", ["bad"])]
+
+
+def test_small_items_are_worked_on_together_and_large_ones_alone():
+    sink = Sink(limit=2_000)
+    sink.hold(1)
+    for n in range(100):
+        sink.transport.put(n, 1)
+    for n in range(100, 103):
+        sink.transport.put(n, 400)
+    sink.go.set()
+    sink.transport.close()
+    assert sink.seen == ["held", *range(103)]
+    most = queue_module.AT_ONCE
+    assert sink.together == [1, most, 100 - most + 2, 1], "no more once they have a quarter of the queue"
+
+
+def test_a_look_between_small_items_is_not_lost():
+    sink = Sink(limit=1_000)
+    sink.hold(1)
+    sink.transport.put("a", 1)
+    before = sink.idles
+    sink.transport.look()
+    sink.transport.put("b", 1)
+    sink.go.set()
+    sink.transport.close()
+    assert sink.seen == ["held", "a", "b"]
+    assert sink.together[1:] == [1, 1]
+    assert sink.idles > before
 
 
 def test_errors_of_start_and_idle_come_home_too():
@@ -120,11 +149,15 @@ def test_errors_of_start_and_idle_come_home_too():
 
     errors = []
     transport = Transport(
-        lambda _: None, broken, lambda error, item: errors.append((str(error), item)), limit=10, start=broken
+        lambda _: None,
+        broken,
+        lambda error, items: errors.append((str(error), items)),
+        limit=10,
+        start=broken,
     )
     transport.put("a", 1)
     transport.close()
-    assert errors[:2] == [("no", None), ("no", None)]
+    assert errors[:2] == [("no", ()), ("no", ())]
 
 
 def test_tensors_are_let_go_before_there_is_room_again():
@@ -164,7 +197,7 @@ def test_the_end_does_not_wait_for_a_disk_that_hangs_if_one_would_rather_drop(
         end=ended.set,
     )
     for item in range(5):
-        assert transport.put(item, 10)
+        assert transport.put(item, 100)
     closing = threading.Thread(target=transport.close)
     closing.start()
     closing.join(30)

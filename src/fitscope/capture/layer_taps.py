@@ -33,6 +33,7 @@ class Taps:
         self._metrics: list[tuple[str, Any]] = []  # by name
         self._updated: set[int] = set()
         self._metric_sites: dict[tuple[int, str], Site] = {}
+        self._sites: dict[str, list[Site]] = {}  # of layers, by path
         self._tracked: Any = None  # what the model's own metric of the loss was given
         self.states: dict[
             str, tuple[Any, list[Any]]
@@ -75,7 +76,11 @@ class Taps:
                     self.collector.failed.setdefault(site, "the step does not update it")
 
     def _of_layer(self, path: str) -> list[Site]:
-        return [Site(kind, path) for kind in OF_LAYERS if (kind, path) in self.wants]
+        known = self._sites.get(path)
+        if known is None:
+            known = [Site(kind, path) for kind in OF_LAYERS if (kind, path) in self.wants]
+            self._sites[path] = known
+        return known
 
     def _layer(self, path: str) -> Callable[[Any], Any]:
         inside = False  # one of the two methods may call the other

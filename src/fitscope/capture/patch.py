@@ -108,23 +108,30 @@ def _break(collector: Collector, error: Exception) -> None:
     collector.harvest.broken = error
 
 
-@contextmanager
-def patched(owner: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
+class patched:  # noqa: N801 - used as a function
     """Replaces `owner.name` by `make(original)` on this instance alone.
 
     It writes to the instance's dictionary, because Keras and torch track attribute assignment, and a tap is not part of the model.
     """
-    own = vars(owner)
-    missing = object()
-    before = own.get(name, missing)
-    own[name] = make(getattr(owner, name))
-    try:
-        yield
-    finally:
-        if before is missing:
-            own.pop(name, None)
+
+    __slots__ = ("_before", "_make", "_name", "_own", "_owner")
+
+    def __init__(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+        self._owner, self._name, self._make = owner, name, make
+        self._own = vars(owner)
+
+    def __enter__(self) -> None:
+        self._before = self._own.get(self._name, _MISSING)
+        self._own[self._name] = self._make(getattr(self._owner, self._name))
+
+    def __exit__(self, *_: object) -> None:
+        if self._before is _MISSING:
+            self._own.pop(self._name, None)
         else:
-            own[name] = before
+            self._own[self._name] = self._before
+
+
+_MISSING = object()
 
 
 def show_batch(wants: Wants, anatomy: Anatomy, collector: Collector, data: Any) -> None:

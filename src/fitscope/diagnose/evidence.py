@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,6 +38,15 @@ class Broken:
         return "NaN" if self.nans else "Inf"
 
 
+class _Shelved(NamedTuple):
+    """Where the rows of a block go."""
+
+    heads: tuple[Head, ...]
+    split: list[tuple[int, Array, Array]]  #: shelves, the places on them, and the sites of those places
+    losses: list[int]  #: the rows of the loss
+    half: Array | None  #: which tensors are float16, if any
+
+
 class Evidence:
     """The recorded numbers of one training."""
 
@@ -55,30 +64,32 @@ class Evidence:
             None  #: of the ranks, if there are several; only a reader knows all of them
         )
         self.last_step: int | None = None
-        self._rows: dict[int, tuple[tuple[Head, ...], list[tuple[int, Array, Array]], list[int]]] = {}
+        self._rows: dict[int, _Shelved] = {}  # by the identity of the heads
 
     # ---- taking in ----------------------------------------------------------------------------------
 
     def take(self, block: Block) -> None:
-        """Takes the records of one step. Only training passes are evidence."""
+        """Takes the records of some steps. Only training passes are evidence."""
         if not block.heads or block.heads[0].site.in_pass != TRAIN:
             return
-        counts, moments = block.stats.counts, block.stats.moments
-        columns = np.empty((len(COLUMNS), len(block)), np.float64)
-        for name, at in _PLACES:
-            columns[at] = block.values if name == "value" else _column(name, counts, moments)
-        columns[_SMALL] = self._tiny(block)
-        step = block.at.step
-        split, losses = self._shelved(block.heads)
-        for shelf, rows, chosen in split:
+        number, sites = len(block.ats), len(block.heads)
+        columns = np.empty((len(COLUMNS), number * sites), np.float64)
+        columns[_VALUE] = block.values
+        columns[_OF_COUNTS] = block.stats.counts.T[_COUNTS]
+        columns[_OF_MOMENTS] = block.stats.moments.T[_MOMENTS]
+        known = self._shelved(block.heads)
+        columns[_SMALL] = _below_normal(block, known.half) if known.half is not None else 0.0
+        odd = np.flatnonzero((columns[_NANS] > 0) | (columns[_INFS] > 0)).tolist()
+        by_site = columns.reshape(len(COLUMNS), number, sites).transpose(0, 2, 1)
+        steps = np.array([at.step for at in block.ats])
+        for shelf, rows, chosen in known.split:
             with np.errstate(over="ignore", invalid="ignore"):
-                self.histories.add(shelf, rows, step, columns[:, chosen].astype(np.float32))
-        for i in losses:
-            self.histories.scatter(LOSS, block.heads[i].dtype, np.array([step]), columns[:, [i]])
-        odd = np.flatnonzero((columns[_NANS] > 0) | (columns[_INFS] > 0))
-        for i in odd.tolist():
-            self.note_broken(block.heads[i].site, np.array([step]), columns[:, [i]])
-        self.last_step = step if self.last_step is None else max(step, self.last_step)
+                self.histories.add(shelf, rows, steps, by_site[:, chosen].astype(np.float32))
+        for i in known.losses:
+            self.histories.scatter(LOSS, block.heads[i].dtype, steps, by_site[:, i])
+        for i in sorted({row % sites for row in odd}):
+            self.note_broken(block.heads[i].site, steps, by_site[:, i])
+        self.last_step = max(int(steps.max()), -1 if self.last_step is None else self.last_step)
 
     def take_values(self, site: Site, dtype: str, steps: Array, values: Array) -> None:
         """Takes the loss of steps that were not captured, in any order. The caller leaves out unknown values."""
@@ -117,10 +128,10 @@ class Evidence:
         """How many numbers of a histogram are below the normal range of float16, and not zero."""
         return sum(n for bucket, n in zip(buckets, tallies, strict=True) if 0 < abs(bucket) < _NORMAL16)
 
-    def _shelved(self, heads: tuple[Head, ...]) -> tuple[list[tuple[int, Array, Array]], list[int]]:
-        """Where the rows of a block go, and which of them are the loss. Computed once, because heads are the same object at every step."""
+    def _shelved(self, heads: tuple[Head, ...]) -> _Shelved:
+        """Where the rows of a block go. Computed once, because heads are the same object in every block."""
         known = self._rows.get(id(heads))
-        if known is None or known[0] is not heads:
+        if known is None or known.heads is not heads:
             places = np.array(
                 [
                     (-1, -1) if h.site == LOSS else self.histories.place(h.site, h.dtype, h.shape)
@@ -135,23 +146,12 @@ class Evidence:
                 chosen = chosen[np.sort(first)]
                 if len(chosen):
                     split.append((shelf, places[chosen, 1], chosen))
+            half = np.array([head.dtype == "float16" for head in heads])
+            losses = [i for i, head in enumerate(heads) if head.site == LOSS]
             if len(self._rows) > 64:
                 self._rows.clear()
-            losses = [i for i, head in enumerate(heads) if head.site == LOSS]
-            known = self._rows[id(heads)] = (heads, split, losses)
-        return known[1], known[2]
-
-    def _tiny(self, block: Block) -> Array:
-        """By row: the numbers other than zero below the normal range of float16, for tensors of that type."""
-        half = np.array([head.dtype == "float16" for head in block.heads])
-        found = np.zeros(len(block))
-        if half.any():
-            below = np.abs(block.stats.buckets.astype(np.int64))
-            tally = np.where((below > 0) & (below < _NORMAL16), block.stats.tallies, 0)
-            ends = np.cumsum(block.stats.lengths)
-            sums = np.concatenate([[0], np.cumsum(tally)])
-            found = np.where(half, sums[ends] - sums[ends - block.stats.lengths], 0).astype(np.float64)
-        return found
+            known = self._rows[id(heads)] = _Shelved(heads, split, losses, half if half.any() else None)
+        return known
 
     # ---- giving out ---------------------------------------------------------------------------------
 
@@ -216,10 +216,25 @@ def _rich(site: Site) -> bool:
     return site.base in ("activations", "gradients", "weights", "weight_gradients", "updates")
 
 
-def _column(name: str, counts: Array, moments: Array) -> Array:
-    name = "rms" if name == "peak" else name
-    return counts[:, COUNTS.index(name)] if name in COUNTS else moments[:, MOMENTS.index(name)]
+def _below_normal(block: Block, half: Array) -> Array:
+    """By row: the numbers other than zero below the normal range of float16, for tensors of that type."""
+    below = np.abs(block.stats.buckets.astype(np.int64))
+    tally = np.where((below > 0) & (below < _NORMAL16), block.stats.tallies, 0)
+    ends = np.cumsum(block.stats.lengths)
+    sums = np.concatenate([[0], np.cumsum(tally)])
+    found: Array = np.where(np.tile(half, len(block.ats)), sums[ends] - sums[ends - block.stats.lengths], 0)
+    return found.astype(np.float64)
 
 
-_PLACES = [(name, i) for i, name in enumerate(COLUMNS) if name != "small"]
-_SMALL, _NANS, _INFS, _COUNT = (COLUMNS.index(name) for name in ("small", "nans", "infs", "count"))
+def _places(names: Sequence[str]) -> tuple[list[int], list[int]]:
+    """Which of the rows of `COLUMNS` come from these stats, and from which of them."""
+    given = [(i, "rms" if name == "peak" else name) for i, name in enumerate(COLUMNS)]
+    pairs = [(i, names.index(name)) for i, name in given if name in names]
+    return [i for i, _ in pairs], [of for _, of in pairs]
+
+
+_OF_COUNTS, _COUNTS = _places(COUNTS)
+_OF_MOMENTS, _MOMENTS = _places(MOMENTS)
+_VALUE, _SMALL, _NANS, _INFS, _COUNT = (
+    COLUMNS.index(name) for name in ("value", "small", "nans", "infs", "count")
+)

@@ -94,52 +94,48 @@ class _Shelf:
             self.seen = np.concatenate([self.seen, np.zeros(more, np.int64)])
             self.stride = np.concatenate([self.stride, np.ones(more, np.int64)])
 
-    def add(self, rows: Array, step: int, columns: Array) -> None:
-        """One recorded step of these sites. `rows` has none of them twice."""
-        for row in rows[(self.seen[rows] % self.stride[rows] == 0) & (self.count[rows] == self.bound)]:
-            self._thin(int(row))
-        fresh = self.seen[rows] % self.stride[rows] == 0
-        self.seen[rows] += 1
-        new, old = rows[fresh], rows[~fresh]
-        if len(new):
-            self.grow(0, int(self.count[new].max()) + 1)
-            at = self.count[new]
-            self.steps[new, at] = step
-            self.data[:, new, at] = columns[:, fresh]
-            self.count[new] += 1
-        if len(old):
-            at = self.count[old] - 1
-            for column, extreme in _extremes():
-                self.data[column, old, at] = extreme(self.data[column, old, at], columns[column, ~fresh])
+    def extend(self, rows: Array, steps: Array, columns: Array) -> None:
+        """Further recorded steps of these sites, in their order. `rows` has none of them twice.
 
-    def _thin(self, row: int) -> None:
-        n = int(self.count[row])
-        steps, data = _halved(self.steps[row, :n], self.data[:, row, :n])
-        self.steps[row, : len(steps)], self.data[:, row, : len(steps)] = steps, data
-        self.count[row], self.stride[row] = len(steps), self.stride[row] * 2
+        Gives the same points however many steps are given at once.
+        """
+        states = np.stack([self.seen[rows], self.stride[rows], self.count[rows]])
+        if (states == states[:, :1]).all():  # sites that are always recorded together
+            self._extend(rows, steps, columns)
+            return
+        for state in np.unique(states, axis=1).T:
+            chosen = (state == states.T).all(axis=1)
+            self._extend(rows[chosen], steps, columns[:, chosen])
 
-    def extend(self, row: int, steps: Array, columns: Array) -> None:
-        """Further recorded steps of a site, in their order: the same as `add` for each of them."""
-        have, stride = int(self.count[row]), int(self.stride[row])
-        lead = min(-int(self.seen[row]) % stride, len(steps))  # these belong to the last point there is
+    def _extend(self, rows: Array, steps: Array, columns: Array) -> None:
+        """The same for sites that have as many points and steps."""
+        seen, stride, have = (int(of[rows[0]]) for of in (self.seen, self.stride, self.count))
+        lead = min(-seen % stride, len(steps))  # these belong to the last point there is
         for column, extreme in _extremes() if lead else ():
-            last = self.data[column, row, have - 1]
-            self.data[column, row, have - 1] = extreme(last, extreme.reduce(columns[column, :lead]))
-        self.seen[row] += len(steps)
+            last = self.data[column, rows, have - 1]
+            self.data[column, rows, have - 1] = extreme(
+                last, extreme.reduce(columns[column, :, :lead], axis=1)
+            )
+        self.seen[rows] = seen + len(steps)
         starts = np.arange(lead, len(steps), stride)
         if not len(starts):
             return
-        new = columns[:, starts]
-        for column, extreme in _extremes():
-            new[column] = extreme.reduceat(columns[column], starts)
-        steps = np.concatenate([self.steps[row, :have], steps[starts]])
-        data = np.concatenate([self.data[:, row, :have], new], axis=1)
-        while len(steps) > self.bound:
-            steps, data = _halved(steps, data)
-            self.stride[row] *= 2
-        self.grow(0, len(steps))
-        self.steps[row, : len(steps)], self.data[:, row, : len(steps)] = steps, data
-        self.count[row] = len(steps)
+        new, begin = columns[:, :, starts], have
+        if stride > 1:
+            for column, extreme in _extremes():
+                new[column] = extreme.reduceat(columns[column], starts, axis=1)
+        steps = np.broadcast_to(steps[starts], (len(rows), len(starts)))
+        if have + len(starts) > self.bound:
+            begin = 0
+            steps = np.concatenate([self.steps[rows, :have], steps], axis=1)
+            new = np.concatenate([self.data[:, rows, :have], new], axis=2)
+            while steps.shape[1] > self.bound:
+                steps, new = _halved(steps, new)
+                stride *= 2
+        end = begin + steps.shape[1]
+        self.grow(0, end)
+        self.steps[rows, begin:end], self.data[:, rows, begin:end] = steps, new
+        self.count[rows], self.stride[rows] = end, stride
 
 
 class _Line:
@@ -199,8 +195,9 @@ class Histories:
             self._about[site] = (site, dtype, shape)
         return known
 
-    def add(self, shelf: int, rows: Array, step: int, columns: Array) -> None:
-        self._shelves[shelf].add(rows, step, columns)
+    def add(self, shelf: int, rows: Array, steps: Array, columns: Array) -> None:
+        """Further steps of several sites; columns × sites × steps."""
+        self._shelves[shelf].extend(rows, steps, columns)
 
     def scatter(self, site: Site, dtype: str, steps: Array, columns: Array) -> None:
         """Steps of a scalar that is recorded at every step, in any order."""
@@ -213,7 +210,7 @@ class Histories:
     def extend(self, site: Site, dtype: str, shape: tuple[int, ...], steps: Array, columns: Array) -> None:
         """Further steps that were recorded of a site, sorted."""
         shelf, row = self.place(site, dtype, shape)
-        self._shelves[shelf].extend(row, steps, columns.astype(np.float32))
+        self._shelves[shelf].extend(np.array([row]), steps, columns.astype(np.float32)[:, None])
 
     def __iter__(self) -> Iterator[Site]:
         return (site for site, _, _ in self._about.values())
@@ -238,11 +235,12 @@ class Histories:
 
 def _halved(steps: Array, data: Array) -> tuple[Array, Array]:
     """Every second point; it stands for the one after it, too."""
-    kept = data[:, ::2].copy()
-    gone = data[:, 1::2]
+    kept = data[..., ::2].copy()
+    gone = data[..., 1::2]
     for column, extreme in _extremes():
-        kept[column, : gone.shape[1]] = extreme(kept[column, : gone.shape[1]], gone[column])
-    return steps[::2].copy(), kept
+        some = kept[column, ..., : gone.shape[-1]]
+        extreme(some, gone[column], out=some)
+    return steps[..., ::2].copy(), kept
 
 
 def _extremes() -> Iterator[tuple[int, Any]]:

@@ -119,7 +119,7 @@ class _State:
     def __init__(self, offsets: list[int], bounds: list[tuple[float, float]], before: _State | None) -> None:
         layers, width = len(bounds), offsets[-1]
         lows, highs = np.array(bounds).T
-        self.layers = Layers(np.array(offsets), np.ascontiguousarray(lows), np.ascontiguousarray(highs))
+        self.layers = Layers.of(np.array(offsets), np.ascontiguousarray(lows), np.ascontiguousarray(highs))
         self.counts = np.zeros(width, np.int32)  # of this step
         self.samples, self.places = np.zeros(layers, np.int64), np.zeros(layers, np.int64)
         self._ring = np.zeros((BATCHES, width), np.int32)

@@ -42,16 +42,18 @@ class BatchEnds:
 
     # ---- on the writer's thread --------------------------------------------------------------------------------
 
-    def captured(self, step: int, blocks: Iterable[Block]) -> None:
-        """Reports the stats of a captured step."""
+    def captured(self, steps: Iterable[int], blocks: Iterable[Block]) -> None:
+        """Reports the stats of captured training steps."""
         for block in blocks:
             place = next((i for i, head in enumerate(block.heads) if head.site == "loss"), None)
             if place is not None:
-                loss = float(block.values[place])
-                self._batch_loss.saw(step, loss)
-                if self._spikes.is_one(loss):
-                    self._odd(step)
-        self.expect_no_more(step)
+                losses = block.values[place :: len(block.heads)].tolist()
+                for at, loss in zip(block.ats, losses, strict=True):
+                    self._batch_loss.saw(at.step, loss)
+                    if self._spikes.is_one(loss):
+                        self._odd(at.step)
+        for step in steps:
+            self.expect_no_more(step)
 
     def derive(self, *, last: bool = False) -> Stretch | None:
         """The loss of the batches that ended since, except captured ones. `last` means that no more will come."""

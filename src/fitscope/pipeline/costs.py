@@ -23,6 +23,9 @@ class Costs:
         self.first_calls: Callable[[], list[float]] = list  #: seconds, of steps that were compiled
         self.proofs: Callable[[], list[float]] = list  #: seconds, of steps that were proofs of identity
         self.transport: Transport[Any] | None = None  #: that works for us, once there is a run
+        self.judging: Callable[[], float] = lambda: (
+            0.0
+        )  #: seconds of CPU of the writer's thread for the rules
         self.work: Callable[[], float] = lambda: (
             0.0
         )  #: seconds of CPU of the writer's thread for captured steps
@@ -61,6 +64,7 @@ class Costs:
             "cpu_seconds": cpu,
             "training_thread_seconds": self._thread_seconds,
             "writer_seconds": transport.cpu if transport else 0.0,
+            "judging_seconds": self.judging(),
             "warm_up_seconds": transport.start_cpu if transport else 0.0,
             "waited_seconds": transport.waited if transport else 0.0,
             "compile_seconds": sum(self.first_calls()),
@@ -104,9 +108,18 @@ class Costs:
     def _spent(self) -> Spent:
         transport = self.transport
         return Spent(
-            Time(time.perf_counter(), time.process_time()),
+            Time(time.perf_counter() - _delayed(), time.process_time()),
             transport.cpu if transport is not None else 0.0,
             transport.waited if transport is not None else 0.0,
             len(self.first_calls()) + len(self.proofs()),
             self.work(),
         )
+
+
+def _delayed() -> float:
+    """The seconds for which this thread could have run and other programs had the processor, where the system tells."""
+    try:
+        with open("/proc/thread-self/schedstat") as file:
+            return int(file.read().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):  # not Linux, or built without it
+        return 0.0

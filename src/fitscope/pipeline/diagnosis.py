@@ -1,8 +1,8 @@
 """Diagnoses a training while it runs, on the writer thread.
 
-All records are evidence, kept in bounded memory. The rules run at some flushes, so rarely that they take at most 1 % of the time,
-and once more at the end. The run stores their findings. fitscope logs a finding once (logger `fitscope`) and calls the user's
-action once. Nothing here is raised into the training.
+All records are evidence, kept in bounded memory. The rules run at some flushes, so rarely that they take at most 1 % of the CPU time of
+the process, and once more at the end. The run stores their findings. fitscope logs a finding once (logger `fitscope`) and calls the
+user's action once. Nothing here is raised into the training.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ from fitscope.record import Block, Record, Stretch
 #: to end the training, an address is sent each finding as JSON.
 OnFinding = Literal["stop"] | Callable[[Finding], bool | None] | str
 
-LEAST_PAUSE = 2.0  #: seconds between two judgements
-SHARE = 0.01  #: of the time that judging may take
+LEAST_PAUSE = 2.0  #: seconds between two judgements,
+MOST_PAUSE = 60.0  #: and at most, where the process mostly waits: for data, or for an accelerator
+SHARE = 0.01  #: of the CPU time of the process that judging may take
+FIRST = 1.0  #: seconds of CPU time of the process, before the first judgement
 PATIENCE = 10.0  #: seconds for a webhook
 
 log = logging.getLogger("fitscope")
@@ -51,14 +53,17 @@ class Diagnosis:
         self.found: Findings | None = None  #: by the newest judgement
         self.drawn = False  #: whether a picture in the notebook shows them
         self._on_finding, self._thresholds = on_finding, thresholds
-        self._next = 0.0  # when to judge again
+        self.cpu = 0.0  #: seconds that judging took
+        # When to judge again, by the clock and by the CPU time of the process: on a busy machine little is trained in two seconds.
+        self._next, self._latest = 0.0, time.monotonic() + MOST_PAUSE
+        self._next_cpu = time.process_time() + FIRST
         self._before: set[tuple[str, str | None]] = set()  # found by the judgement before
         self._told: set[tuple[str, str | None]] = set()
         self._new = False  # evidence since
         self.fired: list[Finding] = []  #: logged by the newest judgement
 
     def take(self, blocks: Iterable[Block], records: Iterable[Record] = ()) -> None:
-        """Takes the records of one step."""
+        """Takes the records of some steps."""
         for block in (*blocks, *Block.of(records)):
             self.evidence.take(block)
             self._new = True
@@ -71,17 +76,25 @@ class Diagnosis:
 
     def judge(self, *, last: bool = False) -> dict[str, Any] | None:
         """Applies the rules if they are due. Returns the facts for the run; None if nothing is new."""
-        now, self.fired = time.monotonic(), []
-        if self.evidence.last_step is None or (not last and (now < self._next or not self._new)):
+        self.fired = []
+        if self.evidence.last_step is None or not (last or self._due()):
             return None
         begun = time.thread_time()
         found = self.found = diagnose(self.evidence, thresholds=self._thresholds)
         self._new = False
-        self._next = now + max(LEAST_PAUSE, (time.thread_time() - begun) / SHARE)
+        took, now = time.thread_time() - begun, time.monotonic()
+        self.cpu += took
+        self._next, self._latest = now + LEAST_PAUSE, now + max(MOST_PAUSE, took / SHARE)
+        self._next_cpu = time.process_time() + took / SHARE
         for finding in found:
             self._tell(finding, last=last)
         self._before = {_key(finding) for finding in found}
         return stored(found, self.evidence.last_step)
+
+    def _due(self) -> bool:
+        now = time.monotonic()
+        worked = time.process_time() >= self._next_cpu
+        return self._new and now >= self._next and (worked or now >= self._latest)
 
     def _tell(self, finding: Finding, *, last: bool) -> None:
         """Logs a finding once. A finding that is not an error must appear twice, because the next steps may disprove it."""

@@ -1,24 +1,26 @@
 """Turns captures into records and samples on the writer thread, and keeps the tensors that the next batch is compared with.
 
-Most tensors are reduced and freed. Two things stay: the running average of a site, and the previous batch if a change is watched.
-Both are bounded by the size of their tensors, for any length of training.
+Statistics are computed of several steps at once, as far as these show the same sites: so a step of many small tensors costs little
+more than reading them. Most tensors are reduced and freed. Two things stay: the running average of a site, and the previous batch if
+a change is watched. Both are bounded by the size of their tensors, for any length of training.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from itertools import chain
-from typing import Any
+from itertools import chain, groupby
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fitscope.pipeline import replicas, to_record
 from fitscope.pipeline.activity import Joined, Vector
 from fitscope.pipeline.derived import Derived
-from fitscope.pipeline.handover import HostAdapter, Rows, Shard, Shown, Slot, slots
+from fitscope.pipeline.handover import SMALL, HostAdapter, Rows, Shard, Shown, Slot, slots
 from fitscope.pipeline.sample_loss import SampleLosses
 from fitscope.pipeline.to_record import HostTensor
 from fitscope.pipeline.troubles import described
@@ -61,12 +63,57 @@ class Layout:
         self.starts = np.array([start for start, _ in chosen] + [chosen[-1][1] if chosen else 0])
         self.scalars = np.array([i for i, head in enumerate(self.heads) if head.shape == ()], np.int64)
 
-    def tally(self, into: host.Tally, first: int, vector: Array) -> None:
+    def tally(self, into: host.Tally, vector: Array) -> None:
         if self.chosen is None:
-            into.add_all(first, vector, self.starts)
+            into.add_all(vector, self.starts)
         else:
-            for row, (start, end) in enumerate(self.chosen, first):
-                into.add(row, vector[start:end])
+            for start, end in self.chosen:
+                into.add(vector[start:end])
+
+
+class Taken(NamedTuple):
+    """One step, of which stats are to be computed."""
+
+    at: Moment
+    rows: list[HostTensor]  #: tensors handed out by themselves, those of one dtype one after the other
+    joined: list[tuple[Layout, Array]]
+    activity: Vector | None
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for steps with the same heads."""
+        # A layout and the heads of activity are made once. To hash all heads takes longer than to compute the stats of some.
+        layouts = tuple(id(layout) for layout, _ in self.joined)
+        return (*(row.head for row in self.rows), layouts, id(self.activity and self.activity.heads))
+
+    def heads(self) -> tuple[Head, ...]:
+        joined = (head for layout, _ in self.joined for head in layout.heads)
+        return (*(row.head for row in self.rows), *joined, *(self.activity.heads if self.activity else ()))
+
+    def tally(self, into: host.Tally, values: Array) -> None:
+        """Counts all of it. `values`, one for each head, gets those of scalars."""
+        for dtype, some in groupby(self.rows, key=_small):
+            arrays = [row.array for row in some]
+            if dtype is None or len(arrays) == 1:
+                for array in arrays:
+                    into.add(array)
+            else:  # a copy is cheaper than a call for each
+                starts = np.cumsum([0, *(array.size for array in arrays)])
+                into.add_all(np.concatenate([array.reshape(-1) for array in arrays]), starts)
+        for i, row in enumerate(self.rows):
+            if row.head.shape == ():
+                values[i] = row.array
+        first = len(self.rows)
+        for layout, vector in self.joined:
+            layout.tally(into, vector)
+            values[first + layout.scalars] = vector[layout.starts[layout.scalars]]
+            first += len(layout.heads)
+        if self.activity is not None:
+            into.add_all(self.activity.flat, self.activity.starts)
+
+
+def _small(row: HostTensor) -> np.dtype[Any] | None:
+    return row.array.dtype if row.array.size <= SMALL else None
 
 
 class Digest:
@@ -90,11 +137,26 @@ class Digest:
         self._samples: SampleLosses | None = None
         self._before: dict[str, deque[tuple[Moment, Array]]] = {}
         self._unaveraged: set[str] = set()
-        self._layouts: dict[tuple[bytes, str, str], Layout] = {}
-        self._heads: dict[tuple[Head, ...], tuple[Head, ...]] = {}  # so that equal ones are the same object
+        self._layouts: dict[tuple[bytes, np.dtype[Any], str], Layout] = {}
+        # By the key of steps with these heads, so that equal ones are the same object.
+        self._heads: dict[tuple[Any, ...], tuple[tuple[Head, ...], Taken]] = {}
 
-    def take(self, at: Moment, shown: Shown) -> tuple[list[Block], list[Record], list[Samples]]:
-        """The stats, other records and samples of one step."""
+    def take(
+        self, captures: Iterable[tuple[Moment, Shown]]
+    ) -> tuple[list[Block], list[Record], list[Samples]]:
+        """The stats, other records and samples of some steps. Steps that show the same sites have one block."""
+        records: list[Record] = []
+        samples: list[Samples] = []
+        taken: list[Taken] = []
+        for at, shown in captures:
+            step, more, some = self._take(at, shown)
+            taken.append(step)
+            records += more
+            samples += some
+        blocks = [self._block(key, list(some)) for key, some in groupby(taken, key=attrgetter("key"))]
+        return [block for block in blocks if block is not None], records, samples
+
+    def _take(self, at: Moment, shown: Shown) -> tuple[Taken, list[Record], list[Samples]]:
         records: list[Record] = []
         rows: list[HostTensor] = []
         of_samples: dict[tuple[str, str], Any] = {}
@@ -122,7 +184,7 @@ class Digest:
             if layout.active is not None:
                 self._derived.take_joined(shown.in_pass, vector, layout.active)
         more_rows, activity = self._derived.rest(shown.in_pass)
-        blocks = self._counted(at, rows + more_rows, joined, activity)
+        rows = sorted(rows + more_rows, key=lambda row: row.head.dtype)
         samples = (
             self._taken_apart(at, shown.in_pass, of_samples)
             if SAMPLE_LOSS in shown.wants and of_samples
@@ -133,7 +195,7 @@ class Digest:
             for some in samples
             if some.loss is not None
         )
-        return blocks, records, samples
+        return Taken(at, rows, joined, activity), records, samples
 
     def _take_one(
         self, site: Site, want: Want, value: Any, at: Moment, records: list[Record], rows: list[HostTensor]
@@ -162,40 +224,27 @@ class Digest:
         elif want.derived:
             self._derived.take(site, want, value, row)
 
-    def _counted(
-        self,
-        at: Moment,
-        rows: list[HostTensor],
-        joined: list[tuple[Layout, Array]],
-        activity: Vector | None = None,
-    ) -> list[Block]:
-        """The stats of separate tensors, of joined tensors, and of the activity of layers."""
-        heads = tuple(
-            [row.head for row in rows]
-            + [head for layout, _ in joined for head in layout.heads]
-            + (activity.heads if activity is not None else [])
-        )
+    def _block(self, key: tuple[Any, ...], steps: list[Taken]) -> Block | None:
+        """The stats of steps with the same heads."""
+        known = self._heads.get(key)
+        if known is None:
+            _bounded(self._heads)
+            known = self._heads[key] = (
+                steps[0].heads(),
+                steps[0],
+            )  # as long as it is known, no other layout has its id
+        heads = known[0]
         if not heads:
-            return []
-        tally = host.Tally(len(heads))
-        values = np.full(len(heads), np.nan)
-        for i, row in enumerate(rows):
-            tally.add(i, row.array)
-            if row.head.shape == ():
-                values[i] = row.array
-        first = len(rows)
-        for layout, vector in joined:
-            layout.tally(tally, first, vector)
-            values[first + layout.scalars] = vector[layout.starts[layout.scalars]]
-            first += len(layout.heads)
-        if activity is not None:
-            tally.add_all(first, activity.flat, activity.starts)
-        _bounded(self._heads)
-        return [Block(at, self._heads.setdefault(heads, heads), tally.columns(), values)]
+            return None
+        tally = host.Tally(len(steps) * len(heads))
+        values = np.full((len(steps), len(heads)), np.nan)
+        for step, into in zip(steps, values, strict=True):
+            step.tally(tally, into)
+        return Block(tuple(step.at for step in steps), heads, tally.columns(), values.reshape(-1))
 
     def _layout(self, vector: Any, layout: Any, shown: Shown) -> tuple[Layout, Array]:
         array, numbers = self._adapter.to_numpy(vector), self._adapter.to_numpy(layout)
-        key = numbers.tobytes(), array.dtype.name, shown.in_pass
+        key = numbers.tobytes(), array.dtype, shown.in_pass
         known = self._layouts.get(key)
         if known is None or known.wants is not shown.wants:
             _bounded(self._layouts)

@@ -42,4 +42,4 @@ class EpochLogs:
         if not heads:
             return None
         stats = Columns.of([host.reduce(np.asarray(number)) for number in numbers])
-        return Block(self.at, tuple(heads), stats, np.array(numbers))
+        return Block((self.at,), tuple(heads), stats, np.array(numbers))

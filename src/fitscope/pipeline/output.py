@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from fitscope.pipeline.batch_ends import BatchEnds
@@ -61,6 +62,7 @@ class Output:
             0.0  #: seconds of CPU for captures and their rows, which fewer captures would save
         )
         self.pulse: Pulse | None = None  #: of this rank, if there are others
+        self._least_flush = math.inf  # seconds of CPU
         self._digest = digest
         self._sinks = sinks
         self._make_diagnosis = diagnosis  # called once there is a run
@@ -84,10 +86,13 @@ class Output:
         host.warm_up()
         units.warm_up()
 
-    def work(self, item: Capture | EpochLogs) -> None:
-        """Writes one step, or the logs of one epoch."""
+    def work(self, items: Sequence[Capture | EpochLogs]) -> None:
+        """Writes some steps, and the logs of epochs."""
+        together = not self._sinks and self.pulse is None  # those take one step after the other
         with self._for_captures():
-            self._write(item)
+            for at_once, some in groupby(items, key=lambda item: together and isinstance(item, Capture)):
+                for group in [list(some)] if at_once else ([item] for item in some):
+                    self._write(group)
 
     @contextmanager
     def _for_captures(self) -> Iterator[None]:
@@ -97,25 +102,27 @@ class Output:
         finally:
             self.captures_cpu += time.thread_time() - begun
 
-    def _write(self, item: Capture | EpochLogs) -> None:
+    def _write(self, items: Sequence[Capture | EpochLogs]) -> None:
+        """Writes captures, or the logs of one epoch."""
         assert self.writer is not None
         blocks: list[Block]
         records: list[Record] = []
         samples: list[Samples] = []
         if self.light:
-            self._take_pulse(item)
+            self._take_pulse(items[0])
             return
-        if isinstance(item, EpochLogs):
-            block = item.block()
-            blocks = [] if block is None else [block]
-        else:
+        captures = [item for item in items if isinstance(item, Capture)]
+        if captures:
             if self._sinks:
                 self.derive()  # so that they are given the steps in order
-            blocks, records, samples = self._digest.take(item.at, item.shown)
-            if self.batch_ends is not None and item.shown.in_pass == TRAIN:
-                self.batch_ends.captured(item.at.step, blocks)
-            if self.pulse is not None and item.shown.in_pass == TRAIN:
-                self.pulse.take(item.at, blocks, records)
+            blocks, records, samples = self._digest.take((item.at, item.shown) for item in captures)
+            trained = [item.at for item in captures if item.shown.in_pass == TRAIN]
+            if self.batch_ends is not None:
+                self.batch_ends.captured([at.step for at in trained], blocks)
+            if self.pulse is not None and trained:
+                self.pulse.take(trained[0], blocks, records)
+        else:
+            blocks = [block for item in items if isinstance(item, EpochLogs) and (block := item.block())]
         try:
             self.writer.write(records, samples, blocks)
         finally:
@@ -129,9 +136,9 @@ class Output:
         assert self.writer is not None
         assert self.pulse is not None
         if isinstance(item, Capture) and item.shown.in_pass == TRAIN:
-            blocks, records, _ = self._digest.take(item.at, item.shown)
+            blocks, records, _ = self._digest.take([(item.at, item.shown)])
             if self.batch_ends is not None:
-                self.batch_ends.captured(item.at.step, blocks)
+                self.batch_ends.captured([item.at.step], blocks)
             self.pulse.take(item.at, blocks, records)
             self.writer.reached(item.at.step)
 
@@ -141,10 +148,13 @@ class Output:
         self.derive()
         self._judge(last=False)
         self._note()
+        begun = time.thread_time()
         try:
-            with self._for_captures():
-                self.writer.flush(tensors=self.writer.pace.tensors_due())
+            self.writer.flush(tensors=self.writer.pace.tensors_due())
         finally:
+            took = time.thread_time() - begun
+            self._least_flush = min(self._least_flush, took)  # what one takes however little is new
+            self.captures_cpu += took - self._least_flush
             self._sinks.flush()
 
     def end(self, ending: Ending) -> None:

@@ -4,7 +4,10 @@ The training thread only hands over references; reducing and writing happen duri
 the queue is full, `"block"` makes the training wait (nothing is lost), `"drop"` refuses what does not fit (the caller
 counts it by name). One item larger than the whole queue is let through when the queue is empty.
 
-No error is lost: if `work` or `idle` raises, the writer's thread passes the error to `on_error` and continues with the next item.
+Small items are worked on several at a time: the writer lets them gather for a moment, so that `work` can share the fixed costs of
+a step among many. It does not wait if the queue fills up or somebody waits for it.
+
+No error is lost: if `work` or `idle` raises, the writer's thread passes the error to `on_error` and continues with the next items.
 It never dies in silence. `close` waits until everything handed over was worked on; otherwise the end of
 the process does (`unfinished`).
 
@@ -18,13 +21,17 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from fitscope.pipeline import unfinished
 
 Item = TypeVar("Item")
 
+AT_ONCE = 64  #: items at most that are worked on together,
+GATHER = 0.02  #: seconds in which they gather,
+LULL = 0.01  #: and between two looks whether somebody waits
+SMALL = 64  #: an item is small if the queue has room for so many
 PATIENCE = 0.05  #: seconds after which a thread that waits looks again, should nobody ring
 AT_END = 120.0  #: seconds that the end of a training waits for a store that went away
 FINISH = 10.0  #: seconds that the end of a training waits for the writer, twice, when `when_full` is "drop"
@@ -53,9 +60,9 @@ class Transport(Generic[Item]):
 
     def __init__(
         self,
-        work: Callable[[Item], None],
+        work: Callable[[Sequence[Item]], None],
         idle: Callable[[], float],
-        on_error: Callable[[Exception, Item | None], None],
+        on_error: Callable[[Exception, Sequence[Item]], None],
         *,
         limit: int,
         when_full: str = "block",
@@ -72,6 +79,9 @@ class Transport(Generic[Item]):
         self._limit = limit
         self._drop = when_full == "drop"
         self._items: queue.SimpleQueue[tuple[Item, int] | type[_End] | type[_Look]] = queue.SimpleQueue()
+        self._put_back: type[_End] | type[_Look] | None = (
+            None  # met behind items that were worked on together
+        )
         self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()  # rung for whoever waits
         self._waiters = 0
         self._putting = threading.Lock()  # several training threads put in turn; a finalizer never does
@@ -242,22 +252,18 @@ class Transport(Generic[Item]):
         while True:
             try:
                 # Behind the end there may be what another thread was just handing over.
-                entry = self._items.get(timeout=0.0 if last else max(0.0, again - time.monotonic()))
+                entry = self._put_back or self._items.get(
+                    timeout=0.0 if last else max(0.0, again - time.monotonic())
+                )
+                self._put_back = None
             except queue.Empty:
                 if last:
                     return
                 entry = _Look
             if isinstance(entry, tuple):
-                item, nbytes = entry
-                if self._hurried:
-                    self._skipped(item)
-                else:
-                    self._safely(lambda item=item: self._work(item), item)  # type: ignore[misc]
-                del item, entry  # the tensors, before the queue says there is room
-                self._worked += 1
-                self._worked_bytes += nbytes
-                if self._waiters and self._bell.empty():
-                    self._bell.put(None)
+                items, nbytes = self._gathered(*entry)
+                del entry
+                self._work_on(items, nbytes)
             elif entry is _End:
                 last = True
             else:
@@ -267,9 +273,45 @@ class Transport(Generic[Item]):
                 again = time.monotonic() + (pause if isinstance(pause, float) else 2.0)
             self._cpu = time.thread_time()
 
-    def _safely(self, call: Callable[[], object], item: Item | None = None) -> object:
+    def _work_on(self, items: list[Item], nbytes: int) -> None:
+        number = len(items)
+        if self._hurried:
+            for item in items:
+                self._skipped(item)
+                del item
+        else:
+            self._safely(lambda: self._work(items), items)
+        items.clear()  # the tensors, before the queue says there is room
+        self._worked += number
+        self._worked_bytes += nbytes
+        if self._waiters and self._bell.empty():
+            self._bell.put(None)
+
+    def _gathered(self, item: Item, nbytes: int) -> tuple[list[Item], int]:
+        """An item and those behind it, and their bytes. Small ones are given a moment to gather."""
+        items = [item]
+        if nbytes * SMALL > self._limit:
+            return items, nbytes
+        until = time.monotonic() + GATHER
+        while not (self._closing or self._waiters or 2 * self.queued > self._limit):
+            if self._items.qsize() >= AT_ONCE or time.monotonic() >= until:
+                break
+            time.sleep(LULL)
+        while len(items) < AT_ONCE and 4 * nbytes <= self._limit:
+            try:
+                entry = self._items.get_nowait()
+            except queue.Empty:
+                break
+            if not isinstance(entry, tuple):
+                self._put_back = entry
+                break
+            items.append(entry[0])
+            nbytes += entry[1]
+        return items, nbytes
+
+    def _safely(self, call: Callable[[], object], items: Sequence[Item] = ()) -> object:
         try:
             return call()
         except Exception as error:
-            self._on_error(error, item)
+            self._on_error(error, items)
             return None

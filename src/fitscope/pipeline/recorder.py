@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fitscope.errors import FitscopeWarning
@@ -80,6 +80,7 @@ class Recorder:
             self._digest, Sinks(sinks or {}, self.failed), diagnosis, self.failed, self._facts
         )  #: used by the writer's thread
         self.costs.work = lambda: self.output.captures_cpu
+        self.costs.judging = lambda: self.output.diagnosis.cpu if self.output.diagnosis is not None else 0.0
         self._transport: Transport[Capture | EpochLogs] | None = None
         self._troubles = Troubles()
         self._early: list[str] = []  # errors from before there was a run
@@ -325,8 +326,8 @@ class Recorder:
 
     # ---- on the writer's thread ----------------------------------------------------------------------------
 
-    def _work(self, item: Capture | EpochLogs) -> None:
-        self.output.work(item)
+    def _work(self, items: Sequence[Capture | EpochLogs]) -> None:
+        self.output.work(items)
 
     def _idle(self) -> float:
         """Does the regular work, and returns the seconds until it is due again."""
@@ -365,7 +366,7 @@ class Recorder:
         if isinstance(item, Capture) and item.shown.in_pass == TRAIN:
             self.expect_no_more(item.at.step)
 
-    def _on_error(self, error: Exception, _: Capture | EpochLogs | None) -> None:
+    def _on_error(self, error: Exception, _: Sequence[Capture | EpochLogs]) -> None:
         self.failed(error)
 
     def _facts(self) -> dict[str, Any]:

@@ -30,15 +30,15 @@ class Allowance:
         self.end: int | None = None  #: the step at which the training will be over, where that is known
         self._first: int | None = None
 
-    def share(self, step: int, plain: float) -> float:
-        """The share of the coming time that may be spent, from this step on, given the seconds of a plain step."""
+    def every(self, step: int, plain: float, captured: float) -> float:
+        """How many steps to let pass for each captured one, from this step on, given the seconds of a plain step and of a capture."""
         self._first = step if self._first is None else self._first
         left = self.seconds - self.spent
         if left <= 0:
-            return 0.0
-        so_far = (step - self._first) * plain
-        ahead = max(so_far, UNKNOWN) if self.end is None else max(self.end - step, 1) * plain
-        return left / ahead
+            return math.inf
+        so_far = step - self._first
+        ahead = max(so_far, UNKNOWN / plain) if self.end is None else max(self.end - step, 1)
+        return ahead * captured / left
 
 
 def seconds(value: float | str, name: str) -> float:

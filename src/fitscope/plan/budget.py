@@ -5,8 +5,9 @@ before it, and waits for both to finish. So the difference includes the tapped p
 CPU time of the process, whichever is larger. Added to that is the work during later steps: the CPU time of the writer thread for
 captured steps, or the time that training waited for a full queue.
 
-Other programs only ever make a step slower. So the lower quartiles of both kinds of steps are compared, which a busy machine
-changes least. Against the share, the difference counts as large as its noise allows; against the allowance, as it is.
+Other programs only ever make a step slower. So the wall time leaves out how long the training thread waited for a processor, and
+the lower quartiles of both kinds of steps are compared, which a busy machine changes least. Against the share, the difference counts
+as large as its noise allows; against the allowance, as it is.
 
 Then every n-th step is captured. n is the smallest of a short list of round numbers that keeps the cost within the share, and at
 most `LEAST`, so that every run records something. If no step would be plain, two are left out now and then for comparison.
@@ -104,6 +105,7 @@ class Budget:
         self._extra: deque[Time] = deque(maxlen=NEWEST)  # by how much a tapped step was longer
         self._captured = self._tapped = 0  # steps
         self._before = 0  # steps captured in earlier trainings
+        self._seconds = 0.0  # of a captured step
         self._executions = 0  # with such steps,
         self._in_a_row = 0  # since there was one without
         self._seen_plain = False  # one without, in this training: the first compiles the user's own program
@@ -139,7 +141,7 @@ class Budget:
         by_share = self.share * (step - begun) * plain
         free = self.allowance.seconds
         room = free if by_share < free else by_share + free
-        spent = self.allowance.spent + CLOSER * (self.cost or 0.0) * plain
+        spent = self.allowance.spent + CLOSER * self._seconds
         if step in self._closer or len(self.closer) >= MOST_CLOSER or spent > room or self.cost is None:
             return
         self._closer = range(step, step + CLOSER)
@@ -238,13 +240,17 @@ class Budget:
 
     def _decide(self, step: int) -> None:
         plain, sure = self._usual(), min(len(self._extra), len(self._plain)) >= ENOUGH
-        meanwhile = self._meanwhile(plain)
-        self.cost = self._of_one(plain, _usually if sure else min) + meanwhile
-        at_most = self._of_one(plain, _at_most) + meanwhile if sure else self.cost
-        # All of it with the newest cost: one measurement that was wrong must not use up the allowance for good.
-        self.allowance.spent = (self._captured - self._before) * self.cost * plain.wall
-        freely = self.allowance.share(step, plain.wall)
-        wished = min(at_most / self.share, self.cost / freely if freely else math.inf)
+        meanwhile = self._meanwhile()
+        later = max(meanwhile.cpu / plain.cpu, meanwhile.wall / plain.wall)
+        itself = self._itself(_usually if sure else min)
+        self.cost = max(itself.wall / plain.wall, itself.cpu / plain.cpu, 0.0) + later
+        at_most = self._itself(_at_most) if sure else itself
+        by_share = (max(at_most.wall / plain.wall, at_most.cpu / plain.cpu, 0.0) + later) / self.share
+        # In seconds, because CPU time of the writer stays what it is on a machine where a step takes ten times as long. All of it
+        # with the newest figures: one measurement that was wrong must not use up the allowance for good.
+        self._seconds = max(*itself, 0.0) + max(meanwhile)
+        self.allowance.spent = (self._captured - self._before) * self._seconds
+        wished = min(by_share, self.allowance.every(step, plain.wall, self._seconds))
         if wished > self.every:  # not too far at once: it may have been an accident
             self._set(min(_rung(wished), _rung((10 if sure else 3) * self.every)), step)
         elif sure and _rung(1.25 * wished) < self.every:
@@ -255,19 +261,19 @@ class Budget:
                 f"{100 * self.share:g} % of the time. Watch less, or give it a larger budget"
             )
 
-    def _of_one(self, plain: Time, typical: Callable[[Sequence[float]], float]) -> float:
-        """By how many plain steps a captured step itself takes longer."""
+    def _itself(self, typical: Callable[[Sequence[float]], float]) -> Time:
+        """By how much a captured step itself takes longer."""
         wall, cpu = (typical(values) for values in zip(*self._extra, strict=True))
         each = self._tapped / max(self._captured, 1)  # a comparison with the batch before taps that one too
-        return each * max(wall / plain.wall, cpu / plain.cpu, 0.0)
+        return Time(each * wall, each * cpu)
 
-    def _meanwhile(self, plain: Time) -> float:
-        """The work of each of the newest captured steps during later steps, in plain steps."""
+    def _meanwhile(self) -> Time:
+        """The work of each of the newest captured steps during later steps: waiting, and CPU time."""
         self._beside.append((self._work.total, self._waited.total, self._captured))
         work, waited, captured = (
             now - before for now, before in zip(self._beside[-1], self._beside[0], strict=True)
         )
-        return max(work / plain.cpu, waited / plain.wall) / captured if captured else 0.0
+        return Time(waited / captured, work / captured) if captured else Time(0.0, 0.0)
 
     def _set(self, every: int, step: int) -> None:
         if every != self.every:

@@ -38,7 +38,7 @@ _TINY, _HUGE = 2.0**-450, 2.0**450
 class _Kernel(NamedTuple):
     add: Callable[[Array, Array, Array], None]
     add_nogil: Callable[[Array, Array, Array], None]
-    add_all: Callable[[Array, Array, Array, Array], None]  #: many, one after the other
+    add_all: Callable[[Array, Array, Array, Array, Array, Array, Array], int]  #: many, one after the other
     seen_as: np.dtype[Any]  #: what the kernel takes
 
 
@@ -58,7 +58,7 @@ _KERNELS: dict[np.dtype[Any], _Kernel] = {
 def reduce(array: Array) -> Stats:
     """Computes the stats of all elements of an array."""
     tally = Tally(1)
-    tally.add(0, array)
+    tally.add(array)
     return tally.columns().rows()[0]
 
 
@@ -69,36 +69,67 @@ def check(dtype: np.dtype[Any]) -> None:
 
 
 class Tally:
-    """The stats of many arrays, one row each."""
+    """The stats of many arrays, one row each, in the order in which they are added."""
 
     def __init__(self, rows: int) -> None:
-        self._hist = np.zeros((rows, BUCKETS), np.int64)
-        self._totals = np.tile(kernel.NOTHING, (rows, 1))
-        self._sizes = np.zeros(rows, np.int64)
+        self._totals = np.empty((rows, len(kernel.NOTHING)))
+        self._totals[:] = kernel.NOTHING
+        self._sizes, self._lengths = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
+        self._hist = np.zeros(BUCKETS, np.int64)  # of one array at a time
+        self._buckets, self._tallies = ([piece] for piece in _room(0))
+        self._row = 0  # the next one
         self._arrays: list[
             tuple[int, Callable[[int], Array]]
         ] = []  # from which row on, and what gives them again
 
-    def add(self, row: int, array: Array) -> None:
-        """Counts an array in a new row."""
+    def add(self, array: Array) -> None:
+        """Counts an array in the next row."""
+        row = self._next(1, lambda _: array)
         self._sizes[row] = array.size
-        self._arrays.append((row, lambda _: array))
-        _add(array, self._hist[row], self._totals[row])
+        _add(array, self._hist, self._totals[row])
+        self._take_out(row)
 
-    def add_all(self, first: int, flat: Array, starts: Array) -> None:
-        """Counts consecutive arrays, `flat[starts[i]:starts[i + 1]]`, in the rows from `first` on."""
-        rows = slice(first, first + len(starts) - 1)
-        self._sizes[rows] = np.diff(starts)
-        self._arrays.append((first, lambda row: flat[starts[row - first] : starts[row - first + 1]]))
+    def add_all(self, flat: Array, starts: Array) -> None:
+        """Counts consecutive arrays, `flat[starts[i]:starts[i + 1]]`, in the next rows."""
+        many = len(starts) - 1
+        first = self._next(many, lambda row: flat[starts[row - first] : starts[row - first + 1]])
+        rows = slice(first, first + many)
+        sizes = self._sizes[rows] = starts[1:] - starts[:-1]
         found = _KERNELS.get(flat.dtype)
         if found is not None and flat.flags.forc and flat.flags.aligned:
-            found.add_all(_flat(flat, found.seen_as), starts, self._hist[rows], self._totals[rows])
+            # One more than elements: an array that changes meanwhile may have a zero that is counted once more as another number.
+            buckets, tallies = _room(int(np.minimum(sizes + 1, BUCKETS).sum()))
+            taken = found.add_all(
+                _flat(flat, found.seen_as),
+                starts,
+                self._hist,
+                self._totals[rows],
+                self._lengths[rows],
+                buckets,
+                tallies,
+            )
+            self._keep(buckets, tallies, taken)
         else:
             for row, (start, end) in enumerate(itertools.pairwise(starts.tolist()), first):
-                _add(flat[start:end], self._hist[row], self._totals[row])
+                _add(flat[start:end], self._hist, self._totals[row])
+                self._take_out(row)
+
+    def _next(self, rows: int, give: Callable[[int], Array]) -> int:
+        first, self._row = self._row, self._row + rows
+        self._arrays.append((first, give))
+        return first
+
+    def _take_out(self, row: int) -> None:
+        buckets, tallies = _room(BUCKETS)
+        self._lengths[row] = kernel.take_out(self._hist, buckets, tallies, 0)
+        self._keep(buckets, tallies, int(self._lengths[row]))
+
+    def _keep(self, buckets: Array, tallies: Array, taken: int) -> None:
+        self._buckets.append(buckets[:taken])
+        self._tallies.append(tallies[:taken])
 
     def columns(self) -> Columns:
-        """The stats of all rows."""
+        """The stats of all rows. No more can be added."""
         finite, mean, squares, low, high, zeros, negatives, nans, infs = self._totals.T
         with np.errstate(all="ignore"):
             std = np.sqrt(squares / finite)
@@ -109,31 +140,28 @@ class Tally:
             odd = np.flatnonzero((finite > 0) & (largest != 0) & ~((largest > _TINY) & (largest < _HUGE)))
         moments[finite == 0] = np.nan
         for row in odd.tolist():
-            array = next(
-                give for first, give in sorted(self._arrays, reverse=True, key=_first) if first <= row
-            )(row)
+            array = next(give for first, give in reversed(self._arrays) if first <= row)(row)
             moments[row, 0], moments[row, 1], moments[row, 4] = _moments_scaled(array, float(largest[row]))
         counts = np.stack([self._sizes, zeros, negatives, nans, infs], axis=1).astype(np.int64)
-        lengths = np.empty(len(counts), np.int64)
-        most = int(np.count_nonzero(self._hist))
-        buckets, tallies = np.empty(most, np.int16), np.empty(most, np.int64)
-        kernel.non_empty(self._hist, lengths, buckets, tallies)
-        return Columns(counts, moments, lengths, buckets, tallies)
+        buckets, tallies = np.concatenate(self._buckets), np.concatenate(self._tallies)
+        return Columns(counts, moments, self._lengths, buckets, tallies)
 
 
-def _first(entry: tuple[int, Any]) -> int:
-    return entry[0]
+def _room(most: int) -> tuple[Array, Array]:
+    """Room for so many non-empty buckets."""
+    return np.empty(most, np.int16), np.empty(most, np.int64)
 
 
 def warm_up() -> None:
     """Compiles the kernel, or loads it from disk, for every dtype, with and without the GIL."""
-    hist, totals = np.zeros((1, BUCKETS), np.int64), kernel.NOTHING.copy().reshape(1, -1)
+    hist, totals = np.zeros(BUCKETS, np.int64), kernel.NOTHING.copy().reshape(1, -1)
+    lengths, (buckets, tallies) = np.zeros(1, np.int64), _room(BUCKETS)
     for add, add_nogil, add_all, seen_as in _KERNELS.values():
         one = _flat(np.zeros(1, seen_as), seen_as)
-        add(one, hist[0], totals[0])
-        add_nogil(one, hist[0], totals[0])
-        add_all(one, np.array([0, 1]), hist, totals)
-    kernel.non_empty(hist, np.empty(1, np.int64), np.empty(BUCKETS, np.int16), np.empty(BUCKETS, np.int64))
+        add(one, hist, totals[0])
+        add_nogil(one, hist, totals[0])
+        add_all(one, np.array([0, 1]), hist, totals, lengths, buckets, tallies)
+    kernel.take_out(hist, buckets, tallies, 0)
 
 
 def _add(array: Array, hist: Array, totals: Array) -> None:

@@ -12,7 +12,8 @@ counting *pairs* of elements in a table of 64 × 64 codes. A code is the sign an
 a window of 31 octaves. The few elements below the window are counted one by one; the window only moves up.
 
 Results are added to two arrays of the caller: `hist`, as `stats` defines it, and `totals`, whose places have
-names below. Nothing here keeps state, so any number of threads may run it at once. If other code writes to the
+names below. `take_out` empties a histogram for the next array: one that stays in the cache serves them all.
+Nothing here keeps state, so any number of threads may run it at once. If other code writes to the
 array meanwhile, the result is of no use, but nothing outside it is read or written.
 """
 
@@ -42,6 +43,7 @@ _WINDOW = 32  # places for an exponent: 31 octaves, and 0 for "below"
 _CODES = 2 * _WINDOW
 _PAIRS = _CODES * _CODES
 _SLACK = 4  # octaves the window reaches above the exponent that moved it
+_LOOK = 32  # buckets that are looked at together: most are empty
 _PAIRS_FROM = 8 * BLOCK  # elements; below that, clearing and reading the table costs more than it saves
 
 
@@ -216,10 +218,33 @@ def _fetch_third(words, start, third):
 
 
 @compiled()
-def _add(values, words, hist, totals):
-    """Adds an array, given as floats and as their bits."""
+def _add_few(values, words, hist, totals):
+    """Adds an array that is too short for the table of pairs, and lies in the cache."""
     layout = _layout(words)
-    table = np.zeros((2, _PAIRS if values.size >= _PAIRS_FROM else 0), np.int64)
+    ends = np.empty(2, words.dtype)
+    for start in range(0, values.size, BLOCK):
+        block, bits = values[start : start + BLOCK], words[start : start + BLOCK]
+        low, high, zeros = _extremes(bits)
+        if high >= layout.infinity or low <= -1 - layout.infinity:
+            block = _finite(block, bits, totals)
+            if block.size == 0:
+                continue
+            bits = block.view(words.dtype)
+            low, high, zeros = _extremes(bits)
+        ends[0], ends[1] = _in_order(low, layout), _in_order(high, layout)
+        smallest, largest = ends.view(values.dtype)
+        totals[MIN] = min(totals[MIN], np.float64(smallest))
+        totals[MAX] = max(totals[MAX], np.float64(largest))
+        _add_moments(block, totals)
+        hist[ZERO_BUCKET] += zeros
+        if zeros < block.size:
+            _count_each(bits, hist)
+
+
+@compiled()
+def _add_many(values, words, hist, totals):
+    layout = _layout(words)
+    table = np.zeros((2, _PAIRS), np.int64)
     codes = np.empty(BLOCK // 2, np.uint32)
     ends = np.empty(2, words.dtype)  # bits of the block's smallest and largest element
     base = -_WINDOW  # the exponent, as stored, below the window; so far there is none
@@ -244,7 +269,7 @@ def _add(values, words, hist, totals):
         hist[ZERO_BUCKET] += zeros
         if zeros == block.size:
             continue
-        if block.size < BLOCK or table.size == 0:
+        if block.size < BLOCK:
             _count_each(bits, hist)
             continue
         exponent = max(ends[0] & layout.magnitude, ends[1] & layout.magnitude) >> layout.mantissa
@@ -257,6 +282,15 @@ def _add(values, words, hist, totals):
             _count_each(_below(bits, base), hist)
         _count_pairs(codes, table)
     _read_table(table, base + layout.offset, hist)
+
+
+@compiled()
+def _add(values, words, hist, totals):
+    """Adds an array, given as floats and as their bits."""
+    if values.size < _PAIRS_FROM:
+        _add_few(values, words, hist, totals)
+    else:
+        _add_many(values, words, hist, totals)
     totals[ZEROS] = hist[ZERO_BUCKET]
     totals[NEGATIVES] = hist[:ZERO_BUCKET].sum()
 
@@ -312,51 +346,79 @@ def add_bfloat16(halves: Array, hist: Array, totals: Array) -> None:
         _add(words.view(np.float32)[: chunk.size], words[: chunk.size], hist, totals)
 
 
-# Many small arrays that lie one after the other: from `starts[i]` to `starts[i + 1]`, each with its row of the results. Called for one
-# by one, a small array would cost many times what it takes to read it. Without the GIL, as it is one call for a whole step. Written
-# out, because code that is given a function is not kept on disk.
-
-
-@compiled(nogil=True)
-def add_all_float32(values: Array, starts: Array, hist: Array, totals: Array) -> None:
-    for i in range(totals.shape[0]):
-        if starts[i + 1] > starts[i]:
-            add_float32(values[starts[i] : starts[i + 1]], hist[i], totals[i])
-
-
-@compiled(nogil=True)
-def add_all_float64(values: Array, starts: Array, hist: Array, totals: Array) -> None:
-    for i in range(totals.shape[0]):
-        if starts[i + 1] > starts[i]:
-            add_float64(values[starts[i] : starts[i + 1]], hist[i], totals[i])
-
-
-@compiled(nogil=True)
-def add_all_float16(halves: Array, starts: Array, hist: Array, totals: Array) -> None:
-    for i in range(totals.shape[0]):
-        if starts[i + 1] > starts[i]:
-            add_float16(halves[starts[i] : starts[i + 1]], hist[i], totals[i])
-
-
-@compiled(nogil=True)
-def add_all_bfloat16(halves: Array, starts: Array, hist: Array, totals: Array) -> None:
-    for i in range(totals.shape[0]):
-        if starts[i + 1] > starts[i]:
-            add_bfloat16(halves[starts[i] : starts[i + 1]], hist[i], totals[i])
-
-
 @compiled()
-def non_empty(hist: Array, lengths: Array, buckets: Array, tallies: Array) -> int:
-    """Collects the non-empty buckets of many histograms, row by row; returns their number."""
+def take_out(hist: Array, buckets: Array, tallies: Array, at: int) -> int:
+    """Moves the non-empty buckets of a histogram to lists, from place `at` on, and leaves it empty; returns their number."""
+    count = at
+    for start in range(0, hist.size, _LOOK):
+        found = np.int64(0)
+        for place in range(start, min(start + _LOOK, hist.size)):
+            found |= hist[place]
+        if found:
+            for place in range(start, min(start + _LOOK, hist.size)):
+                if hist[place]:
+                    buckets[count] = place - ZERO_BUCKET
+                    tallies[count] = hist[place]
+                    hist[place] = 0
+                    count += 1
+    return count - at
+
+
+# Many small arrays that lie one after the other: from `starts[i]` to `starts[i + 1]`, each with its row of `totals` and its number of
+# non-empty buckets in `lengths`; `hist` is empty before and after. Called for one by one, a small array would cost many times what it
+# takes to read it. Without the GIL, as it is one call for a whole step. Written out, because code that is given a function is not kept
+# on disk. All return the number of buckets.
+
+
+@compiled(nogil=True)
+def add_all_float32(
+    values: Array, starts: Array, hist: Array, totals: Array, lengths: Array, buckets: Array, tallies: Array
+) -> int:
     count = 0
-    for i in range(hist.shape[0]):
-        before = count
-        for place in range(hist.shape[1]):
-            if hist[i, place]:
-                buckets[count] = place - ZERO_BUCKET
-                tallies[count] = hist[i, place]
-                count += 1
-        lengths[i] = count - before
+    for i in range(totals.shape[0]):
+        if starts[i + 1] > starts[i]:
+            add_float32(values[starts[i] : starts[i + 1]], hist, totals[i])
+        lengths[i] = take_out(hist, buckets, tallies, count)
+        count += lengths[i]
+    return count
+
+
+@compiled(nogil=True)
+def add_all_float64(
+    values: Array, starts: Array, hist: Array, totals: Array, lengths: Array, buckets: Array, tallies: Array
+) -> int:
+    count = 0
+    for i in range(totals.shape[0]):
+        if starts[i + 1] > starts[i]:
+            add_float64(values[starts[i] : starts[i + 1]], hist, totals[i])
+        lengths[i] = take_out(hist, buckets, tallies, count)
+        count += lengths[i]
+    return count
+
+
+@compiled(nogil=True)
+def add_all_float16(
+    halves: Array, starts: Array, hist: Array, totals: Array, lengths: Array, buckets: Array, tallies: Array
+) -> int:
+    count = 0
+    for i in range(totals.shape[0]):
+        if starts[i + 1] > starts[i]:
+            add_float16(halves[starts[i] : starts[i + 1]], hist, totals[i])
+        lengths[i] = take_out(hist, buckets, tallies, count)
+        count += lengths[i]
+    return count
+
+
+@compiled(nogil=True)
+def add_all_bfloat16(
+    halves: Array, starts: Array, hist: Array, totals: Array, lengths: Array, buckets: Array, tallies: Array
+) -> int:
+    count = 0
+    for i in range(totals.shape[0]):
+        if starts[i + 1] > starts[i]:
+            add_bfloat16(halves[starts[i] : starts[i + 1]], hist, totals[i])
+        lengths[i] = take_out(hist, buckets, tallies, count)
+        count += lengths[i]
     return count
 
 

@@ -99,6 +99,13 @@ class Columns:
     def __len__(self) -> int:
         return len(self.counts)
 
+    def part(self, rows: slice) -> Columns:
+        """Some consecutive rows."""
+        before, after = int(self.lengths[: rows.start].sum()), int(self.lengths[: rows.stop].sum())
+        return Columns(
+            self.counts[rows], self.moments[rows], self.lengths[rows], self.buckets[before:after], self.tallies[before:after]
+        )  # fmt: skip
+
     @classmethod
     def of(cls, stats: Sequence[Stats]) -> Columns:
         """The same numbers."""

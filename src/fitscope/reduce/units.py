@@ -75,12 +75,19 @@ class Layers(NamedTuple):
     offsets: Array  #: where the units of each begin, and where the last ones end
     lows: Array  #: for each layer the values at which a unit is stuck, see `STUCK`
     highs: Array
+    bounds32: tuple[
+        Array, Array
+    ]  #: both as the values of a float32 tensor have them: 0.99 of float32 is not 0.99 of float64
+
+    @classmethod
+    def of(cls, offsets: Array, lows: Array, highs: Array) -> Layers:
+        return cls(offsets, lows, highs, (lows.astype(np.float32), highs.astype(np.float32)))
 
 
 def count_all(vector: Array, starts: Array, ends: Array, which: Array, layers: Layers, counts: Array) -> None:
     """The same for several layers, by number, whose outputs are in one vector."""
     flat = _flat(vector)
-    lows, highs = (bounds.astype(flat.dtype) for bounds in (layers.lows, layers.highs))
+    lows, highs = (layers.lows, layers.highs) if flat.dtype == np.float64 else layers.bounds32
     _count_all(flat, starts, ends, which, layers.offsets, lows, highs, counts)
 
 
@@ -219,7 +226,7 @@ class Features:
 
 def warm_up() -> None:
     """Compiles the functions of this module, or loads them from disk."""
-    one, layers = np.zeros(1, np.int64), Layers(np.array([0, 1]), np.zeros(1), np.ones(1))
+    one, layers = np.zeros(1, np.int64), Layers.of(np.array([0, 1]), np.zeros(1), np.ones(1))
     counts = np.zeros(1, np.int32)
     for dtype in (np.float32, np.float64):
         flat = _flat(np.zeros(1, dtype))

@@ -76,7 +76,8 @@ class TableStore:
 
     def lose(self, block: Block) -> None:
         """Counts the rows of a block that is not taken."""
-        self.lost.update(head.site for head in block.heads)
+        for head in block.heads:
+            self.lost[head.site] += len(block.ats)
 
     # ---- writing them ---------------------------------------------------------------------------------
 

@@ -60,7 +60,7 @@ class StatsRows(Rows):
         return self._length * ROW_BYTES + self._stretched * STRETCH_BYTES
 
     def add(self, block: Block) -> None:
-        """Takes the rows of one step."""
+        """Takes the rows of one step or several."""
         self._blocks.append(block)
         self._length += len(block)
 
@@ -70,7 +70,14 @@ class StatsRows(Rows):
         self._stretched += len(stretch)
 
     def sites(self) -> Counter[str]:
-        found: Counter[str] = Counter(head.site for block in self._blocks for head in block.heads)
+        found: Counter[str] = Counter()
+        times: dict[int, int] = {}  # steps with the same heads: many
+        for block in self._blocks:
+            times[id(block.heads)] = times.get(id(block.heads), 0) + len(block.ats)
+        for block in self._blocks:
+            steps = times.pop(id(block.heads), 0)
+            for head in block.heads if steps else ():
+                found[head.site] += steps
         for stretch in self._stretches:
             found[stretch.head.site] += len(stretch)
         return found
@@ -114,9 +121,11 @@ class StatsRows(Rows):
 
     def _of_blocks(self) -> pa.Table:
         blocks = self._blocks
-        sizes = [len(block) for block in blocks]
+        sizes = [len(block.heads) for block in blocks for _ in block.ats]
         codes, heads = self._heads()
-        moments = [np.repeat([getattr(block.at, name) for block in blocks], sizes) for name in _MOMENT]
+        moments = [
+            np.repeat([getattr(at, name) for block in blocks for at in block.ats], sizes) for name in _MOMENT
+        ]
         values = np.concatenate([block.values for block in blocks])
         cosines = np.concatenate([_cosines(block) for block in blocks])
         columns = {
@@ -140,7 +149,7 @@ class StatsRows(Rows):
         for block in self._blocks:
             if id(block.heads) not in of:
                 of[id(block.heads)] = np.array([known.setdefault(head, len(known)) for head in block.heads])
-            rows.append(of[id(block.heads)])
+            rows += [of[id(block.heads)]] * len(block.ats)
         places = np.concatenate(rows)
         names = sorted({Site.parse(head.site) for head in known})
         code = {name: index for index, name in enumerate(names)}

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from fitscope.errors import StoreError
-from fitscope.record import Block, Record, Samples, Stretch
+from fitscope.record import Block, Moment, Record, Samples, Stretch
 from fitscope.reduce.average import Average
 from fitscope.store import schema
 from fitscope.store._base import Objects
@@ -203,27 +203,35 @@ class RunWriter:
     def write(
         self, records: Iterable[Record], samples: Iterable[Samples] = (), blocks: Iterable[Block] = ()
     ) -> None:
-        """Takes records, samples and blocks of stats, best those of one step. Within the limit it takes all or none of them.
+        """Takes records, samples and blocks of stats, of one step or several. Of each step it takes all or none within the limit.
 
         Raises the first OSError after it has tried all.
         """
         errors: list[OSError] = []
-        records = list(records)
+        records, rows, blocks = list(records), list(samples), list(blocks)
         stats = [*blocks, *Block.of(records)]
         tensors = list(self._storable(records, errors))
-        rows = list(samples)
         if self.full or not self._makes_room_for(stats, tensors, rows, errors):
+            steps = [] if self.full else _by_step(records, rows, blocks)
+            if len(steps) > 1:  # some of them may fit
+                for step in steps:
+                    self.write(*step)
+                return
             for record, _ in tensors:
                 self._fill_up(record.at.step)
                 self._refused[record.site] += 1
             for block in stats:
                 self._tables.lose(block)
-                self._fill_up(block.at.step)
+                self._fill_up(block.ats[0].step)
             for some in rows:
                 self._fill_up(some.at.step)
                 self._refused[some.site] += len(some)
             stats, tensors, rows = [], [], []
-        taken = (*(block.at for block in stats), *(r.at for r, _ in tensors), *(some.at for some in rows))
+        taken = (
+            *(at for block in stats for at in block.ats),
+            *(r.at for r, _ in tensors),
+            *(some.at for some in rows),
+        )
         known = (
             [] if self._step is None else [self._step]
         )  # a validation, which comes first, is one step ahead
@@ -413,3 +421,17 @@ class RunWriter:
     def _fill_up(self, step: int) -> None:
         if self.full_at is None:
             self.full_at = step
+
+
+def _by_step(
+    records: list[Record], samples: list[Samples], blocks: list[Block]
+) -> list[tuple[list[Record], list[Samples], list[Block]]]:
+    """The same for each step by itself."""
+    found: dict[Moment, tuple[list[Record], list[Samples], list[Block]]] = {}
+    for each in (each for block in blocks for each in block.each()):
+        found.setdefault(each.ats[0], ([], [], []))[2].append(each)
+    for record in records:
+        found.setdefault(record.at, ([], [], []))[0].append(record)
+    for some in samples:
+        found.setdefault(some.at, ([], [], []))[1].append(some)
+    return list(found.values())

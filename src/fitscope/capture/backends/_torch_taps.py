@@ -62,7 +62,7 @@ class Collector:
             tensor = torch.as_tensor(tensor).detach()
             if not torch.compiler.is_compiling():
                 tensor = self.finish.thin(site, tensor)
-        changed = site.place[0] in ("weight_gradients", "loss_scale", "learning_rate")
+        changed = site.base in ("weight_gradients", "loss_scale", "learning_rate")
         return tensor.clone() if changed and not isinstance(tensor, Thin) else tensor
 
     def see_gradient(self, site: Site, tensor: Any) -> Any:

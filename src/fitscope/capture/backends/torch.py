@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -101,8 +102,7 @@ class TorchAdapter(Adapter):
         return TorchKeeper(model, optimizers)
 
     def thinned(self, tensor: Any, *, batched: bool) -> Any:
-        rows, length = as_rows(tensor.shape, batched=batched)
-        step = stride(rows, length)
+        rows, length, step = _rows(tensor.shape, batched)
         if step == 1:
             return tensor
         return Thin(tensor.reshape(rows, length)[::step].clone(), tuple(tensor.shape))
@@ -110,10 +110,9 @@ class TorchAdapter(Adapter):
     def to_numpy(self, tensor: Any) -> np.ndarray[Any, Any]:
         if isinstance(tensor, tuple):  # a shape
             return np.array(tensor, np.int64)
-        host = tensor.detach().cpu().resolve_conj().resolve_neg()
-        if host.dtype is torch.bfloat16:  # NumPy itself lacks this type
-            return host.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
-        return host.numpy()
+        if tensor.dtype is torch.bfloat16:  # NumPy itself lacks this type
+            return tensor.detach().view(torch.int16).numpy(force=True).view(ml_dtypes.bfloat16)
+        return tensor.numpy(force=True)
 
     def nbytes(self, tensor: Any) -> int:
         return int(tensor.numel()) * int(tensor.element_size())
@@ -135,6 +134,13 @@ SHARDED = (
     "Expected a Keras model without fully_shard. Received: one with it. Keras layers do not use the sharded weights: every process trains "
     "all weights by itself, and no gradient is exchanged. Use DistributedDataParallel"
 )
+
+
+@functools.lru_cache(maxsize=10_000)
+def _rows(shape: tuple[int, ...], batched: bool) -> tuple[int, int, int]:
+    """The rows of a tensor, their length, and the stride between those to read. Cached, because an eager step asks for every tensor."""
+    rows, length = as_rows(shape, batched=batched)
+    return rows, length, stride(rows, length)
 
 
 ADAPTER = TorchAdapter()
