@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fitscope import read
-from fitscope.pipeline.handover import Rows, Thin
+from fitscope.pipeline.handover import ReplicaRows, Thin
 from fitscope.pipeline.replicas import together
 from fitscope.reduce import host
 from multiprocess import processes
@@ -127,7 +127,7 @@ def test_rows_with_different_forms() -> None:
     """A replica with few rows hands out all of them, and another only some."""
     adapter: Any = type("Host", (), {"to_numpy": staticmethod(np.asarray)})
     some, few = np.arange(8.0).reshape(2, 4), np.arange(4.0).reshape(1, 2, 2)
-    found = together(Rows((Thin(some, np.array([4, 2, 2])), few)), adapter)
+    found = together(ReplicaRows((Thin(some, np.array([4, 2, 2])), few)), adapter)
     assert found.shape.tolist() == [5, 2, 2]
     np.testing.assert_array_equal(found.rows, [*some, few.reshape(4)])
     rng = np.random.default_rng(0)
@@ -139,6 +139,6 @@ def test_rows_with_different_forms() -> None:
     ]
     empty = {"shape": np.array([0, 3]), "like": parts[1], "moments": (np.full(3, np.nan), np.full(3, np.nan))}
     whole = np.concatenate(parts)
-    mean, m2 = together(Rows((moments[0], empty, moments[1])), adapter)["moments"]
+    mean, m2 = together(ReplicaRows((moments[0], empty, moments[1])), adapter)["moments"]
     np.testing.assert_allclose(mean, whole.mean(0))
     np.testing.assert_allclose(m2, ((whole - whole.mean(0)) ** 2).sum(0))

@@ -20,7 +20,7 @@ import numpy as np
 from fitscope.pipeline import replicas, to_record
 from fitscope.pipeline.activity import Joined, Vector
 from fitscope.pipeline.derived import Derived
-from fitscope.pipeline.handover import SMALL, HostAdapter, Rows, Shard, Shown, Slot, slots
+from fitscope.pipeline.handover import SMALL, HostAdapter, ReplicaRows, Shard, Shown, Slot, slots
 from fitscope.pipeline.sample_loss import SampleLosses
 from fitscope.pipeline.to_record import HostTensor
 from fitscope.pipeline.troubles import described
@@ -166,7 +166,7 @@ class Digest:
         )
         for site, want, value in chain(shown.single(), more):
             try:
-                if isinstance(value, Rows):
+                if isinstance(value, ReplicaRows):
                     value = replicas.together(value, self._adapter, want.samples)
                 if site.place == SAMPLE_LOSS:
                     of_samples[site.label, site.suffix] = value

@@ -52,7 +52,7 @@ class Thin(NamedTuple):
     shape: Any  #: of the whole tensor: its dimensions as a vector, known now or only when the step runs
 
 
-class Rows(NamedTuple):
+class ReplicaRows(NamedTuple):
     """The rows of one tensor, as several replicas handed them out, in order. `replicas.together` joins them."""
 
     parts: tuple[Any, ...]

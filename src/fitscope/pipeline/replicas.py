@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from fitscope.pipeline.handover import HostAdapter, Rows, Thin
+from fitscope.pipeline.handover import HostAdapter, ReplicaRows, Thin
 from fitscope.reduce import in_step
 
 Array = np.ndarray[Any, Any]
 
 
-def together(value: Rows, adapter: HostAdapter, samples: int | None = None) -> Any:
+def together(value: ReplicaRows, adapter: HostAdapter, samples: int | None = None) -> Any:
     """The tensor of all replicas: an array, a `Thin`, or a dictionary. `samples` is the number of kept ones."""
     parts = value.parts
     if isinstance(parts[0], dict):

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fitscope.pipeline.handover import HostAdapter, Rows, Shard, Thin, first_samples
+from fitscope.pipeline.handover import HostAdapter, ReplicaRows, Shard, Thin, first_samples
 from fitscope.pipeline.replicas import together
 from fitscope.plan.sampling import as_rows, stride
 from fitscope.plan.wants import Want
@@ -102,7 +102,7 @@ def add_to_average(average: Average, site: Site, value: Any, at: Moment, adapter
 
 def tensor_of(value: Any, adapter: HostAdapter) -> Array | None:
     """The values themselves, if the step returned all of them."""
-    if isinstance(value, Rows):
+    if isinstance(value, ReplicaRows):
         value = together(value, adapter)
     if isinstance(value, Thin):
         rows = adapter.to_numpy(value.rows)

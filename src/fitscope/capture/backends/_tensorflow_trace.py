@@ -22,7 +22,7 @@ from fitscope.capture.backends._tensorflow_taps import (
 from fitscope.capture.collector import kept
 from fitscope.capture.patch import show_batch, taps_on_replicas
 from fitscope.capture.tap import listening
-from fitscope.pipeline.handover import Rows
+from fitscope.pipeline.handover import ReplicaRows
 from fitscope.plan.wants import LOSS
 
 
@@ -109,5 +109,5 @@ class Trace:
         if isinstance(tensors, tuple):  # of all replicas together, and of each
             whole, *each = tensors
             rows = [name for name in each[0] if all(name in one for one in each)]
-            tensors = {**whole, **{name: Rows(tuple(one[name] for one in each)) for name in rows}}
+            tensors = {**whole, **{name: ReplicaRows(tuple(one[name] for one in each)) for name in rows}}
         return Harvest(tensors, seen.sites, dict(seen.failed), seen.noted, seen.broken)

@@ -61,22 +61,22 @@ def loss_not_decreasing(evidence: Evidence, limit: SimpleNamespace) -> Iterator[
             {"end": went.end, "best": went.best, "late": average.loss, "average": average.average},
         )
         return
-    fall = went.start - went.best
-    scale = max(abs(went.start), 1e-12)
-    if fall > limit.progress * scale and fall > 0.5 * went.noise / max(len(went.values) / 10, 1) ** 0.5:
+    if _fell(went, limit):
         return
+    n = len(went.values)
     yield _found(
         loss,
         "note" if abs(went.start) < 1e-4 or _trained_before(evidence, went.start) else "warning",
         f"The loss is {went.end:.4g} after {length:,} steps; it began at {went.start:.4g} and was never below {went.best:.4g}.",
-        {
-            "start": went.start,
-            "end": went.end,
-            "best": went.best,
-            "noise": went.noise,
-            "losses": len(went.values),
-        },
+        {"start": went.start, "end": went.end, "best": went.best, "noise": went.noise, "losses": n},
     )
+
+
+def _fell(went: Course, limit: SimpleNamespace) -> bool:
+    """Whether the loss fell by a good part of its start, and by more than noise explains."""
+    fall = went.start - went.best
+    far = limit.progress * max(abs(went.start), 1e-12)
+    return bool(fall > far and fall > 0.5 * went.noise / max(len(went.values) / 10, 1) ** 0.5)
 
 
 def _trained_before(evidence: Evidence, start: float) -> bool:
