@@ -86,6 +86,8 @@ def deep(callbacks: list[Any]) -> str:
 class Own(keras.Model):
     """A model with its own step, which does not divide its loss: the strategy minimises the sum."""
 
+    traced = 0  #: how often, on any replica
+
     def __init__(self) -> None:
         super().__init__()
         self.table = keras.layers.Embedding(50, 300, name="table")
@@ -95,6 +97,7 @@ class Own(keras.Model):
         return self.head(fs.tap("pooled", keras.ops.mean(self.table(x), axis=1)))
 
     def train_step(self, data: Any) -> Any:
+        Own.traced += 1
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(tf.square(self(data)))
         fs.tap("loss_here", loss)
@@ -148,5 +151,6 @@ both("twin", lambda callbacks: plain(callbacks, last=1), identity="twin")
 both("deep", deep, watch=[*WATCH, fs.loss(per_sample=True), fs.changes(of="activations")])
 local = fs.weight_gradients(keep="both", local=True)
 both("own", own, watch=[*WATCH, fs.taps(), fs.taps(keep="tensor"), local], black_box=3)
+said["traced"] = Own.traced
 both("loop", loop)
 print("RESULT", json.dumps(said), flush=True)

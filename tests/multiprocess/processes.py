@@ -22,9 +22,11 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def run(program: str, commands: list[list[str]], **environment: str) -> list[Any]:
+def run(
+    program: str, commands: list[list[str]], each: list[dict[str, str]] | None = None, **environment: str
+) -> list[Any]:
     """What each process of a program of this folder printed after RESULT, as JSON. The commands are the arguments of each."""
-    said = outputs(TESTS / "multiprocess" / program, commands, **environment)
+    said = outputs(TESTS / "multiprocess" / program, commands, each, **environment)
     return [json.loads(text.rpartition("RESULT ")[2].partition("\n")[0]) for text in said]
 
 

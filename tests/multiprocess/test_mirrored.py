@@ -111,6 +111,9 @@ def test_custom_step_and_taps(ran: Ran) -> None:
     np.testing.assert_allclose(sum(parts), gradient, rtol=1e-5, atol=1e-7)
     assert not np.array_equal(*parts)
     assert any("tf.distribute" in text for text in run.errors), "no black box"
+    assert ran[1]["traced"] == 3 * REPLICAS, (
+        "alone, watched, with taps: a proof does not trace the user's own step again"
+    )
 
 
 def test_loops(ran: Ran) -> None:
