@@ -85,7 +85,9 @@ class Program:
 
     @property
     def part(self) -> str:
-        """`dev`, `held_out`, or `later`: held out as well, but added later and scored on its own."""
+        """`dev`, `held_out`, or one that was added when the rules existed and is scored on its own: `later`, `wild`."""
+        if ".wild." in self.build.__module__:
+            return "wild"
         if not self.held_out:
             return "dev"
         return "later" if self.build.__module__.endswith("_later") else "held_out"

@@ -1,4 +1,4 @@
-"""The whole corpus, by part: `dev`, on which rules may be developed, `held_out` and `later`, on which they may not."""
+"""The whole corpus, by part: `dev`, on which rules may be developed, and the parts that measure them (see README.md)."""
 
 from __future__ import annotations
 
@@ -7,15 +7,21 @@ from pathlib import Path
 
 from diagnosis.case import FAULTS, HEALTHY, Fault, Program
 
-PARTS = ("dev", "held_out", "later")
+PARTS = ("dev", "held_out", "later", "wild")
+FOLDERS = ("", "held_out", "wild")
 
 
 def modules() -> list[str]:
     """The modules with programs, by name."""
     here = Path(__file__).parent
-    found = sorted([*here.glob("faults_*.py"), *here.glob("healthy_*.py")])
-    aside = sorted([*here.glob("held_out/faults_*.py"), *here.glob("held_out/healthy_*.py")])
-    return [f"diagnosis.{one.stem}" for one in found] + [f"diagnosis.held_out.{one.stem}" for one in aside]
+    found = [
+        one
+        for folder in FOLDERS
+        for one in sorted(
+            [*here.joinpath(folder).glob("faults_*.py"), *here.joinpath(folder).glob("healthy_*.py")]
+        )
+    ]
+    return [".".join(("diagnosis", *one.relative_to(here).with_suffix("").parts)) for one in found]
 
 
 def load() -> tuple[list[Fault], list[Program]]:

@@ -6,7 +6,9 @@ one on its way back, behind the place where the gradient at its output is seen.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import pytest
 from keras import layers, ops
 
 import fitscope as fs
+from diagnosis.models import OwnStep
 from fitscope.sites import Site
 
 STEP, STEPS, BATCH = 7, 12, 8
@@ -29,7 +32,9 @@ def poisoned(kind: type[Any]) -> type[Any]:
         def __init__(self, *given: Any, poison: float, direction: str, **settings: Any) -> None:
             super().__init__(*given, **settings)
             self.poison, self.direction = poison, direction
-            self.count = self.add_weight((), "zeros", dtype="float32", trainable=False, name="count")
+            self.count = self.add_weight(
+                (), "zeros", dtype="float32", trainable=False, autocast=False, name="count"
+            )
 
         @functools.wraps(kind.call)  # Keras reads the signature
         def call(self, *given: Any, **settings: Any) -> Any:
@@ -86,7 +91,16 @@ KINDS: dict[str, tuple[type[Any], tuple[Any, ...], tuple[int, ...]]] = {
     "in a branch": (layers.Dense, (6,), (6,)),
     "in a nested model": (layers.Dense, (8,), (6,)),
     "custom": (Scale, (), (6,)),
+    "transposed conv": (layers.Conv2DTranspose, (4, 3), (6, 6, 2)),
+    "simple rnn": (layers.SimpleRNN, (6,), (5, 3)),
+    "dot attention": (layers.Attention, (), (5, 4)),
+    "two models deep": (layers.Dense, (8,), (6,)),
+    "in a custom step": (layers.Dense, (8,), (6,)),
+    "run eagerly": (layers.Dense, (8,), (6,)),
+    "mixed_bfloat16": (layers.Dense, (8,), (6,)),
+    "mixed_float16": (layers.Conv1D, (4, 3), (6, 2)),
 }
+PATHS = {"in a nested model": "inner/guilty", "two models deep": "outer/inner/guilty"}
 
 
 def model_of(kind: str, **settings: Any) -> Any:
@@ -96,15 +110,32 @@ def model_of(kind: str, **settings: Any) -> Any:
     x = inputs if kind == "embedding" else layers.Dense(6, "tanh", name="before")(inputs)
     if kind == "attention":
         x = guilty(x, x)
+    elif kind == "dot attention":
+        x = guilty([x, x])
     elif kind == "in a branch":
         x = layers.Add(name="add")([layers.Dense(6, "tanh", name="other")(x), guilty(x)])
     elif kind == "in a nested model":
         x = keras.Sequential([layers.Input((6,)), guilty, layers.Dense(4, name="inside")], name="inner")(x)
+    elif kind == "two models deep":
+        inner = keras.Sequential([layers.Input((6,)), guilty, layers.Dense(4, name="inside")], name="inner")
+        x = keras.Sequential([layers.Input((6,)), inner, layers.Dense(6, name="beside")], name="outer")(x)
     else:
         x = guilty(x)
     x = layers.Dense(5, "tanh", name="after")(x)
     x = layers.Flatten(name="flatten")(x) if x.ndim > 2 else x
-    return keras.Model(inputs, layers.Dense(3, "softmax", name="head")(x))
+    made = OwnStep if kind == "in a custom step" else keras.Model
+    return made(inputs, layers.Dense(3, "softmax", name="head", dtype="float32")(x))
+
+
+@contextlib.contextmanager
+def policy(name: str) -> Iterator[None]:
+    """The types of new layers."""
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(name)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
 
 
 CASES = [
@@ -120,8 +151,13 @@ def test_the_origin_is_the_layer_the_direction_and_the_step(
     kind: str, direction: str, poison: str, tmp_path: Path
 ) -> None:
     keras.utils.set_random_seed(1)
-    model = model_of(kind, poison=float(poison), direction=direction)
-    model.compile(keras.optimizers.SGD(0.01), "sparse_categorical_crossentropy")
+    with policy(kind if kind.startswith("mixed") else "float32"):
+        model = model_of(kind, poison=float(poison), direction=direction)
+    # Without loss scaling, which would skip the step and go on.
+    eager = {"run_eagerly": True} if kind == "run eagerly" else {}
+    model.compile(
+        keras.optimizers.SGD(0.01), "sparse_categorical_crossentropy", auto_scale_loss=False, **eager
+    )
     rng = np.random.default_rng(0)
     x = rng.normal(size=(BATCH * STEPS, *model.input_shape[1:]))
     x = rng.integers(0, 10, x.shape) if kind == "embedding" else x.astype("float32")
@@ -132,6 +168,6 @@ def test_the_origin_is_the_layer_the_direction_and_the_step(
     found = fs.open(tmp_path).findings()[0]
 
     seen = "forward" if Site.parse(found.site).base in FORWARD else "backward"
-    guilty = "inner/guilty" if kind == "in a nested model" else "guilty"
+    guilty = PATHS.get(kind, "guilty")
     assert (found.rule, found.layer, seen, found.first_step) == ("nonfinite", guilty, direction, STEP)
     assert found.severity == "error"

@@ -53,7 +53,9 @@ def tanh_for_targets_beyond_one(broken: bool) -> Training:
     return Training(model, **data.parts(), epochs=5)
 
 
-@fault("conv", expect("wrong_axis", "classes"), expect("output_loss_mismatch", "classes"), step=0)
+@fault(  # torch cannot compute the gradient on a CPU, with or without a scope
+    "conv", expect("wrong_axis", "classes"), expect("output_loss_mismatch", "classes"), step=0, backends=("jax", "tensorflow"),
+)  # fmt: skip
 def softmax_over_the_rows(broken: bool) -> Training:
     """A class for each pixel, with the softmax over the height of the picture."""
     data = images(240, seed=81)
