@@ -51,7 +51,10 @@ def plain() -> None:
 
     writer = open_writer(scope()._recordings.settings, None, {"doing": "train"}, 0, None)
     transport: Transport[list[Record]] = Transport(
-        writer.write, lambda: writer.flush() or 0.05, lambda error, _: print(error), limit=1 << 20
+        lambda steps: [writer.write(records) for records in steps],
+        lambda: writer.flush() or 0.05,
+        lambda error, _: print(error),
+        limit=1 << 20,
     )
     rng = np.random.default_rng(rank)
     for step in range(10**9):

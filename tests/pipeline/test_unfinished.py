@@ -34,10 +34,11 @@ HEAD = """
         def goodbye(self): say("goodbye")
 
     def make(name="items", pause=0.01, owner=None, end=lambda: None, items=ITEMS):
-        def work(item):
-            time.sleep(pause)
-            with (place / name).open("a") as file:
-                print(item, file=file)
+        def work(items):
+            for item in items:
+                time.sleep(pause)
+                with (place / name).open("a") as file:
+                    print(item, file=file)
         def ending():
             end()
             say("end of", name)
@@ -46,7 +47,7 @@ HEAD = """
             skipped=lambda item: say("skipped", item), owner=owner or Owner(),
         )
         for item in range(items):
-            made.put(item, 1)
+            made.put(item, 10**9 // 50)  # too large to be worked on together with others
         return made
 
     def ready():

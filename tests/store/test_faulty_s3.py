@@ -94,7 +94,7 @@ class Training:
         self.writer = RunWriter.create(place, "r")
         self._make = make
         self._transport: Transport[list[Record]] = Transport(
-            self.writer.write,
+            lambda steps: [self.writer.write(records) for records in steps],
             self._flush,
             lambda error, _: self.errors.append(error),
             limit=limit,
