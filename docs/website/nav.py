@@ -79,6 +79,7 @@ NAV: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("", "docs/costs.md"),
             ("", "docs/faults.md"),
             ("", "docs/reliability.md"),
+            ("", "docs/versions.md"),
             ("", "SECURITY.md"),
             ("", "docs/backends.md"),
             ("Benchmarks", "bench/results.md"),

@@ -86,11 +86,15 @@ def kills(seed: int) -> Round:
                 there = 0  # steps that a reader sees
                 for number in range(KILLS):
                     start = 0 if number == 0 else rng.randint(there // 2, there)
-                    flushed = _killed(server(backend), Path(place), start, rng)
-                    least = flushed + 1 if flushed >= start else min(start, there)
-                    with done.trial(
-                        f"seed {seed}: {backend}, kill {number}, from step {start}, flushed {flushed}"
-                    ):
+                    what = f"seed {seed}: {backend}, kill {number}, from step {start}"
+                    try:
+                        flushed = _killed(server(backend), Path(place), start, rng)
+                    except RuntimeError as problem:
+                        done.tried += 1
+                        done.failures.append(f"{what}: {problem}")
+                        break
+                    with done.trial(what):  # without the training, whose time is its own
+                        least = flushed + 1 if flushed >= start else min(start, there)
                         there = _seen(Path(place), started=flushed >= 0 or there > 0)
                         if there < least:
                             done.lost += least - there

@@ -79,7 +79,7 @@ def test_full_disk(small_disk: Path, child: ModuleType) -> None:
 
 def test_full_disk_from_the_start(small_disk: Path) -> None:
     (small_disk / "ballast").write_bytes(bytes(8 << 20))
-    with pytest.raises(StoreError, match=r"can be written to.*No space left.*make room"):
+    with pytest.raises(StoreError, match=r"can be written to.*No space left.*free some space"):
         RunWriter.create(small_disk, "run")
 
 
