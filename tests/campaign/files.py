@@ -7,6 +7,7 @@ written once, and of a changed file only those readers look at the run that read
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import json
 import random
@@ -143,7 +144,7 @@ def changed_document(data: bytes, rng: random.Random) -> bytes:
         elif isinstance(item, dict) and rng.random() < 0.1:
             item[rng.choice(["", "x", "__proto__", "format"])] = item.pop(key)
         else:
-            item[key] = rng.choice(ODD)
+            item[key] = copy.deepcopy(rng.choice(ODD))
     return json.dumps(document).encode()
 
 
