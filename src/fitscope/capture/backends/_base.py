@@ -104,8 +104,7 @@ def finished(harvest: Harvest, ask: Ask) -> Harvest:
     try:
         harvest.account()
         harvest.failed.update(ask.left_out)
-        if ask.phase in ("train", "step"):
-            no_local(harvest, ask.wants)
+        no_local(harvest, ask)
         harvest.tensors = ask.finish(harvest.tensors, harvest.sites)
     except Exception as error:
         harvest.tensors, harvest.broken = {}, error
@@ -115,9 +114,9 @@ def finished(harvest: Harvest, ask: Ask) -> Harvest:
 LOCAL = "/local"  #: the suffix of a gradient before it is reduced
 
 
-def no_local(harvest: Harvest, wants: Wants) -> None:
+def no_local(harvest: Harvest, ask: Ask) -> None:
     """Gives a reason for the local gradients that are wanted and that the step does not have."""
-    wanted = {place for place, want in wants.items() if want.local}
+    wanted = {place for place, want in ask.wants.items() if want.local and ask.phase in ("train", "step")}
     found = {site.place for site in harvest.sites.values() if site.suffix.startswith(LOCAL)} if wanted else ()
     for place in wanted.difference(found):
         harvest.failed[Site.at(place, suffix=LOCAL)] = NO_LOCAL

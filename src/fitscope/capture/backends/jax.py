@@ -24,6 +24,7 @@ from fitscope.capture.backends._base import (
     Harvest,
     Program,
     finished,
+    no_local,
     steps_of,
 )
 from fitscope.capture.backends._jax_keeper import JaxKeeper
@@ -99,6 +100,7 @@ def _traced(ask: Ask, fresh: Any, args: tuple[Any, ...], zero: Any, traced: Trac
     for name, site in collector.harvest.sites.items():
         if name not in found and site not in seen.failed:
             seen.failed[site] = _unseen(site)
+    no_local(seen, ask)
     found = {name: own_copy(value, zero) for name, value in found.items()}
     result = jax.tree.unflatten(jax.tree.structure(shape), flat)
     return result, ask.finish(found, collector.harvest.sites)
