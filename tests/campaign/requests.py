@@ -12,12 +12,16 @@ import json
 import logging
 import random
 import tempfile
-from typing import Any
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 from campaign.ground import Round, quiet, write
 from fitscope.show.app import app
 from fitscope.show.guard import Guard
+
+T = TypeVar("T")
 
 EACH = 1000  #: requests for one seed
 TOKEN = "the-token"
@@ -51,14 +55,11 @@ METHODS = ("POST", "PUT", "DELETE", "OPTIONS", "TRACE", "get", "")
 @functools.cache
 def served() -> tuple[Guard, dict[str, list[str]]]:
     """The server of one run, and parameters that it knows."""
-    logging.getLogger("fitscope").setLevel(
-        logging.CRITICAL
-    )  # a 500 is a failure here; nobody needs to read of it twice
     place = tempfile.TemporaryDirectory()
     write(place.name, steps=24, flush=8)
     guard = app(place.name, tick=0.005, token=TOKEN)
     guard.place = place  # type: ignore[attr-defined]  # lives as long as the server
-    status, _, body = asyncio.run(ask(guard, "GET", "/api/head", "", headers(guard)))
+    status, _, body = _run(ask(guard, "GET", "/api/head", "", headers(guard)))
     assert status == 200
     head = json.loads(body)
     known = {"run": ["run"], "other": ["run"], "mode": ["absolute", "past", "start", "run"]}
@@ -143,6 +144,18 @@ async def _requests(seed: int) -> Round:
 
 def requests(seed: int) -> Round:
     """Random requests to the page's server."""
-    served()
-    with quiet():
-        return asyncio.run(_requests(seed))
+    log = logging.getLogger("fitscope")
+    before = log.level
+    log.setLevel(logging.CRITICAL)  # a 500 is a failure here; nobody needs to read of it twice
+    try:
+        served()
+        with quiet():
+            return _run(_requests(seed))
+    finally:
+        log.setLevel(before)
+
+
+def _run(what: Coroutine[Any, Any, T]) -> T:
+    """Runs it on a thread of its own: a test before may have left an event loop on this one, as Playwright does."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, what).result()
