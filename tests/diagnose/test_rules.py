@@ -281,10 +281,12 @@ def test_a_warm_up_is_not_a_jump() -> None:
 def test_every_rule_has_a_fault_here() -> None:
     alone = {"rank_differs"}  # of several processes: test_ranks.py
     assert {fault[0] for fault in FAULTS} | alone == {rule.name for rule in RULES}
-    assert len(RULES) == 27
+    assert len(RULES) == 28
 
 
-@pytest.mark.parametrize("rule", [rule.name for rule in RULES])
+@pytest.mark.parametrize(
+    "rule", [rule.name for rule in RULES if rule.name != "rank_differs"]
+)  # for it one process is fine
 def test_a_rule_gives_the_reason_why_it_cannot_judge_an_empty_run(rule: str) -> None:
     from fitscope.diagnose import Evidence, diagnose
 
