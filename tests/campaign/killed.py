@@ -47,18 +47,18 @@ def batches(start: int) -> Iterator[tuple[Any, Any]]:
 
 def noted(folder: Path) -> None:
     """From now on every flush is noted, and there is one every few milliseconds."""
-    from fitscope.pipeline import recorder
     from fitscope.store import RunWriter
+    from fitscope.store.pace import Pace
 
     flushed, flush = Flushed(folder), RunWriter.flush
 
-    def noting(self: RunWriter) -> None:
-        flush(self)
-        if self._step is not None:
+    def noting(self: RunWriter, *, tensors: bool = True) -> None:
+        flush(self, tensors=tensors)
+        if tensors and self._step is not None:
             flushed.set(self._step)
 
     RunWriter.flush = noting  # type: ignore[method-assign]
-    recorder.interval = lambda runtime: 0.005
+    Pace.pause = lambda self, runtime: 0.005  # type: ignore[method-assign]
 
 
 def scope(folder: Path) -> Any:

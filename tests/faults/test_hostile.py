@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pickle
+import re
 import socket
 import zipfile
 from collections.abc import Callable
@@ -16,13 +17,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from campaign.ground import write
 from faults.forged import gathered, used
 from fitscope import read
 from fitscope.errors import RunError
 from fitscope.read import untrusted
 from fitscope.record import Moment
 from fitscope.reduce.average import Average
-from fitscope.store import Files, RunWriter
+from fitscope.store import Files, Memory, RunWriter
 
 #: Damage is warned about, and these tests make it.
 pytestmark = pytest.mark.filterwarnings("ignore::fitscope.errors.FitscopeWarning")
@@ -255,3 +257,26 @@ def test_a_model_of_a_long_chain(tmp_path: Path, child: ModuleType) -> None:
     writer.close()
     found = gathered(read.open(tmp_path))
     assert [row.after for row in found.rows] == [("l4999",), ()]  # there is no l5000
+
+
+@pytest.mark.parametrize("name", ["run.json", "attempts/0000.json"])
+@pytest.mark.parametrize("field", ["model", "configuration"])
+@pytest.mark.parametrize("odd", ["x", 3, [1]])
+@pytest.mark.filterwarnings("ignore::fitscope.FitscopeWarning")
+def test_findings_of_a_forged_description(rank: Path, name: str, field: str, odd: Any) -> None:
+    path = rank.parents[1] / name
+    path.write_text(json.dumps({**json.loads(path.read_text()), field: odd}))
+    read.open(rank.parents[2], "run").findings()
+
+
+@pytest.mark.filterwarnings("ignore::fitscope.FitscopeWarning")
+def test_an_average_that_says_it_is_encrypted() -> None:
+    store = Memory()
+    write(store, steps=3)
+    key = "run/a0000/r00000/averages/activations/a.npz"
+    data = bytearray(store.get(key))
+    for match in list(re.finditer(b"PK\x01\x02", bytes(data))):
+        data[match.start() + 8] |= 1
+    store.put(key, bytes(data))
+    with pytest.raises(RunError, match="a damaged file"):
+        read.open(store, "run").average("activations/a")

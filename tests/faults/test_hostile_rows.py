@@ -112,7 +112,9 @@ def test_a_bomb_of_rows_takes_little_memory(
     # Made by a process of its own: making one takes the memory that reading it must not.
     path = rank / "stats" / "part-000001.parquet"
     code = f"import sys; sys.path[:0] = {[str(Path(__file__).parent), str(Path(__file__).parents[1])]!r}; "
-    code += f"import test_hostile, pathlib; test_hostile.{bomb.__name__}(pathlib.Path({str(path)!r}))"
+    code += (
+        f"import test_hostile_rows, pathlib; test_hostile_rows.{bomb.__name__}(pathlib.Path({str(path)!r}))"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
     assert path.stat().st_size < 20_000_000
     in_bounds(rank.parents[2])

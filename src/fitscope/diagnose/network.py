@@ -31,7 +31,7 @@ class Network:
     def __init__(
         self, model: Mapping[str, Any] | None = None, configuration: Mapping[str, Any] | None = None
     ) -> None:
-        described = list((model or {}).get("layers") or ())
+        described = list((model if isinstance(model, dict) else {}).get("layers") or ())
         configured = list((configuration or {}).get("layers") or ())
         self.layers: dict[str, dict[str, Any]] = {}
         for layer in described:

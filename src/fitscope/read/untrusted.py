@@ -30,7 +30,7 @@ MOST_RANKS = 65_536
 #: What reading a damaged or forged object of a run may raise.
 UNREADABLE = (
     OSError, ValueError, TypeError, KeyError, IndexError, AttributeError, ArithmeticError, AssertionError,
-    NotImplementedError, RecursionError, MemoryError, EOFError, struct.error, zipfile.BadZipFile, pa.ArrowException,
+    RuntimeError, MemoryError, EOFError, struct.error, zipfile.BadZipFile, pa.ArrowException,
 )  # fmt: skip
 
 Check = Callable[[Any], bool]
@@ -160,6 +160,7 @@ _SAID: Form = {
     "software": mapping(text),
     "model": _MODEL,
     "backend": maybe(text),
+    "configuration": maybe(lambda value: isinstance(value, dict)),
     "host": text,
     "machine": text,
     "pid": integer,

@@ -3,7 +3,8 @@
 An object is written to a temporary file and renamed, which POSIX makes atomic. `create` uses a hard link, which fails if the name
 is taken. The page cache survives the death of a process, so written data survives `kill -9` without fsync. It may not survive a
 power cut: with `durable=True` each object is on the disk, including its name, before `put` returns. That costs more than half of
-the write speed, so it is not the default.
+the write speed, so it is not the default. If only the sync of the name fails, `put` raises although readers find the new object: a
+power cut could take it.
 
 Temporary files are in `.tmp/` at the top of the directory, not next to their target, because `pandas.read_parquet(directory)`
 lists a directory and then opens every file. A killed process may leave one there; the next writer removes it.
