@@ -99,6 +99,7 @@ NAV: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
 
 #: Pages that the site has because another page links to them.
 LINKED: tuple[str, ...] = (
+    "bench/default.md",
     "bench/growth.md",
     "bench/memory.md",
     "bench/ui-results.md",

@@ -240,5 +240,5 @@ def test_recurrent_layers_and_wrappers_have_activity_of_their_outputs_alone(tmp_
 
 
 def test_a_layer_without_units_that_can_be_stuck_is_an_error_before_the_first_step(tmp_path, small, xy):
-    with pytest.raises(fs.WatchError, match="ReLU, sigmoid, tanh or softmax"):
+    with pytest.raises(fs.WatchError, match="ReLU, sigmoid, tanh, softmax or similar"):
         small().fit(*xy, verbose=0, callbacks=[fs.Scope(tmp_path, fs.activity("first"))])

@@ -27,7 +27,7 @@ from fitscope.record import Block, Moment, Record, Samples, Stretch
 from fitscope.reduce.average import Average
 from fitscope.store import schema
 from fitscope.store._base import Objects
-from fitscope.store.array import Array
+from fitscope.store.array import SHARED_CHUNK, Array
 from fitscope.store.averages import MOST_BYTES as MOST_AVERAGE
 from fitscope.store.averages import Averages, archive_bytes
 from fitscope.store.begin import (
@@ -374,6 +374,8 @@ class RunWriter:
             return True
         rows = self._tables.cost(stats, samples)
         captures = sum(self._tensors.cost(record, tensor) for record, tensor in tensors)
+        # The cost is that of one more capture. Each further one of the same site may begin a chunk.
+        captures += (len(tensors) - len({record.site for record, _ in tensors})) * SHARED_CHUNK
         return self._meter.room(captures + self._tables.disk_bytes + rows + PART_BYTES)
 
     def _makes_room_for(
