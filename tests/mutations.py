@@ -158,8 +158,8 @@ MUTATIONS = (
     Mutation(
         "budget: a captured step costs nothing",
         "plan/budget.py",
-        "return each * max(wall / plain.wall, cpu / plain.cpu, 0.0)",
-        "return 0.0",
+        "by_share = (max(at_most.wall / plain.wall, at_most.cpu / plain.cpu, 0.0) + later) / self.share",
+        "by_share = 0.0",
         "tests/plan/test_budget.py",
     ),
     Mutation(
@@ -235,8 +235,8 @@ MUTATIONS = (
     Mutation(
         "diagnosis: a thinned history forgets its extremes",
         "diagnose/history.py",
-        "self.data[column, old, at] = extreme(self.data[column, old, at], columns[column, ~fresh])",
-        "pass",
+        "        extreme(some, gone[column], out=some)\n",
+        "",
         "tests/diagnose/test_evidence.py",
     ),
     Mutation(

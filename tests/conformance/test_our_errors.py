@@ -67,7 +67,11 @@ def break_flush(monkeypatch):
     """Once the run is there."""
     real = RunWriter.flush
     calls = []
-    monkeypatch.setattr(RunWriter, "flush", lambda self: boom() if calls else (calls.append(1), real(self)))
+
+    def flush(self, **how):
+        return boom() if calls else (calls.append(1), real(self, **how))
+
+    monkeypatch.setattr(RunWriter, "flush", flush)
 
 
 def break_transport(monkeypatch):
