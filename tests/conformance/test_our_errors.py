@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 import keras
 import numpy as np
 import pytest
@@ -46,9 +48,8 @@ def break_tapped(monkeypatch):
 
 def break_trace(monkeypatch):
     """Inside of the tapped step, before the user's own."""
-    import sys
-
-    monkeypatch.setattr(sys.modules[type(adapter(BACKEND)).__module__], "show_batch", boom)
+    traces = "_tensorflow_trace" if BACKEND == "tensorflow" else BACKEND
+    monkeypatch.setattr(importlib.import_module(f"fitscope.capture.backends.{traces}"), "show_batch", boom)
 
 
 def break_finish(monkeypatch):
