@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import warnings
 
 import keras
@@ -21,7 +22,10 @@ from fitscope.plan.plan import Plan
 
 BACKEND = keras.backend.backend()
 ADAPTER = type(adapter(BACKEND))
-COLLECTOR = __import__(ADAPTER.__module__, fromlist=["Collector"])
+#: The module that makes the collectors of a step.
+COLLECTOR = importlib.import_module(
+    "fitscope.capture.backends._tensorflow_trace" if BACKEND == "tensorflow" else ADAPTER.__module__
+)
 FIT = {"batch_size": 8, "verbose": 0, "shuffle": False, "epochs": 2}
 
 
