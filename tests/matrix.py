@@ -137,7 +137,7 @@ def tried(
     if not right:
         return {"install": said}
     inside = str(where / "bin" / "python")
-    cache = str(where / "jax-cache")  # programs compiled by another version are none of ours
+    cache = str(where / "jax-cache")  # not shared with other versions
     asked = {
         "KERAS_BACKEND": environment.backend,
         "TF_CPP_MIN_LOG_LEVEL": "3",

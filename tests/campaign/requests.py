@@ -1,7 +1,7 @@
 """Random requests to the page's server: every endpoint, valid and odd parameters, with and without the cookie.
 
 The requests go straight to the ASGI application, in this process. That leaves out uvicorn's parser, which tests/show attacks through
-a socket, and everything of ours is in.
+a socket; all code of fitscope takes part.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ MODES: dict[str, dict[str, Any]] = {
 
 
 def modes() -> list[str]:
-    """Keras runs one step per call on torch, whatever it is told."""
+    """On torch Keras runs one step per call and ignores `steps_per_execution`."""
     return [name for name in MODES if BACKEND != "torch" or name != "steps_per_execution"]
 
 

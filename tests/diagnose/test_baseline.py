@@ -1,4 +1,4 @@
-"""A model that ignores its inputs is told so: its loss is that of the average target. One that is any better is left alone."""
+"""A finding names a model that ignores its inputs: its loss is that of the average target. A model that does any better has none."""
 
 from __future__ import annotations
 
