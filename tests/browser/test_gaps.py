@@ -39,6 +39,18 @@ def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+@pytest.fixture(scope="module")
+def thirds(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """240 steps with their loss, of which every third has layers: what the default records of a short training."""
+    place = tmp_path_factory.mktemp("thirds")
+    run = made.Growing(place, ("a",))
+    for begin in range(0, 240, 3):
+        run.add([begin])
+        run.add(range(begin + 1, begin + 3), kinds=())
+    run.close()
+    return place
+
+
 def pale(colour: tuple[int, int, int]) -> tuple[int, ...]:
     return tuple(round(g + 0.3 * (c - g)) for c, g in zip(colour, GROUND, strict=True))
 
@@ -74,6 +86,16 @@ def test_a_recorded_step_has_its_colour_and_those_between_are_pale(
         assert seen != between
         assert between == pale(seen)
         assert pixel(page, 1, 197, rows=2) == between, "and so before it"
+
+
+def test_gaps_of_a_few_pixels_make_no_stripes_until_they_are_zoomed_into(thirds: Path, look: Look) -> None:
+    with Server(thirds, 0).start() as server:
+        page = look(server.url, "#measure=activations.rms&layer=a&step=0")
+        whole = [pixel(page, 0, step, rows=1) for step in (120, 121, 122)]
+        assert whole[1:] == whole[:1] * 2
+        page = look(server.url, "#measure=activations.rms&layer=a&step=0&from=100&to=140")
+        zoomed = [pixel(page, 0, step, rows=1) for step in (120, 121, 122)]
+        assert zoomed[1:] == [pale(zoomed[0])] * 2
 
 
 def test_caption_legend_and_lane_show_the_recorded_steps(sparse: Path, look: Look) -> None:

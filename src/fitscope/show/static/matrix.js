@@ -192,7 +192,7 @@ export function pixels(m, from, to, wide, end = wide) {
 }
 
 const THIN = 2; // pixels of a recorded step: a thinner one could not be seen
-const NARROW = 6; // pixels of a gap that is left out: stripes so close together could not be read
+const NARROW = 16; // pixels of a gap that only the lane of recorded steps shows: closer stripes would hide the picture
 
 /**
  * Which of `wide` pixels between two steps have a recorded step in them, or right beside them. The others lie in a gap.
