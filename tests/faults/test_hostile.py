@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import re
+import shutil
 import socket
 import zipfile
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from starlette.testclient import TestClient
 
 from campaign.ground import write
 from faults.forged import gathered, used
@@ -24,6 +26,7 @@ from fitscope.errors import RunError
 from fitscope.read import untrusted
 from fitscope.record import Moment
 from fitscope.reduce.average import Average
+from fitscope.show.app import app
 from fitscope.store import Files, Memory, RunWriter
 
 #: Damage is warned about, and these tests make it.
@@ -95,6 +98,22 @@ def test_a_pipe_is_not_read(rank: Path, name: str) -> None:
     used(rank.parents[2])
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "run.json", "attempts", "attempts/0000.json", "a0000", "a0000/r00000", "a0000/r00000/status.json",
+        "a0000/r00000/stats", "a0000/r00000/stats/part-000000.parquet", "a0000/r00000/tensors.zarr",
+    ],
+)  # fmt: skip
+def test_a_link_to_itself_leads_nowhere(rank: Path, name: str) -> None:
+    path = rank.parents[1] / name
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    path.symlink_to(path.name)
+    if name != "run.json":  # a folder without a readable one is listed with its problem or not at all
+        used(rank.parents[2])
+    assert len(read.open(rank.parents[2], "other").series("activations/small", "mean")) == 6
+
+
 def test_only_regular_files_are_read(tmp_path: Path) -> None:
     files = Files(tmp_path)
     listening = socket.socket(socket.AF_UNIX)
@@ -143,6 +162,8 @@ FORGED: dict[str, Callable[[dict[str, Any]], Any]] = {
     "a site of numbers": lambda m: m["attributes"].update(site=3),
     "an odd dtype": lambda m: m["attributes"].update(dtype="__loader__"),
     "a dtype of numbers": lambda m: m["attributes"].update(dtype=3),
+    "shards of terabytes": lambda m: m["attributes"].update(offset=[[1 << 39, 1 << 39]] * 6),
+    "shards far apart": lambda m: m["attributes"].update(offset=[[10**6, 10**3]] * 6),
     "shapes of text": lambda m: m["attributes"].update(shapes=["ab"] * 6),
 }  # fmt: skip
 
@@ -156,6 +177,8 @@ def test_a_forged_array_is_refused(rank: Path, forgery: str) -> None:
     used(rank.parents[2])
     with pytest.raises(RunError):
         read.open(rank.parents[2], "run").array("activations/small", 3)
+    with pytest.raises(RunError):
+        read.open(rank.parents[2], "run").tensor("activations/small").isel(step=0).to_numpy()
 
 
 @pytest.mark.parametrize("path", ["../../../../../../etc", "/etc", "a/../../b", "", "a\0b", 5, None])
@@ -259,13 +282,41 @@ def test_a_model_of_a_long_chain(tmp_path: Path, child: ModuleType) -> None:
     assert [row.after for row in found.rows] == [("l4999",), ()]  # there is no l5000
 
 
+@pytest.mark.parametrize("name", ["run.json", "attempts/0000.json", "a0000/r00000/status.json"])
+@pytest.mark.parametrize("half", [b"\\ud800", b"\\udfff\\ud800", b"\xed\xa0\x80"])
+def test_half_a_surrogate_pair_costs_nothing_else(rank: Path, name: str, half: bytes) -> None:
+    path = rank.parents[1] / name
+    document = json.loads(path.read_text())
+    document |= {
+        "id": "@",
+        "host": "@",
+        "status": "@",
+        "unseen": {"@": "@"},
+        "model": {"name": "@", "layers": [{"path": "@"}]},
+    }
+    path.write_bytes(json.dumps(document).encode().replace(b"@", half))
+    used(rank.parents[2])
+    asked = TestClient(app(rank.parents[2], token="t"), base_url="http://127.0.0.1")
+    asked.get("/?token=t")
+    for question in ("runs", "table", "head?run=run"):
+        assert asked.get(f"/api/{question}").status_code in (200, 404)
+
+
 @pytest.mark.parametrize("name", ["run.json", "attempts/0000.json"])
 @pytest.mark.parametrize("field", ["model", "configuration"])
-@pytest.mark.parametrize("odd", ["x", 3, [1]])
+@pytest.mark.parametrize(
+    "odd",
+    [
+        "x", 3, [1], {"layers": [1]}, {"layers": [{"path": "a", "weights": ["kernel"]}]}, {"layers": [{"inbound": [[]]}]},
+        {"layers": [{"path": "a", "weights": {"kernel": None}}]}, {"layers": [{"path": "a", "weights": {"k": {"shape": ["x"]}}}]},
+        {"outputs": [3]}, {"outputs": [{"layer": []}]},
+    ],
+)  # fmt: skip
 @pytest.mark.filterwarnings("ignore::fitscope.FitscopeWarning")
 def test_findings_of_a_forged_description(rank: Path, name: str, field: str, odd: Any) -> None:
     path = rank.parents[1] / name
     path.write_text(json.dumps({**json.loads(path.read_text()), field: odd}))
+    used(rank.parents[2])
     read.open(rank.parents[2], "run").findings()
 
 

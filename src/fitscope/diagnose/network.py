@@ -162,7 +162,7 @@ class Network:
 
     def weight_shape(self, layer: str, weight: str) -> tuple[int, ...] | None:
         shape = (self.layers.get(layer, {}).get("shapes") or {}).get(weight)
-        return None if shape is None else tuple(int(n) for n in shape)
+        return None if shape is None or None in shape else tuple(int(n) for n in shape)
 
 
 def _lead_through(inbound: dict[str, list[str]]) -> None:
@@ -198,5 +198,5 @@ def _sorted(names: list[str], inbound: Mapping[str, list[str]]) -> list[str]:
 def _size(shape: Any) -> int:
     size = 1
     for n in shape or ():
-        size *= int(n)
+        size *= int(n or 0)  # in a TF1 graph a dimension may be unknown
     return size

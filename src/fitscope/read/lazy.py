@@ -16,7 +16,7 @@ from xarray.core import indexing  # documented for backends, though under `core`
 
 from fitscope.errors import RunError
 from fitscope.read.joint import padding
-from fitscope.read.stored import Array, Index, StoredArray
+from fitscope.read.stored import MOST_PADDING, PLENTY, Array, Index, StoredArray
 from fitscope.read.tensors import Captures, Share
 
 BLOCK_BYTES = 64 << 20  #: of a pass that are read at once
@@ -58,9 +58,21 @@ class Lazy(xr.backends.BackendArray, ABC):  # type: ignore[no-untyped-call, misc
         return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.OUTER, self._read)
 
     def _read(self, key: tuple[Any, ...]) -> Array:
+        self._can_be_there(key)
         wanted = [_places(k, extent) for k, extent in zip(key, self.shape, strict=True)]
         out = self._outer(wanted)
         return out[tuple(0 if isinstance(k, (int, np.integer)) else slice(None) for k in key)]
+
+    def _can_be_there(self, key: tuple[Any, ...]) -> None:
+        """Refuses to allocate far more memory than the captures need: shards may claim to lie anywhere."""
+        lengths = (_length(k, extent) for k, extent in zip(key, self.shape, strict=True))
+        size = math.prod(lengths) * self.dtype.itemsize
+        if size > PLENTY and size > MOST_PADDING * self._captures.values * self.dtype.itemsize:
+            raise RunError(
+                f"tensors of {self._captures.site!r} that fit into one array",
+                f"{size:,} bytes, nearly all of them padding",
+                "Take them one by one: run.array(site, step)",
+            )
 
     @abstractmethod
     def _outer(self, wanted: list[Index]) -> Array:
@@ -148,8 +160,16 @@ def _reach(piece: Share) -> tuple[int, ...]:
     return tuple((piece.inner.max(axis=0) + np.array(piece.array.shape[1:], np.int64)).tolist())
 
 
+def _length(key: Any, extent: int) -> int:
+    """How many places along an axis a key selects."""
+    return len(range(*key.indices(extent))) if isinstance(key, slice) else int(np.size(key))
+
+
 def _places(key: Any, extent: int) -> Index:
     """The places along an axis that a key selects."""
     if isinstance(key, slice):
         return np.arange(*key.indices(extent))
-    return np.atleast_1d(np.arange(extent)[key])
+    places = np.atleast_1d(np.asarray(key, np.intp))
+    if ((places < -extent) | (places >= extent)).any():
+        raise IndexError(f"{key!r} is out of bounds for an axis of {extent}")
+    return np.where(places < 0, places + extent, places)

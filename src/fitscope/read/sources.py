@@ -6,7 +6,6 @@ be those of the table, and its data must fit into memory (`store/decoded.py`) be
 
 from __future__ import annotations
 
-import json
 import math
 from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
@@ -201,7 +200,7 @@ def _same_list(one: pa.DataType, other: pa.DataType) -> bool:
 
 def _counted(said: bytes) -> list[tuple[str, int]]:
     """The sites of a part and their rows, as its footer has them."""
-    found = json.loads(said)
+    found = untrusted.loads(said)
     if not isinstance(found, list) or not all(
         isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str) and untrusted.count(pair[1])
         for pair in found

@@ -10,6 +10,7 @@ no samples.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -107,6 +108,11 @@ class Captures:
                     entry = found[place] = Entry(rank, moment[1], moment[2])
                 if array.batched or rank == entry.rank or array.offset is not None:
                     entry.segments.append(Segment(array, row, moment[2], sizes[row], batch_sizes[row]))
+
+    @functools.cached_property
+    def values(self) -> int:
+        """The number of values in all captures, without padding."""
+        return sum(int(np.prod(piece.array.shapes[piece.row], axis=1).sum()) for piece in self.pieces)
 
     @property
     def beside(self) -> dict[str, Array]:

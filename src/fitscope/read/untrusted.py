@@ -10,6 +10,7 @@ Nothing here, and nothing on any path that reads a run, unpickles.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import struct
 import zipfile
@@ -47,12 +48,21 @@ def parse(data: bytes) -> dict[str, Any]:
     nested = data.count(b"[") + data.count(b"{")
     if len(data) > MOST_BYTES or nested > MOST_NESTED:
         raise ValueError(f"it is too large for a document: {len(data):,} bytes, {nested:,} brackets")
-    document = json.loads(data)
+    document = loads(data)
     if not isinstance(document, dict):
         raise ValueError(f"it holds a {type(document).__name__}, not an object")
     if nested > DEEPEST and _deeper(document, DEEPEST):
         raise ValueError(f"it is nested deeper than {DEEPEST}")
     return document
+
+
+def loads(data: bytes) -> Any:
+    """A JSON value in UTF-8. Half a surrogate pair, which no other encoder takes, becomes a question mark."""
+    found = json.loads(data.decode("utf-8"))
+    if b"\\u" in data:
+        with contextlib.suppress(RecursionError):  # too deep for a document: `parse` refuses it
+            found = json.loads(json.dumps(found, ensure_ascii=False).encode("utf-8", "replace"))
+    return found
 
 
 def cleaned(document: dict[str, Any], form: Form) -> list[str]:
@@ -149,9 +159,18 @@ _LAYER = fields(
     {
         "path": text,
         "type": maybe(text),
-        "weights": lambda value: value is None or isinstance(value, dict) or listing(text)(value),
+        "weights": maybe(mapping(fields({"shape": maybe(listing(maybe(integer)))}))),
         "from": maybe(listing(text)),
         "output_shape": anything,
+    }
+)
+#: What the model was compiled and configured with. Rules read more of it, and each is on its own there.
+_CONFIGURATION = fields(
+    {
+        "layers": maybe(
+            listing(fields({"path": text, "class": maybe(text), "inbound": maybe(listing(text))}))
+        ),
+        "outputs": maybe(listing(fields({"layer": maybe(text)}))),
     }
 )
 _MODEL: Form = {"name": maybe(text), "parameters": maybe(count), "layers": maybe(listing(_LAYER))}
@@ -160,7 +179,7 @@ _SAID: Form = {
     "software": mapping(text),
     "model": _MODEL,
     "backend": maybe(text),
-    "configuration": maybe(lambda value: isinstance(value, dict)),
+    "configuration": maybe(_CONFIGURATION),
     "host": text,
     "machine": text,
     "pid": integer,

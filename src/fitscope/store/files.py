@@ -94,12 +94,16 @@ class Files(Objects):
         try:
             with os.scandir(self._readable(folder)) as entries:
                 return sorted(
-                    e.name + "/" * e.is_dir()
+                    e.name + "/" * _is_folder(e)
                     for e in entries
                     if e.name != STAGE and (self.links or not e.is_symlink())
                 )
         except (FileNotFoundError, NotADirectoryError):
             return []
+        except OSError as problem:
+            if problem.errno == errno.ELOOP:  # a link that leads to itself leads nowhere
+                return []
+            raise
 
     def folder(self, name: str) -> Files:
         inner = Files(self.root / name, durable=self.durable, links=self.links)
@@ -178,6 +182,14 @@ class Files(Objects):
                 os.mkdir(name)
             if self.durable:
                 _fsync_folder(os.path.dirname(name))
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether an entry is a folder. A link that leads to itself is none; asking for its kind raises an error."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
 
 
 def _regular(found: os.stat_result, path: str) -> int:
