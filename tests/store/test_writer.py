@@ -242,6 +242,21 @@ class TestLimit:
         each = 2 if keep == "both" else 1
         assert kept + sum(run.lost.values()) == (handed + 1) * each
 
+    def test_steps_written_at_once_are_kept_or_lost_one_by_one(self, make: Make) -> None:
+        store = Memory()
+        writer = RunWriter.create(store, "r", limit=400_000)
+        x = np.random.default_rng(0).normal(size=(1_000, 10)).astype(np.float32)
+        steps = [make("a", step, x, keep="tensor") for step in range(20)]
+        text = replace(make("b", 0, x, keep="tensor"), tensor=np.array(["no", "numbers"]))
+        with pytest.raises(StoreError, match="numbers at 'b'"):
+            writer.write([text, *steps])
+        assert writer.full
+        writer.close()
+        run = read.open(store)
+        kept = run.tensor("a").sizes["step"]
+        assert 0 < kept < 20
+        assert run.lost == {"a": 20 - kept, "b": 1}
+
     def test_no_limit_no_end(self, make: Make) -> None:
         writer = RunWriter.create(Memory(), "r")
         writer.write([make("a", 0, np.zeros((100, 1000), np.float32))])

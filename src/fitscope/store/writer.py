@@ -1,15 +1,13 @@
 """The one sink: records go in, a run comes out.
 
 One RunWriter belongs to one rank of one attempt and writes only in its own folder, so any number of processes can write one run
-independently. Once `flush` returns, its rows survive the death of the process at any
-moment, and every reader sees them; nothing depends on `close`. Beyond
-that:
+independently. Once `flush` returns, its rows survive the death of the process at any moment, and every reader sees them; nothing
+depends on `close`. Beyond that:
 
 * **Bounded.** Whole tensors leave at once, small ones and table rows wait for the flush, up to a bound.
-* **A limit in bytes** stops the recording, never the training: `write` then refuses all further records
-  (`full`).
+* **A limit in bytes** stops the recording, never the training: `write` then refuses all further records (`full`).
 * **Errors are raised as OSError** and leave the writer consistent: the next successful call commits a correct state. `lost` counts,
-by site, every record that was handed over and is not in the run.
+  by site, every record that was handed over and is not in the run.
 
 Used by one thread at a time, except for `note`, which any thread may call. `flush` is also the heartbeat by
 which other machines tell that this process lives: call it whenever `pace` says so, also when nothing is new.
@@ -23,11 +21,11 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from fitscope.errors import StoreError
-from fitscope.record import Block, Moment, Record, Samples, Stretch
+from fitscope.record import Block, Record, Samples, Stretch
 from fitscope.reduce.average import Average
 from fitscope.store import schema
 from fitscope.store._base import Objects
-from fitscope.store.array import SHARED_CHUNK, Array
+from fitscope.store.array import Array
 from fitscope.store.averages import MOST_BYTES as MOST_AVERAGE
 from fitscope.store.averages import Averages, archive_bytes
 from fitscope.store.begin import (
@@ -41,6 +39,7 @@ from fitscope.store.begin import (
     writer_of,
 )
 from fitscope.store.black_box import Boxes
+from fitscope.store.load import Load, Room
 from fitscope.store.meeting import meet
 from fitscope.store.meter import Meter
 from fitscope.store.pace import Pace
@@ -76,6 +75,7 @@ class RunWriter:
         self._meter = Meter(self._objects, limit)
         self._tables = TableStore(self._meter, attempt, rank, lambda: self._fill_up(self._step or 0))
         self._tensors = TensorStore(self._meter)
+        self._room = Room(self._meter, self._tables, self._tensors)
         self._averages = Averages(self._meter)
         self.boxes = Boxes(self._meter)  #: the last steps of a training, written by its black box
         self._refused: Counter[str] = Counter()
@@ -208,48 +208,47 @@ class RunWriter:
         Raises the first OSError after it has tried all.
         """
         errors: list[OSError] = []
-        records, rows, blocks = list(records), list(samples), list(blocks)
+        records = list(records)
         stats = [*blocks, *Block.of(records)]
-        tensors = list(self._storable(records, errors))
-        if self.full or not self._makes_room_for(stats, tensors, rows, errors):
-            steps = [] if self.full else _by_step(records, rows, blocks)
-            if len(steps) > 1:  # some of them may fit
+        self._take(Load(stats, list(self._storable(records, errors)), list(samples)), errors)
+        self._tables.relieve(errors)
+        if errors:
+            raise errors[0]
+
+    def _take(self, load: Load, errors: list[OSError]) -> None:
+        """Takes a load if there is room for it, and else as many of its steps as there is room for."""
+        if self.full or not self._room.make(load, errors) or self.full:
+            steps = [] if self.full else load.by_step()
+            if len(steps) > 1:
                 for step in steps:
-                    self.write(*step)
-                return
-            for record, _ in tensors:
-                self._fill_up(record.at.step)
-                self._refused[record.site] += 1
-            for block in stats:
-                self._tables.lose(block)
-                self._fill_up(block.ats[0].step)
-            for some in rows:
-                self._fill_up(some.at.step)
-                self._refused[some.site] += len(some)
-            stats, tensors, rows = [], [], []
-        taken = (
-            *(at for block in stats for at in block.ats),
-            *(r.at for r, _ in tensors),
-            *(some.at for some in rows),
-        )
-        known = (
-            [] if self._step is None else [self._step]
-        )  # a validation, which comes first, is one step ahead
-        fits = (at.step for at in taken if at.step < 1 << 63)  # another one is lost when its rows are encoded
-        self._step = max((*known, *fits), default=None)
-        for block in stats:
+                    self._take(step, errors)
+            else:
+                self._refuse(load)
+            return
+        # A validation, which comes first, is one step ahead. A step of more than 63 bits is lost when its rows are encoded.
+        known = [] if self._step is None else [self._step]
+        self._step = max((*known, *(at.step for at in load.moments() if at.step < 1 << 63)), default=None)
+        for block in load.stats:
             self._tables.add(block)
         with self._waiting():  # a large tensor is put now or never
-            for record, tensor in tensors:
+            for record, tensor in load.tensors:
                 try:
                     self._tensors.write(record, tensor)
                 except OSError as problem:
                     errors.append(problem)
-        for some in rows:
+        for some in load.samples:
             self._tables.add_samples(some, errors)
-        self._tables.relieve(errors)
-        if errors:
-            raise errors[0]
+
+    def _refuse(self, load: Load) -> None:
+        """Counts a load as lost, because the run is full."""
+        for at in load.moments():
+            self._fill_up(at.step)
+        for record, _ in load.tensors:
+            self._refused[record.site] += 1
+        for block in load.stats:
+            self._tables.lose(block)
+        for some in load.samples:
+            self._refused[some.site] += len(some)
 
     def write_stretch(self, stretch: Stretch) -> None:
         """Takes the rows of one scalar over many steps: all of them, or none beyond a limit."""
@@ -367,33 +366,6 @@ class RunWriter:
                 errors.append(problem)
                 self._refused[record.site] += 1
 
-    def _room_for(
-        self, stats: list[Block], tensors: list[tuple[Record, Array]], samples: list[Samples]
-    ) -> bool:
-        if self._meter.limit is None:
-            return True
-        rows = self._tables.cost(stats, samples)
-        captures = sum(self._tensors.cost(record, tensor) for record, tensor in tensors)
-        # The cost is that of one more capture. Each further one of the same site may begin a chunk.
-        captures += (len(tensors) - len({record.site for record, _ in tensors})) * SHARED_CHUNK
-        return self._meter.room(captures + self._tables.disk_bytes + rows + PART_BYTES)
-
-    def _makes_room_for(
-        self,
-        stats: list[Block],
-        tensors: list[tuple[Record, Array]],
-        samples: list[Samples],
-        errors: list[OSError],
-    ) -> bool:
-        """Whether there is room. The size of buffered rows is a guess, so it writes them as a part before it refuses."""
-        if self._room_for(stats, tensors, samples):
-            return True
-        self._tables.compress(errors)
-        if self._room_for(stats, tensors, samples):
-            return True
-        self._tables.put_all(errors)
-        return not self.full and self._room_for(stats, tensors, samples)
-
     def _put_status(self, errors: list[OSError]) -> None:
         document = self._status.document(
             step=self._step,
@@ -423,17 +395,3 @@ class RunWriter:
     def _fill_up(self, step: int) -> None:
         if self.full_at is None:
             self.full_at = step
-
-
-def _by_step(
-    records: list[Record], samples: list[Samples], blocks: list[Block]
-) -> list[tuple[list[Record], list[Samples], list[Block]]]:
-    """The same for each step by itself."""
-    found: dict[Moment, tuple[list[Record], list[Samples], list[Block]]] = {}
-    for each in (each for block in blocks for each in block.each()):
-        found.setdefault(each.ats[0], ([], [], []))[2].append(each)
-    for record in records:
-        found.setdefault(record.at, ([], [], []))[0].append(record)
-    for some in samples:
-        found.setdefault(some.at, ([], [], []))[1].append(some)
-    return list(found.values())
