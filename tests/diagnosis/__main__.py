@@ -1,6 +1,6 @@
 """`make diagnose`: trains the corpus under a scope and prints how well its findings name what was planted.
 
-    python -m diagnosis [--backend jax] [--part dev|held_out|later|wild|all] [--setting default|every1|validation] [--judge] [NAME ...]
+    python -m diagnosis [--backend jax] [--part PART] [--setting default|every1|validation] [--judge] [NAME ...]
 
 A NAME is a part of a program's name. Several programs share a process; one that crashes or hangs costs its own row. Runs and results
 stay in the folder `--to`; the same command continues an interrupted one, `--fresh` begins again, and `--judge` reads the recorded

@@ -39,6 +39,7 @@ class Training:
     validates: bool = False
     shuffle: bool = True
     callbacks: Sequence[Any] = ()
+    sample_weight: Any = None
 
     def fit(self, *callbacks: Any, validate: bool = False) -> dict[str, list[float]]:
         checked = self.validation if validate or self.validates else None
@@ -49,6 +50,7 @@ class Training:
             epochs=self.epochs,
             shuffle=self.shuffle,
             validation_data=checked,
+            sample_weight=self.sample_weight,
             callbacks=[*self.callbacks, *callbacks],
             verbose=0,
         )
@@ -85,9 +87,10 @@ class Program:
 
     @property
     def part(self) -> str:
-        """`dev`, `held_out`, or one that was added when the rules existed and is scored on its own: `later`, `wild`."""
-        if ".wild." in self.build.__module__:
-            return "wild"
+        """`dev`, `held_out`, or one that was added when the rules existed and is scored on its own: `later`, `wild`, `fresh`."""
+        for part in ("wild", "fresh"):
+            if f".{part}." in self.build.__module__:
+                return part
         if not self.held_out:
             return "dev"
         return "later" if self.build.__module__.endswith("_later") else "held_out"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from diagnosis.case import FAULTS, HEALTHY, Fault, Program
 
-PARTS = ("dev", "held_out", "later", "wild")
-FOLDERS = ("", "held_out", "wild")
+PARTS = ("dev", "held_out", "later", "wild", "fresh")
+FOLDERS = ("", "held_out", "wild", "fresh")
 
 
 def modules() -> list[str]:
