@@ -13,6 +13,7 @@ import pytest
 
 import fitscope as fs
 from fitscope.show.plot import Plot
+from fitscope.watch import KINDS
 
 #: The classes that people hold objects of, by the name that stands for such an object in the docs.
 CLASSES: dict[str, type] = {
@@ -25,9 +26,7 @@ CLASSES: dict[str, type] = {
 #: What Keras calls, not people.
 HOOKS = ("on_", "set_")
 
-TENSOR_WATCHES = (
-    fs.activations, fs.gradients, fs.weights, fs.weight_gradients, fs.updates, fs.inputs, fs.targets, fs.predictions, fs.taps,
-)  # fmt: skip
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def members(of: type) -> Iterator[tuple[str, Any]]:
@@ -88,23 +87,53 @@ def test_nothing_is_excused_that_is_not_there() -> None:
     assert set(UNSAID) <= {name for name, _ in results()}
 
 
+#: Which arguments of `fs.activations` other watches do not take, and why.
+NOT_TAKEN = {
+    "a weight has no row for each sample": (("weights", "weight_gradients", "updates"), {"samples"}),
+    "it is a single number": (("loss", "metrics"), {"keep", "samples", "exact"}),
+    "only the statistics of a computed value are kept": (
+        ("activity", "data", "changes"),
+        {"keep", "samples"},
+    ),
+    "it belongs to the model, not to a layer": (
+        ("loss", "metrics", "inputs", "targets", "predictions", "data"),
+        {"layers"},
+    ),
+    "it is chosen by its own name": (("taps",), {"layers"}),
+}
+
+
+def watches() -> Iterator[tuple[str, Callable[..., Any]]]:
+    """The functions that make a watch."""
+    for name in fs.__all__:
+        value = getattr(fs, name)
+        if inspect.isfunction(value) and inspect.signature(value).return_annotation == "Watch":
+            yield name, value
+
+
 def test_watches_take_the_same_arguments() -> None:
-    def types_of(watch: Callable[..., Any]) -> dict[str, Any]:
-        return {p.name: (p.annotation, p.default) for p in inspect.signature(watch).parameters.values()}
+    shared = inspect.signature(fs.activations).parameters
+    missing: dict[str, set[str]] = {name: set() for name, _ in watches()}
+    for names, arguments in NOT_TAKEN.values():
+        for name in names:
+            missing[name] |= arguments
+    assert {*missing} == {*KINDS} - {"sample_loss"}
+    for name, watch in watches():
+        taken = inspect.signature(watch).parameters
+        assert shared.keys() - taken.keys() == missing[name], name
+        same = [argument for argument in shared if argument in taken]
+        assert [argument for argument in taken if argument in shared] == same, f"the order of {name}"
+        assert [taken[argument] for argument in same] == [shared[argument] for argument in same], name
 
-    model = types_of(fs.activations)
-    for watch in TENSOR_WATCHES:
-        same = {"keep", "every", "on", "exact"}
-        assert {name: types_of(watch).get(name) for name in same} == {name: model[name] for name in same}, (
-            watch
-        )
-    for watch in (*TENSOR_WATCHES, fs.loss, fs.metrics, fs.changes, fs.activity, fs.data):
-        shared = types_of(watch).keys() & model.keys()
-        assert {"every", "on"} <= shared
-        assert all(types_of(watch)[name] == model[name] for name in shared), watch
 
-
-DOCS = Path(__file__).parents[2] / "docs"
+def test_the_watches_page_lists_the_arguments_of_every_watch() -> None:
+    page = (DOCS / "watches.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `fs\.(\w+)\(.*\| ([^|]+) \|$", page, flags=re.MULTILINE)
+    listed = {name: set(re.findall(r"`(\w+)`", options)) for name, options in rows}
+    assert listed == {
+        name: {p.name for p in inspect.signature(watch).parameters.values() if p.kind is p.KEYWORD_ONLY}
+        for name, watch in watches()
+    }
 
 
 def test_the_api_page_is_up_to_date() -> None:
