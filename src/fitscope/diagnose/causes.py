@@ -20,7 +20,7 @@ FIRST_STEPS = 20
 LEADS_TO: dict[str, tuple[str, ...]] = {
     "output_loss_mismatch": (
         *_COURSE, *_BLOW_UP, "bad_initial_loss", "saturated", "dead_relu", "vanishing_gradient",
-        "layer_not_learning", "updates_too_large", "label_problem",
+        "layer_not_learning", "updates_too_large", "updates_too_small", "label_problem",
     ),
     "label_problem": (*_COURSE, *_BLOW_UP, "bad_initial_loss", "overfitting", "saturated", "updates_too_large"),
     "wrong_axis": (*_COURSE, "bad_initial_loss", "saturated", "overfitting", "vanishing_gradient"),
@@ -31,7 +31,7 @@ LEADS_TO: dict[str, tuple[str, ...]] = {
     "clipped_gradient": (*_COURSE, "updates_too_small"),
     "input_not_normalised": (
         *_COURSE, *_BLOW_UP, "bad_initial_loss", "saturated", "dead_relu", "updates_too_large",
-        "vanishing_gradient", "layer_not_learning",
+        "updates_too_small", "vanishing_gradient", "layer_not_learning",
     ),
     "precision_underflow": (*_COURSE, "layer_not_learning", "vanishing_gradient", "updates_too_small", "dead_relu"),
     "nonfinite": (

@@ -1,0 +1,49 @@
+"""One cause, one finding: what is listed under what, and what must not hide the cause."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from diagnose.made import LAYERS, STEPS, Made
+from diagnose.test_rules import flat
+from fitscope.diagnose import Finding, Findings
+
+
+def nothing_moves(made: Made) -> Made:
+    """Every gradient is exactly zero, and so is every update."""
+    for layer in LAYERS:
+        for weight in ("kernel", "bias"):
+            made.put(f"weight_gradients/{layer}/{weight}", rms=0.0).put(f"updates/{layer}/{weight}", rms=0.0)
+    return made.loss(flat)
+
+
+def below(found: Findings | Finding) -> set[str]:
+    """The rules of the consequences."""
+    causes = [found] if isinstance(found, Finding) else list(found)
+    return {one.rule for cause in causes for one in cause.consequences}
+
+
+def test_a_softmax_over_one_unit_is_one_finding() -> None:
+    outputs = [{"layer": "out", "name": "out", "activation": "softmax", "shape": [None, 1]}]
+    losses = [{"output": "out", "class": "BinaryCrossentropy", "from_logits": False}]
+    (found,) = nothing_moves(Made(outputs=outputs, losses=losses)).findings()
+    assert found.rule == "output_loss_mismatch"
+    assert "updates_too_small" in below(found)
+
+
+def test_inputs_that_saturate_the_output_are_one_finding() -> None:
+    (found,) = nothing_moves(Made().put("inputs", rms=200.0, mean=75.0, max=900.0)).findings()
+    assert found.rule == "input_not_normalised"
+    assert "updates_too_small" in below(found)
+
+
+def test_updates_of_zero_are_not_a_matter_of_the_rate() -> None:
+    made = nothing_moves(Made())
+    (found,) = made.findings("updates_too_small")
+    assert found.message == "All gradients are exactly zero at every recorded step, so no weight moves."
+    assert "learning rate does not help" in found.cure
+    made.put("weight_gradients/out/kernel", rms=1e-3)
+    (found,) = made.findings("updates_too_small")
+    assert found.message == "No step changes any weight at all, though there are gradients."
+    assert "0.0e+00" not in found.message
