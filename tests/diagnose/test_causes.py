@@ -47,3 +47,16 @@ def test_updates_of_zero_are_not_a_matter_of_the_rate() -> None:
     (found,) = made.findings("updates_too_small")
     assert found.message == "No step changes any weight at all, though there are gradients."
     assert "0.0e+00" not in found.message
+
+
+@pytest.mark.parametrize(("batch", "causes"), [(1, {"batchnorm"}), (2, {"batchnorm", "dead_relu"})])
+def test_a_norm_of_single_samples_is_why_units_behind_it_are_dead(batch: int, causes: set[str]) -> None:
+    """With one sample every unit is its own mean, so the norm returns zero; with two it does not."""
+    made = Made(dense_1__class="BatchNormalization", dense_1__momentum=0.9, fit={"batch_size": batch})
+    made.put("activations/dense_1", (batch, 32)).put("activity/dense_2", zeros=32)
+    for layer in ("dense", "dense_1"):
+        for weight in ("kernel", "bias"):
+            made.put(f"weight_gradients/{layer}/{weight}", rms=0.0)
+    found = made.loss(flat).findings()
+    assert {one.rule for one in found} == causes
+    assert {"layer_not_learning", "loss_not_decreasing"} <= below(found)

@@ -54,7 +54,7 @@ LEADS_TO: dict[str, tuple[str, ...]] = {
     "exploding_weights": ("loss_diverging", "loss_spike", "saturated"),
     "unshuffled": (*_COURSE, "loss_spike", "overfitting"),
     "dropout_too_high": _COURSE,
-    "batchnorm": ("overfitting",),
+    "batchnorm": ("overfitting", "dead_relu", "layer_not_learning", *_COURSE),
     "loss_diverging": ("loss_spike", "nonfinite", *_COURSE),
     "loss_spike": (
         "exploding_gradient", "exploding_weights", "updates_too_large", "loss_diverging", "odd_batch", *_COURSE,
@@ -129,6 +129,12 @@ def _leads(cause: Finding, other: Finding, evidence: Evidence) -> bool:
     if cause.rule == "bad_initial_loss" and other.rule == "nonfinite":
         # Weights that are too large from the start overflow in the first steps, or not at all.
         return "initializer" in cause.evidence and other.first_step <= FIRST_STEPS
+    if cause.rule == "batchnorm" and other.rule != "overfitting":
+        # A single sample is its own mean: the norm returns a constant, which kills or starves what is connected with it.
+        alone = cause.evidence.get("batch_size") == 1
+        return alone and (
+            not cause.layer or not other.layer or _connected(cause.layer, other.layer, evidence)
+        )
     if cause.rule == "loss_diverging" and other.rule == "nonfinite" and not cause.evidence.get("overflows"):
         return False
     if (

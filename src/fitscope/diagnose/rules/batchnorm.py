@@ -1,7 +1,8 @@
 """`batchnorm`: batch normalisation whose settings or batches make its statistics useless.
 
 Sees a momentum too high for the length of the training (the moving statistics never arrive, so the model is bad only in
-validation), one so low that they are those of the last batches, a large epsilon, and batches too small to have statistics.
+validation), one so low that they are those of the last batches, a large epsilon, and batches too small to have statistics. A batch
+of one sample makes the output constant, so dead units and layers without a gradient that are connected with it are listed under it.
 
 False alarms: a frozen layer, whose statistics were learned before.
 """
@@ -102,8 +103,12 @@ def _batch(evidence: Evidence, layer: str, limit: SimpleNamespace) -> Found | No
             return None
     if size is None or size > limit.batch:
         return None
+    if size <= 1:
+        text = f"{layer} normalises over batches of one sample, which is its own mean: its output is the same for every input"
+    else:
+        text = f"{layer} normalises over batches of {size:.0f} samples, too few for a mean and a variance"
     return (
-        f"{layer} normalises over batches of {size:.0f} samples, too few for a mean and a variance",
+        text,
         "Use larger batches, or LayerNormalization.",
         {"batch_size": size},
     )
