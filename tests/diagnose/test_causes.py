@@ -60,3 +60,15 @@ def test_a_norm_of_single_samples_is_why_units_behind_it_are_dead(batch: int, ca
     found = made.loss(flat).findings()
     assert {one.rule for one in found} == causes
     assert {"layer_not_learning", "loss_not_decreasing"} <= below(found)
+
+
+@pytest.mark.parametrize(
+    ("clip", "causes"), [(1.0, ["bad_initial_loss"]), (1e-5, ["clipped_gradient", "bad_initial_loss"])]
+)
+def test_an_ordinary_clip_that_cuts_everything_is_not_the_fault(clip: float, causes: list[str]) -> None:
+    made = Made(optimizer={"clipnorm": clip})
+    for layer in LAYERS:
+        made.put(f"weight_gradients/{layer}/kernel", rms=made.near(1e6))
+    found = made.loss(1e6 * made.sites["loss"]["value"]).findings()
+    assert sorted(one.rule for one in found) == sorted(causes)
+    assert ("clipped_gradient" in below(found)) == (clip == 1.0)

@@ -16,6 +16,7 @@ _GROWTH = ("loss_diverging", "loss_spike", "exploding_weights", "exploding_gradi
 _BLOW_UP = (*_GROWTH, "nonfinite")
 
 FIRST_STEPS = 20
+ORDINARY_CLIP = 0.1  #: from here on a clip is a common one, so gradients far above it are too large, not the clip too small
 #: What each rule's finding can lead to. Those that come first are taken first, where two could be the cause.
 LEADS_TO: dict[str, tuple[str, ...]] = {
     "output_loss_mismatch": (
@@ -40,6 +41,7 @@ LEADS_TO: dict[str, tuple[str, ...]] = {
     ),
     "bad_initial_loss": (
         *_COURSE, *_BLOW_UP, "dead_relu", "updates_too_large", "vanishing_gradient", "layer_not_learning",
+        "clipped_gradient",
     ),
     "updates_too_large": (
         *_COURSE, *_BLOW_UP, "dead_relu", "saturated", "layer_not_learning", "overfitting",
@@ -129,6 +131,9 @@ def _leads(cause: Finding, other: Finding, evidence: Evidence) -> bool:
     if cause.rule == "bad_initial_loss" and other.rule == "nonfinite":
         # Weights that are too large from the start overflow in the first steps, or not at all.
         return "initializer" in cause.evidence and other.first_step <= FIRST_STEPS
+    if cause.rule == "bad_initial_loss" and other.rule == "clipped_gradient":
+        clips = [other.evidence.get(name) for name in ("clipnorm", "global_clipnorm", "clipvalue")]
+        return min(clip for clip in clips if clip is not None) >= ORDINARY_CLIP
     if cause.rule == "batchnorm" and other.rule != "overfitting":
         # A single sample is its own mean: the norm returns a constant, which kills or starves what is connected with it.
         alone = cause.evidence.get("batch_size") == 1

@@ -1,7 +1,7 @@
 """`clipped_gradient`: clipping that leaves almost nothing of the gradient, at every step.
 
 Sees the clipping of the optimizer against the gradients it is given. Clipping is for rare outliers, not for cutting every step to a
-hundredth.
+hundredth. A common clip (0.1 or more) that cuts huge gradients of a start far off is listed under `bad_initial_loss`.
 
 False alarms: with Adam the size of all gradients together does not matter, as long as it is well above epsilon.
 """
