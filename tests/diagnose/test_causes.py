@@ -72,3 +72,10 @@ def test_an_ordinary_clip_that_cuts_everything_is_not_the_fault(clip: float, cau
     found = made.loss(1e6 * made.sites["loss"]["value"]).findings()
     assert sorted(one.rule for one in found) == sorted(causes)
     assert ("clipped_gradient" in below(found)) == (clip == 1.0)
+
+
+def test_one_odd_batch_does_not_make_inputs_unnormalised() -> None:
+    since, at = STEPS >= 100, STEPS == 100
+    made = Made().put("features/range", max=np.where(since, 4000.0, 7.0), mean=np.where(since, 505.0, 6.0))
+    made.put("inputs", rms=np.where(at, 480.0, 1.0), max=np.where(at, 2000.0, 3.0))
+    assert [one.rule for one in made.findings()] == ["odd_batch"]

@@ -1,7 +1,8 @@
 """`input_not_normalised`: inputs far from the scale that layers are made for.
 
-Sees the rms of the inputs, and of single features their range against the others and their mean against their spread. Integers
-that go into an embedding are left alone, and so are inputs whose first layer normalises them.
+Sees the rms of the inputs, and of single features their range against the others and their mean against their spread. The usual
+batch must have such a range: a single odd one does not count. Integers that go into an embedding are left alone, and so are inputs
+whose first layer normalises them.
 
 False alarms: sparse inputs with a few large numbers; one-hot columns next to a scaled one.
 """
@@ -73,7 +74,10 @@ def _by_feature(evidence: Evidence, layer: str | None, limit: SimpleNamespace) -
         # a feature a thousand times as wide as the others: the largest range against the mean of the rest
         count = float(ranges.count[-1])
         largest = float(ranges.max[-1])
+        usual = [median(h.max.astype("float64") - h.min) for h in evidence.of("inputs")]
         rest = max((float(ranges.mean[-1]) * count - largest) / max(count - 1, 1), 1e-12)
+        # The ranges are those of all samples so far: a single odd batch, which odd_batch names, must not count.
+        largest = min(largest, max(usual)) if usual else largest
         if largest >= limit.ranges * rest and largest > limit.size:
             yield _found(
                 ranges,
