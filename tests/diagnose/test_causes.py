@@ -79,3 +79,14 @@ def test_one_odd_batch_does_not_make_inputs_unnormalised() -> None:
     made = Made().put("features/range", max=np.where(since, 4000.0, 7.0), mean=np.where(since, 505.0, 6.0))
     made.put("inputs", rms=np.where(at, 480.0, 1.0), max=np.where(at, 2000.0, 3.0))
     assert [one.rule for one in made.findings()] == ["odd_batch"]
+
+
+@pytest.mark.parametrize(
+    ("common", "cause"), [(0.9, "class_collapse"), (0.3, "loss_not_decreasing")], ids=["rare classes", "even"]
+)
+def test_rare_classes_are_why_the_loss_stays(common: float, cause: str) -> None:
+    """Under imbalance always naming the common class is what the loss settles for; otherwise it follows from not learning."""
+    made = Made().loss(flat).put("classes/predictions", max=1.0, zeros=4).put("classes/targets", max=common)
+    (found,) = made.findings()
+    assert found.rule == cause
+    assert below(found) == {"class_collapse", "loss_not_decreasing"} - {cause}

@@ -17,6 +17,7 @@ _BLOW_UP = (*_GROWTH, "nonfinite")
 
 FIRST_STEPS = 20
 ORDINARY_CLIP = 0.1  #: from here on a clip is a common one, so gradients far above it are too large, not the clip too small
+COMMON_CLASS = 0.8  #: share of the targets above which a class is so common that the others are rare
 #: What each rule's finding can lead to. Those that come first are taken first, where two could be the cause.
 LEADS_TO: dict[str, tuple[str, ...]] = {
     "output_loss_mismatch": (
@@ -62,6 +63,7 @@ LEADS_TO: dict[str, tuple[str, ...]] = {
         "exploding_gradient", "exploding_weights", "updates_too_large", "loss_diverging", "odd_batch", *_COURSE,
     ),
     "odd_batch": (*_GROWTH, "updates_too_large"),  # where a NaN was born is the better news
+    "class_collapse": ("loss_not_decreasing",),  # with rare classes, and otherwise the other way round
     "loss_not_decreasing": ("class_collapse",),
 }  # fmt: skip
 
@@ -124,6 +126,10 @@ def _leads(cause: Finding, other: Finding, evidence: Evidence) -> bool:
         return False
     if cause.severity == "note" and other.severity != "note" and (cause.layer or "?") != other.layer:
         return False  # a maybe does not explain a fact, unless both are of one layer
+    if {cause.rule, other.rule} == {"class_collapse", "loss_not_decreasing"}:
+        # Where a class is common, to name it for every sample is what the loss settles for.
+        collapse = cause if cause.rule == "class_collapse" else other
+        return (collapse.evidence.get("wanted", 0.0) > COMMON_CLASS) == (cause is collapse)
     if cause.first_step > _begins(cause, other):
         return False
     if cause.rule == "loss_spike" and not cause.evidence.get("odd"):

@@ -1,6 +1,7 @@
 """`class_collapse`: a classifier that predicts one class for every input.
 
 Sees the share of the class predicted most often in each recorded batch, against the share of the most common class in the targets.
+With rare classes it is why the loss stays where it is; otherwise it is a consequence of a loss that does not fall.
 
 False alarms: the first steps of a training; data of which nearly all samples are of one class. Neither is judged.
 """
