@@ -90,3 +90,26 @@ def test_rare_classes_are_why_the_loss_stays(common: float, cause: str) -> None:
     (found,) = made.findings()
     assert found.rule == cause
     assert below(found) == {"class_collapse", "loss_not_decreasing"} - {cause}
+
+
+@pytest.mark.parametrize(
+    ("momentum", "every", "epoch"),
+    [(0.9, 50, 1), (0.99, 50, None), (0.99, 200, 2), (0.99, 400, 1)],
+    ids=["fast", "young all the time", "young in the first epoch", "old enough"],
+)
+def test_validation_with_young_moving_statistics_is_not_overfitting(
+    momentum: float, every: int, epoch: int | None
+) -> None:
+    """What a batch norm uses in validation is still near its initial value in the first 3 / (1 - momentum) steps."""
+    made = Made(dense_1__class="BatchNormalization", dense_1__momentum=momentum)
+    at = every * np.arange(1, 7)
+    made.scalar("logs/loss", at, [1.2, 0.8, 0.5, 0.3, 0.2, 0.1])
+    made.scalar("logs/val_loss", at, [1.0, 1.1, 1.4, 1.9, 2.2, 2.5])
+    found = made.findings("overfitting")
+    assert [one.evidence["best_epoch"] for one in found] == ([epoch] if epoch else [])
+    reasons = [one.reason for one in found.not_judged]
+    assert all("dense_1 need about 300 steps" in reason for reason in reasons)
+    assert len(reasons) == (epoch is None)
+    if epoch is None:  # a model that was trained before has old ones
+        made.put("weights/dense_1/moving_mean", (32,), rms=made.near(0.7))
+        assert [one.evidence["best_epoch"] for one in made.findings("overfitting")] == [1]

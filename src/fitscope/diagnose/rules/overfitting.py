@@ -1,7 +1,9 @@
 """`overfitting`: a validation loss that rises while the training loss falls.
 
 Sees the losses that Keras logs at the end of each epoch. The validation loss must have risen from its best epoch for several
-epochs, the training loss must have gone on falling, and the two must be far apart.
+epochs, the training loss must have gone on falling, and the two must be far apart. Validation uses the moving statistics of batch
+normalisations, which are near their initial values in the first 3 / (1 - momentum) steps: epochs that end before that do not count,
+unless the model was trained before.
 
 False alarms: a validation set so small that its loss is noise.
 """
@@ -13,10 +15,11 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from fitscope.diagnose.curves import shared
+from fitscope.diagnose.curves import highest, shared
 from fitscope.diagnose.evidence import Evidence
 from fitscope.diagnose.finding import Finding, NotJudged, Series
 from fitscope.diagnose.rule import rule
+from fitscope.diagnose.setup import number
 
 CURE = (
     "Stop at the best epoch (EarlyStopping with restore_best_weights), add data, augmentation, dropout or weight decay, or use a "
@@ -36,6 +39,15 @@ def overfitting(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding 
     if len(unseen) < limit.epochs + 2 or not np.isfinite(unseen).all() or not np.isfinite(seen).all():
         yield NotJudged(f"{len(unseen)} epochs with a validation loss: too few to judge")
         return
+    layer, needed = settled(evidence)
+    young = int((held_out.steps < needed).sum())
+    if len(unseen) - young < limit.epochs + 2:
+        yield NotJudged(
+            f"the moving statistics of {layer} need about {needed:,} steps, and validation uses them: "
+            f"{len(unseen) - young} epochs after that are too few to judge"
+        )
+        return
+    seen, unseen = seen[young:], unseen[young:]
     best = int(np.argmin(unseen))
     last = float(np.median(unseen[-2:]))
     if (
@@ -44,8 +56,10 @@ def overfitting(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding 
         and seen[-1] < limit.fall * seen[best]
         and last > limit.gap * seen[-1]
     ):
-        step = int(held_out.steps[best])
+        step = int(held_out.steps[young + best])
         apart = unseen[0] > limit.apart * max(seen[0], 1e-12)
+        which = f"epoch {young + 1}" if young else "the first epoch"
+        early = f" In {which} it was already {unseen[0] / max(seen[0], 1e-12):.3g} times the training loss."
         yield Finding(
             "overfitting",
             "warning",
@@ -53,16 +67,11 @@ def overfitting(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding 
             first_step=step,
             last_step=int(held_out.steps[-1]),
             message=(
-                f"The validation loss was best in epoch {best + 1} ({unseen[best]:.4g}) and is {last:.4g} now, while the training loss "
-                f"fell from {seen[best]:.4g} to {seen[-1]:.4g}."
-                + (
-                    f" In the first epoch it was already {unseen[0] / max(seen[0], 1e-12):.3g} times the training loss."
-                    if apart
-                    else ""
-                )
+                f"The validation loss was best in epoch {young + best + 1} ({unseen[best]:.4g}) and is {last:.4g} now, while the "
+                f"training loss fell from {seen[best]:.4g} to {seen[-1]:.4g}.{early if apart else ''}"
             ),
             evidence={
-                "best_epoch": best + 1,
+                "best_epoch": young + best + 1,
                 "best": float(unseen[best]),
                 "end": last,
                 "train": float(seen[-1]),
@@ -71,3 +80,24 @@ def overfitting(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding 
             confidence=0.85,
             series=Series.from_history(held_out, "value"),
         )
+
+
+def settled(evidence: Evidence) -> tuple[str, int]:
+    """The batch normalisation whose moving statistics settle last, and the step from which on they have; 0 without any."""
+    network = evidence.network
+    latest = ("", 0)
+    for layer in network.order:
+        momentum = number(network.get(layer, "momentum"))
+        if network.kind(layer) != "BatchNormalization" or momentum is None:
+            continue
+        if network.get(layer, "trainable", True) and not _trained_before(evidence, layer):
+            latest = max(latest, (layer, round(3 / max(1 - momentum, 1e-9))), key=lambda one: one[1])
+    return latest
+
+
+def _trained_before(evidence: Evidence, layer: str) -> bool:
+    """Whether the moving mean, which starts at zero, was already as large as later when the training began."""
+    moving = evidence.history(f"weights/{layer}/moving_mean")
+    if moving is None or len(moving) < 5 or moving.steps[0] > 2:
+        return False
+    return bool(float(moving.rms[0]) > 0.5 * highest(moving.rms))
