@@ -126,27 +126,10 @@ def _leads(cause: Finding, other: Finding, evidence: Evidence) -> bool:
         return False
     if cause.severity == "note" and other.severity != "note" and (cause.layer or "?") != other.layer:
         return False  # a maybe does not explain a fact, unless both are of one layer
-    if {cause.rule, other.rule} == {"class_collapse", "loss_not_decreasing"}:
-        # Where a class is common, to name it for every sample is what the loss settles for.
-        collapse = cause if cause.rule == "class_collapse" else other
-        return (collapse.evidence.get("wanted", 0.0) > COMMON_CLASS) == (cause is collapse)
+    known = _of_this_pair(cause, other, evidence)
+    if known is not None:
+        return known
     if cause.first_step > _begins(cause, other):
-        return False
-    if cause.rule == "loss_spike" and not cause.evidence.get("odd"):
-        return False
-    if cause.rule == "bad_initial_loss" and other.rule == "nonfinite":
-        # Weights that are too large from the start overflow in the first steps, or not at all.
-        return "initializer" in cause.evidence and other.first_step <= FIRST_STEPS
-    if cause.rule == "bad_initial_loss" and other.rule == "clipped_gradient":
-        clips = [other.evidence.get(name) for name in ("clipnorm", "global_clipnorm", "clipvalue")]
-        return min(clip for clip in clips if clip is not None) >= ORDINARY_CLIP
-    if cause.rule == "batchnorm" and other.rule != "overfitting":
-        # A single sample is its own mean: the norm returns a constant, which kills or starves what is connected with it.
-        alone = cause.evidence.get("batch_size") == 1
-        return alone and (
-            not cause.layer or not other.layer or _connected(cause.layer, other.layer, evidence)
-        )
-    if cause.rule == "loss_diverging" and other.rule == "nonfinite" and not cause.evidence.get("overflows"):
         return False
     if (
         cause.rule in _LOCAL
@@ -158,6 +141,31 @@ def _leads(cause: Finding, other: Finding, evidence: Evidence) -> bool:
         # Zero or flat outputs starve what lies before them, and what comes after gets constants.
         return _connected(cause.layer, other.layer, evidence)
     return True
+
+
+def _of_this_pair(cause: Finding, other: Finding, evidence: Evidence) -> bool | None:
+    """What is known about this cause and this consequence in particular; None if nothing is."""
+    if {cause.rule, other.rule} == {"class_collapse", "loss_not_decreasing"}:
+        # Where a class is common, to name it for every sample is what the loss settles for.
+        collapse = cause if cause.rule == "class_collapse" else other
+        return bool(collapse.evidence.get("wanted", 0.0) > COMMON_CLASS) == (cause is collapse)
+    if cause.rule == "loss_spike" and not cause.evidence.get("odd"):
+        return False
+    if cause.rule == "bad_initial_loss" and other.rule == "nonfinite":
+        # Weights that are too large from the start overflow in the first steps, or not at all.
+        return "initializer" in cause.evidence and other.first_step <= FIRST_STEPS
+    if cause.rule == "bad_initial_loss" and other.rule == "clipped_gradient":
+        clips = [other.evidence.get(name) for name in ("clipnorm", "global_clipnorm", "clipvalue")]
+        return bool(min(clip for clip in clips if clip is not None) >= ORDINARY_CLIP)
+    if cause.rule == "batchnorm" and other.rule != "overfitting":
+        # A single sample is its own mean: the norm returns a constant, which kills or starves what is connected with it.
+        alone = bool(cause.evidence.get("batch_size") == 1)
+        return alone and (
+            not cause.layer or not other.layer or _connected(cause.layer, other.layer, evidence)
+        )
+    if cause.rule == "loss_diverging" and other.rule == "nonfinite" and not cause.evidence.get("overflows"):
+        return False
+    return None
 
 
 def _begins(cause: Finding, other: Finding) -> float:

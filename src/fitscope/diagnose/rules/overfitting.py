@@ -18,6 +18,7 @@ import numpy as np
 from fitscope.diagnose.curves import highest, shared
 from fitscope.diagnose.evidence import Evidence
 from fitscope.diagnose.finding import Finding, NotJudged, Series
+from fitscope.diagnose.history import History
 from fitscope.diagnose.rule import rule
 from fitscope.diagnose.setup import number
 
@@ -56,30 +57,35 @@ def overfitting(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding 
         and seen[-1] < limit.fall * seen[best]
         and last > limit.gap * seen[-1]
     ):
-        step = int(held_out.steps[young + best])
-        apart = unseen[0] > limit.apart * max(seen[0], 1e-12)
-        which = f"epoch {young + 1}" if young else "the first epoch"
-        early = f" In {which} it was already {unseen[0] / max(seen[0], 1e-12):.3g} times the training loss."
-        yield Finding(
-            "overfitting",
-            "warning",
-            site="logs/val_loss",
-            first_step=step,
-            last_step=int(held_out.steps[-1]),
-            message=(
-                f"The validation loss was best in epoch {young + best + 1} ({unseen[best]:.4g}) and is {last:.4g} now, while the "
-                f"training loss fell from {seen[best]:.4g} to {seen[-1]:.4g}.{early if apart else ''}"
-            ),
-            evidence={
-                "best_epoch": young + best + 1,
-                "best": float(unseen[best]),
-                "end": last,
-                "train": float(seen[-1]),
-            },
-            cure=DATA if apart else CURE,
-            confidence=0.85,
-            series=Series.from_history(held_out, "value"),
-        )
+        yield _found(train, held_out, young, best, limit)
+
+
+def _found(train: History, held_out: History, young: int, best: int, limit: SimpleNamespace) -> Finding:
+    """`best` counts from the first epoch that is not too young."""
+    seen, unseen = train.value[young:].astype(np.float64), held_out.value[young:].astype(np.float64)
+    last, times = float(np.median(unseen[-2:])), unseen[0] / max(seen[0], 1e-12)
+    which = f"epoch {young + 1}" if young else "the first epoch"
+    early = f" In {which} it was already {times:.3g} times the training loss." if times > limit.apart else ""
+    return Finding(
+        "overfitting",
+        "warning",
+        site="logs/val_loss",
+        first_step=int(held_out.steps[young + best]),
+        last_step=int(held_out.steps[-1]),
+        message=(
+            f"The validation loss was best in epoch {young + best + 1} ({unseen[best]:.4g}) and is {last:.4g} now, while the "
+            f"training loss fell from {seen[best]:.4g} to {seen[-1]:.4g}.{early}"
+        ),
+        evidence={
+            "best_epoch": young + best + 1,
+            "best": float(unseen[best]),
+            "end": last,
+            "train": float(seen[-1]),
+        },
+        cure=DATA if early else CURE,
+        confidence=0.85,
+        series=Series.from_history(held_out, "value"),
+    )
 
 
 def settled(evidence: Evidence) -> tuple[str, int]:
