@@ -113,3 +113,16 @@ def test_validation_with_young_moving_statistics_is_not_overfitting(
     if epoch is None:  # a model that was trained before has old ones
         made.put("weights/dense_1/moving_mean", (32,), rms=made.near(0.7))
         assert [one.evidence["best_epoch"] for one in made.findings("overfitting")] == [1]
+
+
+@pytest.mark.parametrize(
+    ("size", "layers"), [(1e-9, ["dense"]), (1e-6, [])], ids=["below epsilon", "above it"]
+)
+def test_a_gradient_below_the_epsilon_of_adam_is_not_made_up_for(size: float, layers: list[str]) -> None:
+    """Adam divides by the size of the gradient plus its epsilon of 1e-7: updates shrink from there on."""
+    made = Made()
+    for i, layer in enumerate(LAYERS):
+        made.put(f"weight_gradients/{layer}/kernel", rms=made.near(size if layer == "dense" else 0.05))
+        made.put(f"gradients/{layer}", rms=made.near(size * 100**i))
+    made.put("updates/dense/kernel", rms=made.near(6e-6))
+    assert [one.layer for one in made.loss(flat).findings("vanishing_gradient")] == layers

@@ -25,6 +25,7 @@ THRESHOLDS: dict[str, dict[str, float]] = {
     "vanishing_gradient": {
         "ratio": 1e-4,  # gradient of a layer by that of the layer nearest to the loss
         "update": 1e-3,  # update by weight, relative to the same ratio of that layer
+        "below": 0.1,  # the same for a gradient below the epsilon of the optimizer
         "layers": 3,  # layers with weights that the model must have
     },
     "dead_relu": {

@@ -18,6 +18,7 @@ from fitscope.diagnose.evidence import Evidence
 from fitscope.diagnose.finding import Finding, NotJudged, Series
 from fitscope.diagnose.history import History
 from fitscope.diagnose.rule import rule
+from fitscope.diagnose.setup import number, optimizer
 
 
 @rule("vanishing_gradient", sees="early layers whose gradient is vanishingly small against the last layers'")
@@ -80,7 +81,11 @@ def _starved(evidence: Evidence, history: History, last: History, limit: SimpleN
     if moved is None or weight is None or other is None or other_weight is None:
         return True
     mine, theirs = median(ratio(moved.rms, weight.rms)), median(ratio(other.rms, other_weight.rms))
-    return not (mine > limit.update * theirs)
+    epsilon = number(optimizer(evidence).get("epsilon"))
+    below = (
+        epsilon is not None and median(history.rms) < epsilon
+    )  # which then is most of what the gradient is divided by
+    return not (mine > (limit.below if below else limit.update) * theirs)
 
 
 def _drop(evidence: Evidence) -> str | None:
