@@ -157,8 +157,10 @@ def lasting_effects(jaxpr: Any) -> list[str]:
 
 
 def own_copy(x: Any, zero: Any) -> Any:
-    """The same bits, from an operation that the compiler can fuse."""
-    if not (jnp.issubdtype(x.dtype, jnp.floating) or jnp.issubdtype(x.dtype, jnp.integer)):
+    """The same bits, from an operation that the compiler can fuse. What is known while tracing needs none."""
+    if not isinstance(x, jax.core.Tracer) or not (
+        jnp.issubdtype(x.dtype, jnp.floating) or jnp.issubdtype(x.dtype, jnp.integer)
+    ):
         return x
     bits = jnp.dtype(f"uint{8 * x.dtype.itemsize}")
     return jax.lax.bitcast_convert_type(jax.lax.bitcast_convert_type(x, bits) ^ zero.astype(bits), x.dtype)

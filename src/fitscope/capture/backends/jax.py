@@ -28,6 +28,7 @@ from fitscope.capture.backends._base import (
     steps_of,
 )
 from fitscope.capture.backends._jax_keeper import JaxKeeper
+from fitscope.capture.backends._jax_known import Known
 from fitscope.capture.backends._jax_programs import IN_ANOTHER_ORDER, EagerFit, EagerStep, Fit, Step, Traced
 from fitscope.capture.backends._jax_shards import assembled, divide, spread
 from fitscope.capture.backends._jax_taps import (
@@ -101,9 +102,10 @@ def _traced(ask: Ask, fresh: Any, args: tuple[Any, ...], zero: Any, traced: Trac
         if name not in found and site not in seen.failed:
             seen.failed[site] = _unseen(site)
     no_local(seen, ask)
-    found = {name: own_copy(value, zero) for name, value in found.items()}
     result = jax.tree.unflatten(jax.tree.structure(shape), flat)
-    return result, ask.finish(found, collector.harvest.sites)
+    return result, jax.tree.map(
+        lambda value: own_copy(value, zero), ask.finish(found, collector.harvest.sites)
+    )
 
 
 def _eager_function(ask: Ask) -> Program:
@@ -206,7 +208,7 @@ class JaxAdapter(Adapter):
         step = stride(rows, length)
         if step == 1:
             return tensor
-        return Thin(tensor.reshape(rows, length)[::step], np.array(tensor.shape, np.int32))
+        return Thin(tensor.reshape(rows, length)[::step], Known(tuple(tensor.shape)))
 
     def small(self, tensor: Any) -> bool:
         real = not jnp.issubdtype(tensor.dtype, jnp.complexfloating)
@@ -214,12 +216,16 @@ class JaxAdapter(Adapter):
 
     def joined(self, tensors: dict[int, Any]) -> tuple[Any, Any]:
         layout = [n for number, x in tensors.items() for n in (number, x.ndim, *x.shape)]
-        return jnp.concatenate([x.reshape(-1) for x in tensors.values()]), np.array(layout, np.int32)
+        return jnp.concatenate([x.reshape(-1) for x in tensors.values()]), Known(tuple(layout))
 
     def to_numpy(self, tensor: Any) -> np.ndarray[Any, Any]:
+        if isinstance(tensor, Known):
+            return tensor.array
         return assembled(tensor) if isinstance(tensor, Shard) else np.asarray(tensor)
 
     def nbytes(self, tensor: Any) -> int:
+        if isinstance(tensor, Known):
+            return 0
         if isinstance(tensor, Shard):
             return math.prod(tensor.extent) * int(tensor.dtype.itemsize)
         return int(tensor.size * tensor.dtype.itemsize)
