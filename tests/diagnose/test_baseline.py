@@ -35,7 +35,7 @@ def test_a_regression_that_predicts_the_mean_has_learned_nothing(share: float, f
 
 
 @pytest.mark.parametrize(("end", "found"), [(900.0, True), (300.0, False)])
-def test_targets_far_from_the_output_are_no_excuse_unless_the_loss_falls(end: float, found: bool) -> None:
+def test_targets_far_from_the_output_excuse_a_high_loss_only_if_it_falls(end: float, found: bool) -> None:
     made = regression(1.0, middle=30.0).loss(np.linspace(900.0, end, 200))
     assert bool(made.findings("loss_not_decreasing")) == found
 

@@ -38,7 +38,7 @@ def test_inputs_that_saturate_the_output_are_one_finding() -> None:
     assert "updates_too_small" in below(found)
 
 
-def test_updates_of_zero_are_not_a_matter_of_the_rate() -> None:
+def test_updates_of_zero_do_not_ask_for_a_larger_learning_rate() -> None:
     made = nothing_moves(Made())
     (found,) = made.findings("updates_too_small")
     assert found.message == "All gradients are exactly zero at every recorded step, so no weight moves."
@@ -50,7 +50,9 @@ def test_updates_of_zero_are_not_a_matter_of_the_rate() -> None:
 
 
 @pytest.mark.parametrize(("batch", "causes"), [(1, {"batchnorm"}), (2, {"batchnorm", "dead_relu"})])
-def test_a_norm_of_single_samples_is_why_units_behind_it_are_dead(batch: int, causes: set[str]) -> None:
+def test_normalisation_over_single_samples_explains_the_dead_units_behind_it(
+    batch: int, causes: set[str]
+) -> None:
     """With one sample every unit is its own mean, so the norm returns zero; with two it does not."""
     made = Made(dense_1__class="BatchNormalization", dense_1__momentum=0.9, fit={"batch_size": batch})
     made.put("activations/dense_1", (batch, 32)).put("activity/dense_2", zeros=32)
@@ -65,7 +67,7 @@ def test_a_norm_of_single_samples_is_why_units_behind_it_are_dead(batch: int, ca
 @pytest.mark.parametrize(
     ("clip", "causes"), [(1.0, ["bad_initial_loss"]), (1e-5, ["clipped_gradient", "bad_initial_loss"])]
 )
-def test_an_ordinary_clip_that_cuts_everything_is_not_the_fault(clip: float, causes: list[str]) -> None:
+def test_an_ordinary_clip_that_cuts_every_gradient_is_not_the_cause(clip: float, causes: list[str]) -> None:
     made = Made(optimizer={"clipnorm": clip})
     for layer in LAYERS:
         made.put(f"weight_gradients/{layer}/kernel", rms=made.near(1e6))
@@ -84,7 +86,7 @@ def test_one_odd_batch_does_not_make_inputs_unnormalised() -> None:
 @pytest.mark.parametrize(
     ("common", "cause"), [(0.9, "class_collapse"), (0.3, "loss_not_decreasing")], ids=["rare classes", "even"]
 )
-def test_rare_classes_are_why_the_loss_stays(common: float, cause: str) -> None:
+def test_rare_classes_explain_a_loss_that_stays(common: float, cause: str) -> None:
     """Under imbalance always naming the common class is what the loss settles for; otherwise it follows from not learning."""
     made = Made().loss(flat).put("classes/predictions", max=1.0, zeros=4).put("classes/targets", max=common)
     (found,) = made.findings()
@@ -116,13 +118,34 @@ def test_validation_with_young_moving_statistics_is_not_overfitting(
 
 
 @pytest.mark.parametrize(
-    ("size", "layers"), [(1e-9, ["dense"]), (1e-6, [])], ids=["below epsilon", "above it"]
+    ("size", "learns", "layers"),
+    [(1e-9, True, ["dense"]), (1e-6, True, []), (1e-6, False, ["dense"])],
+    ids=["below epsilon", "above it", "above it, in vain"],
 )
-def test_a_gradient_below_the_epsilon_of_adam_is_not_made_up_for(size: float, layers: list[str]) -> None:
-    """Adam divides by the size of the gradient plus its epsilon of 1e-7: updates shrink from there on."""
+def test_a_gradient_below_the_epsilon_of_adam_counts_as_vanishing(
+    size: float, learns: bool, layers: list[str]
+) -> None:
+    """Adam divides by the size of the gradient plus its epsilon of 1e-7: updates shrink from there on.
+
+    Above it they have the usual size. Where the loss stays at guessing, that did not help.
+    """
     made = Made()
     for i, layer in enumerate(LAYERS):
         made.put(f"weight_gradients/{layer}/kernel", rms=made.near(size if layer == "dense" else 0.05))
         made.put(f"gradients/{layer}", rms=made.near(size * 100**i))
     made.put("updates/dense/kernel", rms=made.near(6e-6))
-    assert [one.layer for one in made.loss(flat).findings("vanishing_gradient")] == layers
+    made = made if learns else made.loss(flat)
+    assert [one.layer for one in made.findings("vanishing_gradient")] == layers
+
+
+@pytest.mark.parametrize("deep", [True, False])
+def test_layers_that_blow_up_the_gradient_come_before_the_first_loss(deep: bool) -> None:
+    """In depth the layers are the cause, of the loss as well; gradients that grow later are a consequence of the bad start."""
+    made = Made()
+    for i, layer in enumerate(LAYERS):
+        made.put(f"activations/{layer}", rms=made.near(10.0**i))
+        if deep and layer != "out":
+            made.put(f"gradients/{layer}", rms=made.near(1e5 / 10.0**i))
+    found = made.loss(50 * made.sites["loss"]["value"]).findings("bad_initial_loss", "exploding_gradient")
+    assert [one.rule for one in found] == (["exploding_gradient"] if deep else ["bad_initial_loss"])
+    assert below(found) == ({"bad_initial_loss"} if deep else set())

@@ -83,7 +83,7 @@ def joined(taken: list[Block]) -> list[Block]:
 
 @pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("steps", [1, 7, POINTS, POINTS + 1, 3 * POINTS + 5])
-def test_step_by_step_gives_the_same_as_all_at_once(steps: int, together: bool) -> None:
+def test_adding_step_by_step_gives_the_same_evidence_as_all_at_once(steps: int, together: bool) -> None:
     taken = blocks(steps, odd=steps // 2)
     online = Evidence()
     for block in joined(taken) if together else taken:
@@ -148,7 +148,7 @@ def test_losses_may_come_in_any_order() -> None:
 
 
 @pytest.mark.parametrize("pieces", [1, 2, 7, 40])
-def test_a_run_read_in_parts_is_the_same(pieces: int) -> None:
+def test_reading_a_run_in_parts_gives_the_same_evidence(pieces: int) -> None:
     taken = blocks(3 * POINTS + 5, odd=100)
     online, offline = Evidence(), Evidence()
     for block in taken:

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from diagnose.made import LAYERS, STEPS, Made
-from diagnose.test_rules import dying, flat
+from diagnose.test_rules import PRICES, dying, flat, prices
+from fitscope.diagnose import diagnose
 from fitscope.diagnose.network import Network
 
 N = len(STEPS)
@@ -141,7 +142,7 @@ def test_mislabelled_samples_show_without_a_loss_per_sample() -> None:
     assert made.put("classes/targets", max=0.97).findings("label_problem")[0].severity != "warning"
 
 
-def test_no_rule_warns_about_data_without_a_number() -> None:
+def test_no_rule_emits_a_warning_about_data_that_is_all_nan() -> None:
     made = Made()
     for stats in made.sites.values():
         for name in {"mean", "std", "min", "max", "rms"} & set(stats):
@@ -179,3 +180,242 @@ def test_data_flows_through_nested_models() -> None:
     for layer, source in zip(leaves[1:], leaves, strict=False):
         assert network.producers(layer, leaves) == [source]
         assert network.consumers(source, leaves) == [layer]
+
+
+@pytest.mark.parametrize(("mean", "end"), [(40_000.0, 2e7), (9_000.0, 1.6e8)])
+def test_targets_away_from_zero_are_no_fault_if_the_training_gets_there_or_they_are_near(
+    mean: float, end: float
+) -> None:
+    values = np.linspace(mean**2 + 9000.0**2, end, 200)
+    values[-30:] = end
+    assert not prices(Made(**PRICES), mean).loss(values).findings("bad_initial_loss")
+
+
+def test_a_tanh_that_becomes_sure_is_not_saturated_though_one_that_begins_so_is() -> None:
+    """A seventh of the values has a slope left at the end; at the start half of them had."""
+    learned = Made(dense_1__activation="tanh")
+    learned.put("activity/dense_1", zeros=0, mean=np.linspace(0.6, 0.14, N))
+    assert not learned.findings("saturated")
+
+
+@pytest.mark.parametrize(
+    ("often", "found"), [(0.0, ["class_collapse"]), (0.006, ["class_collapse"]), (0.04, [])]
+)
+def test_rare_classes_have_collapsed_if_they_are_named_far_more_seldom_than_they_occur(
+    often: float, found: list[str]
+) -> None:
+    """One of 20 samples is of another class; so often one of them is predicted."""
+    made = Made().put("classes/targets", max=0.95)
+    named = np.where(np.arange(N) % 4 == 0, 4 * often, 0.0)
+    made.put("classes/predictions", max=1 - named)
+    assert [one.rule for one in made.findings("class_collapse")] == found
+
+
+@pytest.mark.parametrize(("rate", "found"), [(0.5, []), (0.75, ["note"]), (0.9, ["warning"])])
+def test_dropout_inside_a_recurrent_layer_is_judged_like_a_dropout_layer(
+    rate: float, found: list[str]
+) -> None:
+    made = Made(dense_1__class="LSTM", dense_1__dropout=0.0, dense_1__recurrent_dropout=rate)
+    assert [one.severity for one in made.findings("dropout_too_high")] == found
+
+
+@pytest.mark.parametrize("axis", [1, -2, 0, 2, -1])
+def test_a_hidden_softmax_over_one_entry_is_always_one(axis: int) -> None:
+    made = Made(dense_1__class="Softmax", dense_1__axis=axis)
+    found = made.put("activations/dense_1", (32, 10, 1)).findings("wrong_axis")
+    always = [one for one in found if "always 1" in one.message]
+    assert len(always) == (axis in (2, -1))
+
+
+def test_a_softmax_over_one_entry_is_why_the_scores_before_it_do_not_learn() -> None:
+    made = Made(dense_1__class="Softmax", dense_1__axis=-1).put("activations/dense_1", (32, 10, 1))
+    for weight in ("kernel", "bias"):
+        made.put(f"weight_gradients/dense/{weight}", rms=0.0)
+    (found,) = made.findings("wrong_axis", "layer_not_learning")
+    assert found.rule == "wrong_axis"
+    assert [(one.rule, one.layer) for one in found.consequences] == [("layer_not_learning", "dense")]
+
+
+def test_tiny_inputs_that_are_learned_all_the_same_are_a_note() -> None:
+    (found,) = Made().put("inputs", rms=0.002, max=0.004, min=0.0).findings("input_not_normalised")
+    assert found.severity == "note"
+
+
+@pytest.mark.parametrize(("end", "severity"), [(0.1, "note"), (1.5, "warning")])
+def test_a_large_rate_that_fits_small_gradients_is_a_note(end: float, severity: str) -> None:
+    made = Made(optimizer={"class": "SGD", "learning_rate": 2000.0, "epsilon": None})
+    made.loss(np.linspace(1.6, end, 200))
+    (found,) = made.findings("optimizer_misconfigured")
+    assert found.severity == severity
+
+
+def test_an_absolute_error_above_the_spread_of_the_targets_has_learned_nothing() -> None:
+    made = Made(**{**PRICES, "losses": [{"output": "out", "class": "MeanAbsoluteError"}]})
+    made.put("targets", (32, 1), mean=made.near(1.0), std=1.0, min=-2, max=4, rms=1.4)
+    (found,) = made.loss(np.linspace(1.10, 1.05, 200)).findings("loss_not_decreasing")
+    assert "mean of the targets" in found.message
+    assert not made.loss(np.linspace(1.10, 0.6, 200)).findings("loss_not_decreasing")
+
+
+def test_a_gradient_that_grows_across_one_layer_blames_that_layer() -> None:
+    """What is large at the output of `dense_1` was made by `dense_2`."""
+    made = Made()
+    for layer, size in (("dense", 120.0), ("dense_1", 80.0), ("dense_2", 2e-3)):
+        made.put(f"gradients/{layer}", rms=made.near(size))
+    (found,) = made.findings("exploding_gradient")
+    assert found.layer == "dense_2"
+
+
+@pytest.mark.parametrize(
+    ("kind", "axis", "named"),
+    [
+        ("LayerNormalization", 1, True),
+        ("LayerNormalization", [1, 2], False),
+        ("GroupNormalization", -1, False),
+    ],
+)
+def test_a_norm_over_positions_is_along_the_wrong_axis(kind: str, axis: object, named: bool) -> None:
+    made = Made(dense_1__class=kind, dense_1__axis=axis).put("activations/dense_1", (32, 10, 8))
+    assert [one.layer for one in made.findings("wrong_axis")] == (["dense_1"] if named else [])
+
+
+@pytest.mark.parametrize(
+    ("before", "named"), [("channels_last", ["dense_2"]), ("channels_first", []), (None, [])]
+)
+def test_channels_that_change_places_between_layers_are_named(before: str | None, named: list[str]) -> None:
+    made = Made(dense__data_format=before, dense_2__data_format="channels_first")
+    assert [one.layer for one in made.findings("wrong_axis")] == named
+
+
+def test_channels_that_a_permute_moves_are_where_they_belong() -> None:
+    made = Made(
+        dense__data_format="channels_last", dense_1__class="Permute", dense_2__data_format="channels_first"
+    )
+    assert not made.findings("wrong_axis")
+
+
+@pytest.mark.parametrize(
+    ("rms", "named"), [([0.31, 0.31], ["dense_1"]), ([0.12, 0.31], []), ([0.31, 0.12], [])]
+)
+def test_a_hidden_softmax_is_saturated_if_it_picks_one_entry_from_the_start(
+    rms: list[float], named: list[str]
+) -> None:
+    """Of ten entries; uniform ones have an rms of 0.1, and a single 1 has 0.316."""
+    made = Made(dense_1__class="Softmax", dense_1__activation="softmax", dense_1__axis=-1).drop(
+        "activity/dense_1"
+    )
+    made.put("activations/dense_1", (32, 10), rms=np.linspace(*rms, N), mean=0.1)
+    assert [one.layer for one in made.findings("saturated")] == named
+
+
+@pytest.mark.parametrize(
+    ("after", "named"), [(10.0, ["updates_too_large"]), (0.9, ["updates_too_large"]), (0.5, [])]
+)
+def test_a_few_steps_that_replace_the_weights_count_if_the_loss_never_comes_back(
+    after: float, named: list[str]
+) -> None:
+    made = Made().put("updates/dense/kernel", rms=np.where((STEPS >= 60) & (STEPS < 70), 2.0, 1e-6))
+    values = np.where(np.arange(200) > 60, after, 1.0) * (1 + 0.05 * made.random.standard_normal(200))
+    found = made.loss(values).findings("updates_too_large")
+    assert [one.rule for one in found] == named
+    assert all(one.first_step == 60 for one in found)
+
+
+@pytest.mark.parametrize(("end", "severity"), [(10.0, "warning"), (1.4, "note")])
+def test_a_high_rate_of_adam_is_a_warning_if_the_loss_rose(end: float, severity: str) -> None:
+    made = Made(optimizer={"learning_rate": 0.2}).loss(np.r_[1.6, np.full(199, end)])
+    (found,) = made.findings("optimizer_misconfigured")
+    assert found.severity == severity
+
+
+@pytest.mark.parametrize(("learns", "severity"), [(True, "note"), (False, "warning")])
+def test_frozen_layers_are_a_warning_if_the_others_learn_nothing(learns: bool, severity: str) -> None:
+    made = Made(dense__trainable=False, dense_1__trainable=False)
+    found = (made if learns else made.loss(flat)).findings("layer_not_learning", "loss_not_decreasing")
+    assert [(one.rule, one.severity) for one in found] == [("layer_not_learning", severity)]
+
+
+@pytest.mark.parametrize(("highs", "found"), [((5.0, 0.2), True), ((5.0, 1.9), False)])
+def test_losses_of_every_size_are_those_of_a_net_that_still_learns(
+    highs: tuple[float, float], found: bool
+) -> None:
+    """Every second batch has a sample with a high loss; the others have none, or some of middling size."""
+    odd = np.arange(N) % 2 == 0
+    made = Made().put(
+        "sample_loss",
+        (32,),
+        mean=np.where(odd, 0.25, 0.1),
+        std=np.where(odd, 1.1, 0.1),
+        max=np.where(odd, *highs),
+    )
+    assert bool(made.findings("label_problem")) == found
+
+
+def test_frozen_layers_are_a_warning_if_the_loss_falls_to_that_of_guessing() -> None:
+    values = np.r_[np.linspace(2.4, 1.61, 40), np.full(160, 1.609)] * (
+        1 + 0.001 * np.random.default_rng(2).standard_normal(200)
+    )
+    found = Made(dense__trainable=False).loss(values).findings("layer_not_learning", "loss_not_decreasing")
+    (only,) = found
+    assert (only.rule, only.severity) == ("layer_not_learning", "warning")
+
+
+def test_a_large_step_of_weights_that_began_near_zero_ruins_nothing() -> None:
+    made = Made().put("updates/dense/kernel", rms=np.where(STEPS < 10, 2.0, 1e-6)).loss(flat)
+    made.put("weights/dense/kernel", rms=np.where(STEPS < 10, 1e-4, 2.0))
+    assert not made.findings("updates_too_large")
+
+
+def test_batches_without_a_wrong_label_tell_whether_the_others_are_learned() -> None:
+    """A quarter of the batches is calm; in the others, of which half are not torn enough, the mean says little."""
+    kind = np.arange(N) % 4
+    made = Made().put(
+        "sample_loss",
+        (16,),
+        mean=np.choose(kind, [0.07, 0.35, 0.75, 0.75]),
+        std=np.choose(kind, [0.03, 0.95, 1.2, 1.2]),
+        max=np.choose(kind, [0.15, 3.2, 3.2, 3.2]),
+    )
+    (found,) = made.findings("label_problem")
+    assert found.evidence["others"] < 0.1
+
+
+@pytest.mark.parametrize("level", [0.05, 0.69])
+def test_frozen_layers_are_a_note_where_a_flat_loss_means_nothing(level: float) -> None:
+    """A model that was trained before begins far below guessing; a GAN has targets of one class."""
+    values = level * (1 + 0.02 * np.random.default_rng(3).standard_normal(200))
+    made = Made(
+        dense__trainable=False,
+        outputs=[{"layer": "out", "name": "out", "activation": "sigmoid", "shape": [None, 1]}],
+    )
+    made = (
+        made.put("targets", (32, 1), min=1, max=1, mean=1, std=0, rms=1)
+        if level > 0.1
+        else Made(dense__trainable=False)
+    )
+    (found,) = made.loss(values).findings("layer_not_learning")
+    assert found.severity == "note"
+
+
+def test_only_a_gradient_that_was_recorded_arrives() -> None:
+    """No gradient was recorded for an output that the loss does not use. So the optimizer is not to blame alone."""
+    for seen, said in ((True, "The gradient arrives"), (False, "Either the loss does not depend on dense_1")):
+        made = Made()
+        for weight in ("kernel", "bias"):
+            made.put(f"updates/dense_1/{weight}", rms=0.0)
+            if not seen:
+                made.drop(f"weight_gradients/dense_1/{weight}")
+        (found,) = made.findings("layer_not_learning")
+        assert found.cure is not None
+        assert found.cure.startswith(said)
+
+
+def test_a_part_of_the_classes_is_not_their_sum() -> None:
+    """A process of a model-parallel training holds some classes of every output."""
+    evidence = Made().put("activations/out", mean=1 / 3).evidence()
+    (found,) = diagnose(evidence, rules=["wrong_axis"])
+    assert "instead of 1" in found.message
+    evidence.shards = True
+    found = diagnose(evidence, rules=["wrong_axis"])
+    assert list(found) == []
+    assert [each.rule for each in found.not_judged] == ["wrong_axis"]

@@ -22,7 +22,7 @@ def after(made: Made, step: int, *sites: str, **counts: int) -> Made:
 ALL_WEIGHT_GRADIENTS = [f"weight_gradients/{layer}/kernel" for layer in LAYERS]
 
 
-def test_the_first_layer_forward_is_the_origin() -> None:
+def test_the_first_layer_in_the_forward_pass_is_the_origin() -> None:
     made = after(
         Made(), 50, "activations/dense_1", "activations/dense_2", "activations/out", *ALL_WEIGHT_GRADIENTS
     )

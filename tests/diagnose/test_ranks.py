@@ -52,14 +52,14 @@ def test_healthy_ranks_are_not_named(world: int) -> None:
     assert Ranks(world).findings() == []
 
 
-def test_one_process_has_nobody_to_differ_from() -> None:
+def test_a_run_of_one_process_has_no_rank_that_differs() -> None:
     found = diagnose(Evidence(), rules=["rank_differs"])
     assert list(found) == []
     assert not found.not_judged
 
 
 @pytest.mark.parametrize("world", [3, 8])
-def test_a_diverged_replica(world: int) -> None:
+def test_a_diverged_replica_is_found(world: int) -> None:
     ranks = Ranks(world)
     ranks.weights[2, 12:] *= 1 + 1e-5
     (found,) = ranks.findings()
@@ -69,28 +69,28 @@ def test_a_diverged_replica(world: int) -> None:
     assert f"rank 2 differ from those of the other {world - 1} ranks" in found.message
 
 
-def test_two_replicas_that_differ_have_no_majority() -> None:
+def test_neither_of_two_differing_replicas_is_blamed() -> None:
     ranks = Ranks(2)
     ranks.weights[1] *= 1.5
     (found,) = ranks.findings()
     assert "The 2 ranks do not hold the same weights" in found.message
 
 
-def test_replicas_that_agree_again_are_no_finding() -> None:
+def test_replicas_that_agree_again_give_no_finding() -> None:
     """A rank that was restored: what counts is the newest step."""
     ranks = Ranks(4)
     ranks.weights[3, 5:8] *= 2
     assert ranks.findings() == []
 
 
-def test_rounding_is_no_divergence() -> None:
+def test_rounding_is_not_a_divergence() -> None:
     ranks = Ranks(4)
     ranks.weights[3] *= 1 + 1e-9
     assert ranks.findings() == []
 
 
 @pytest.mark.parametrize("world", [2, 8])
-def test_a_bad_shard(world: int) -> None:
+def test_a_bad_shard_is_found(world: int) -> None:
     ranks = Ranks(world)
     ranks.loss[1] *= 4
     (found,) = ranks.findings()
@@ -99,13 +99,13 @@ def test_a_bad_shard(world: int) -> None:
     assert "run.rank(1)" in found.cure
 
 
-def test_a_bad_batch_is_no_bad_shard() -> None:
+def test_a_single_bad_batch_is_not_a_bad_shard() -> None:
     ranks = Ranks(8)
     ranks.loss[1, 20] *= 50
     assert ranks.findings() == []
 
 
-def test_a_slow_host() -> None:
+def test_a_slow_host_is_found() -> None:
     ranks = Ranks(4)
     ranks.took[3] *= 2
     (found,) = ranks.findings()
@@ -113,7 +113,7 @@ def test_a_slow_host() -> None:
     assert "times as much as on the other ranks" in found.message
 
 
-def test_a_slow_host_that_the_others_wait_for() -> None:
+def test_a_host_that_the_others_wait_for_is_a_note() -> None:
     """All steps take as long; its process is busy meanwhile, the others wait."""
     ranks = Ranks(4)
     ranks.took[:] *= 2
@@ -129,3 +129,33 @@ def test_ranks_that_share_no_step_are_not_judged() -> None:
     evidence.pulses = Pulses.of({rank: {"step": [rank], **points} for rank in range(3)})
     found = diagnose(evidence, rules=["rank_differs"])
     assert [each.rule for each in found.not_judged] == ["rank_differs"]
+
+
+def test_a_thousand_ranks_are_compared_at_once() -> None:
+    """As each rank by itself would be: by the medians and maxima of the others, without the ranks that have no number."""
+    from fitscope.diagnose.rules.rank_differs import _ratios
+
+    rng = np.random.default_rng(0)
+    for world in (1, 2, 3, 4, 7, 8):
+        usual = rng.choice([0.0, 1.0, 2.0, 5.0, np.nan], world)
+        for row, ratio in enumerate(_ratios(usual)):
+            others = np.delete(usual, row)
+            others = others[np.isfinite(others)]
+            known = np.isfinite(usual[row]) and len(others) and np.median(others) > 0
+            np.testing.assert_equal(ratio, usual[row] / np.median(others) if known else np.nan)
+
+
+def test_ranks_that_capture_different_steps() -> None:
+    """A step counts that half of them have; repeated and unordered steps count once."""
+    pulse = {"cpu": [None] * 3, "loss": [1.0, None, 3.0], "weights": [4.0, 5.0, 6.0]}
+    found = Pulses.of(
+        {
+            0: {"step": [0, 10, 20], "time": [1.0, 2.0, 3.0], **pulse},
+            1: {"step": [20, 10, 10], "time": [7.0, 8.0, 9.0], **pulse},
+            2: {"step": [5, 10, 30], "time": [1.0, 2.0, 3.0], **pulse},
+        }
+    )
+    assert found is not None
+    assert found.steps.tolist() == [10, 20]
+    np.testing.assert_array_equal(found.time, [[2, 3], [8, 7], [2, np.nan]])
+    np.testing.assert_array_equal(found.loss, [[np.nan, 3], [np.nan, 1], [np.nan, np.nan]])

@@ -72,6 +72,19 @@ def spiking(made: Made) -> Made:
     return made.loss(values).put("inputs", max=np.where(STEPS == 120, 4000.0, 3.0))
 
 
+PRICES: dict[str, Any] = {
+    "outputs": [{"layer": "out", "name": "out", "activation": "linear", "shape": [None, 1]}],
+    "losses": [{"output": "out", "class": "MeanSquaredError"}],
+}
+
+
+def prices(made: Made, mean: float = 40_000.0) -> Made:
+    """Targets of a regression around this mean, with a standard deviation of 9,000."""
+    return made.put(
+        "targets", (32, 1), mean=made.near(mean), std=9000.0, min=mean - 20_000, max=mean + 20_000, rms=mean
+    )
+
+
 flat = 1.6 + 0.02 * np.random.default_rng(1).standard_normal(200)
 rising = 1.6 + np.arange(200) / 40
 
@@ -87,6 +100,7 @@ FAULTS: list[tuple[str, dict[str, Any], Change, str | None]] = [
     ("dead_relu", {}, lambda m: m.drop("activity/dense_1").put("activations/dense_1", zeros=1020), "dense_1"),
     ("saturated", {"dense_1__activation": "tanh"}, lambda m: m.put("activity/dense_1", zeros=30), "dense_1"),
     ("saturated", {"dense_1__activation": "tanh"}, lambda m: m.drop("activity/dense_1").put("activations/dense_1", rms=0.998), "dense_1"),
+    ("saturated", {"dense_1__activation": "tanh"}, lambda m: m.put("activity/dense_1", zeros=0, mean=0.14), "dense_1"),
     ("layer_not_learning", {}, still, "dense_1"),
     (
         "layer_not_learning",
@@ -105,8 +119,11 @@ FAULTS: list[tuple[str, dict[str, Any], Change, str | None]] = [
     ("overfitting", {}, lambda m: m.scalar("logs/val_loss", np.arange(50, 201, 50), [1.0, 1.1, 1.4, 1.9]), None),
     ("class_collapse", {}, lambda m: m.put("classes/predictions", max=1.0, zeros=4), "out"),
     ("bad_initial_loss", {}, lambda m: m.loss(10 * m.sites["loss"]["value"]), "out"),
+    ("bad_initial_loss", PRICES, lambda m: prices(m).loss(np.linspace(1.7e9, 1.2e9, 200)), "out"),
+    ("bad_initial_loss", PRICES | {"losses": [{"class": "MeanAbsoluteError"}]}, lambda m: prices(m).loss(np.full(200, 4e4)), "out"),
     ("input_not_normalised", {}, lambda m: m.put("inputs", rms=130.0, mean=90.0, max=255.0), "dense"),
     ("input_not_normalised", {}, wide_feature, "dense"),
+    ("input_not_normalised", {}, lambda m: m.put("inputs", rms=0.002, max=0.004, min=0.0).loss(flat), "dense"),
     ("constant_or_duplicate_features", {}, lambda m: m.put("features/inputs", zeros=1), None),
     ("constant_or_duplicate_features", {}, lambda m: m.scalar("features/duplicates", STEPS, np.full(N, 2)), None),
     ("label_problem", {}, lambda m: m.put("targets", min=1, max=5), "out"),
@@ -123,8 +140,12 @@ FAULTS: list[tuple[str, dict[str, Any], Change, str | None]] = [
     ("precision_underflow", {}, half, "dense"),
     ("unshuffled", {}, sorted_labels, None),
     ("dropout_too_high", {"dense_1__class": "Dropout", "dense_1__rate": 0.95}, lambda m: m, "dense_1"),
+    ("dropout_too_high", {"dense_1__class": "LSTM", "dense_1__dropout": 0.95}, lambda m: m, "dense_1"),
+    ("dropout_too_high", {"dense_1__class": "GRU", "dense_1__recurrent_dropout": 0.9}, lambda m: m, "dense_1"),
     ("wrong_axis", {}, lambda m: m.put("activations/out", mean=1 / 32), "out"),
     ("wrong_axis", {"out__class": "Softmax", "out__axis": 0}, lambda m: m, "out"),
+    ("wrong_axis", {"dense_1__class": "Softmax", "dense_1__axis": -1}, lambda m: m.put("activations/dense_1", (32, 10, 1)), "dense_1"),
+    ("wrong_axis", {"dense_1__activation": "softmax"}, lambda m: m.put("activations/dense_1", (32, 10, 1)), "dense_1"),
     ("exploding_weights", {}, lambda m: m.put("weights/dense/kernel", rms=0.2 * np.linspace(1, 50, N)), "dense"),
     ("clipped_gradient", {"optimizer": {"global_clipnorm": 1e-5}}, lambda m: m, None),
     ("optimizer_misconfigured", {"optimizer": {"epsilon": 10.0}}, lambda m: m, None),
@@ -166,19 +187,19 @@ def test_a_rule_finds_its_fault_in_the_right_layer(
     ],
     ids=["all learned", "hard by nature", "one in seven wrong"],
 )
-def test_labels_are_doubted_only_where_a_few_samples_stand_out(losses: dict[str, float]) -> None:
+def test_labels_are_reported_only_if_a_few_samples_have_a_high_loss(losses: dict[str, float]) -> None:
     found = Made().put("sample_loss", shape=(32,), **losses).findings("label_problem")
     assert [one.rule for one in found] == (["label_problem"] if losses["max"] > 4 else [])
 
 
-def test_a_label_that_the_loss_leaves_out_is_no_problem() -> None:
+def test_a_label_that_the_loss_ignores_is_not_a_problem() -> None:
     for left_out, problems in ((-1, 0), (-100, 1), (None, 1)):
         loss = {"output": "out", "class": "SparseCategoricalCrossentropy", "from_logits": False}
         made = Made(losses=[{**loss, "ignore_class": left_out}]).put("targets", min=-1, max=4)
         assert len(made.findings("label_problem")) == problems, left_out
 
 
-def test_a_rate_that_ends_a_little_below_zero_is_at_its_end() -> None:
+def test_a_learning_rate_a_little_below_zero_counts_as_zero() -> None:
     falling = np.where(STEPS < 10, 3e-3, -4e-11)  # PolynomialDecay, in float32
     (found,) = (
         Made(optimizer={"learning_rate": {"class": "PolynomialDecay"}})
@@ -189,7 +210,7 @@ def test_a_rate_that_ends_a_little_below_zero_is_at_its_end() -> None:
     assert "falls from 0.003 to 0 by step 10" in found.message
 
 
-def test_a_validation_loss_that_is_far_off_from_the_start_is_asked_for_its_data() -> None:
+def test_a_validation_loss_that_starts_far_off_points_to_the_data() -> None:
     epochs = np.arange(50, 201, 50)
     (found,) = Made().scalar("logs/val_loss", epochs, [30.0, 40.0, 90.0, 200.0]).findings("overfitting")
     assert "In the first epoch it was already 25 times the training loss." in found.message
@@ -210,13 +231,13 @@ def test_many_spikes_are_a_warning_only_if_they_are_one_batch_of_each_epoch(
     assert [one.severity for one in found] == [severity]
 
 
-def test_a_start_that_is_a_little_high_is_a_note_once_the_loss_fell() -> None:
+def test_a_slightly_high_first_loss_is_a_note_once_the_loss_fell() -> None:
     for first, end, severity in ((5.5, 0.1, "note"), (5.5, 2.0, "warning"), (50.0, 0.1, "warning")):
         (found,) = Made().loss(np.geomspace(first, end, 200)).findings("bad_initial_loss")
         assert found.severity == severity, (first, end)
 
 
-def test_a_model_that_was_trained_before_has_little_left_to_learn() -> None:
+def test_a_pretrained_model_may_learn_little() -> None:
     (found,) = Made().loss(np.full(200, 0.006)).findings("loss_not_decreasing")
     assert found.severity == "note"
 
@@ -229,7 +250,7 @@ def test_gradients_that_grow_while_the_loss_falls_are_a_note() -> None:
     assert found.severity == "warning"
 
 
-def test_a_loss_that_overflows_names_the_step_at_which_it_left() -> None:
+def test_an_overflowing_loss_names_the_step_at_which_it_left_its_level() -> None:
     values = np.concatenate([np.full(60, 1.1), [30.0, 1e6, 1e18], np.full(137, np.nan)])
     (found,) = Made().loss(values).findings("loss_diverging")
     assert found.first_step == 59
@@ -244,14 +265,14 @@ def test_several_labels_for_one_sample_do_not_fit_a_softmax() -> None:
             assert [one.severity for one in found] == ([severity] if severity else [])
 
 
-def test_a_layer_that_only_a_lambda_knows_is_never_trained() -> None:
+def test_a_layer_that_only_a_lambda_calls_is_never_trained() -> None:
     (found,) = Made(dense_1__class="Lambda", dense_1__untracked=["hidden"]).findings("layer_not_learning")
     assert (found.severity, found.layer) == ("warning", "dense_1")
     assert "calls hidden" in found.message
 
 
 @pytest.mark.parametrize(("end", "severity"), [(160.0, "warning"), (10.0, "note")])
-def test_a_summed_loss_is_named_and_is_no_harm_while_it_falls(end: float, severity: str) -> None:
+def test_a_summed_loss_that_falls_is_only_a_note(end: float, severity: str) -> None:
     loss = {
         "output": "out",
         "class": "SparseCategoricalCrossentropy",
@@ -263,7 +284,7 @@ def test_a_summed_loss_is_named_and_is_no_harm_while_it_falls(end: float, severi
     assert "summed over the batch" in found.message
 
 
-def test_a_loss_that_explodes_leaves_its_level_when_it_does() -> None:
+def test_an_exploding_loss_is_reported_from_the_step_at_which_it_leaves_its_level() -> None:
     grows = 1.3 * np.exp(np.maximum(np.arange(200) - 20, 0) / 20)
     (found,) = Made().loss(grows).findings()
     assert found.rule == "loss_diverging"
@@ -272,7 +293,7 @@ def test_a_loss_that_explodes_leaves_its_level_when_it_does() -> None:
     assert "was 1.3 at best" in found.message
 
 
-def test_units_that_are_zero_in_the_last_capture_alone_are_not_dead() -> None:
+def test_units_that_are_zero_only_in_the_last_capture_are_not_dead() -> None:
     last = np.where(np.arange(N) == N - 1, 30, 1)
     assert not Made().put("activity/dense_1", zeros=last).findings("dead_relu")
     assert dying(Made()).findings("dead_relu")
@@ -283,7 +304,7 @@ def test_a_warm_up_is_not_a_jump() -> None:
     assert list(Made().scalar("learning_rate", STEPS, rising).findings("optimizer_misconfigured")) == []
 
 
-def test_every_rule_has_a_fault_here() -> None:
+def test_every_rule_has_a_fault_in_this_file() -> None:
     alone = {"rank_differs"}  # of several processes: test_ranks.py
     assert {fault[0] for fault in FAULTS} | alone == {rule.name for rule in RULES}
     assert len(RULES) == 28
@@ -313,7 +334,7 @@ def test_a_small_rise_of_a_tiny_loss_is_not_a_spike() -> None:
     assert not Made().loss(values).findings("loss_spike")
 
 
-def test_a_rise_after_a_few_steps_of_fast_learning_is_no_spike() -> None:
+def test_a_rise_after_a_few_steps_of_fast_learning_is_not_a_spike() -> None:
     values = 1.2 * np.exp(-np.arange(400) / 1.5) + 1e-5
     values[104] = 0.04
     assert not Made().loss(values).findings("loss_spike")
@@ -330,7 +351,7 @@ def test_a_rise_after_a_few_steps_of_fast_learning_is_no_spike() -> None:
     ],
     ids=["a long tail", "other data from a step on", "every fifth batch", "not so much", "nothing but zeros"],
 )
-def test_batches_are_odd_only_where_single_ones_stand_out(rms: np.ndarray[Any, Any]) -> None:
+def test_batches_are_odd_only_if_single_ones_stand_out(rms: np.ndarray[Any, Any]) -> None:
     assert not Made().put("inputs", rms=rms).findings("odd_batch")
 
 

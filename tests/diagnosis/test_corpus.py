@@ -34,7 +34,7 @@ def test_about_a_third_is_held_out(part: list[Fault]) -> None:
 
 
 @pytest.mark.parametrize("program", [*FAULTS, *HEALTHY], ids=lambda one: one.name)
-def test_every_program_lies_where_its_name_says(program: Fault) -> None:
+def test_every_program_is_in_the_folder_of_its_name(program: Fault) -> None:
     module = importlib.import_module(program.build.__module__)
     folder = Path(str(module.__file__)).parent.name
     assert folder == {"dev": "diagnosis", "later": "held_out"}.get(program.part, program.part)
@@ -53,7 +53,7 @@ def test_a_fault_keeps_the_model_from_learning_and_its_twin_learns(name: str) ->
     assert faulty[-1] > 2 * repaired[-1]
 
 
-def test_a_program_repeats_itself() -> None:
+def test_a_program_trains_the_same_twice() -> None:
     np.testing.assert_array_equal(losses("adam_rate_of_one", True), losses("adam_rate_of_one", True))
 
 
@@ -92,7 +92,7 @@ def test_a_fault_is_judged_by_rule_layer_and_order(
     assert (verdict.first, verdict.rule, verdict.layer) == (first, rule, layer)
 
 
-def test_a_note_is_enough_where_only_the_author_can_know() -> None:
+def test_a_note_is_enough_if_only_the_author_can_know() -> None:
     assert judge(
         planted(note=True), Row("planted", "fault", [found("dead_relu", "h2", severity="note")])
     ).first
@@ -104,7 +104,7 @@ def test_a_step_may_be_late_but_not_early(step: int, right: bool) -> None:
     assert judge(planted(step=60, within=2), row).step is right
 
 
-def test_the_table_counts_and_names_misses() -> None:
+def test_the_table_counts_misses_and_names_them() -> None:
     rows = [
         Row("planted", "fault", [found("dead_relu", "h3")]),
         Row("planted", "twin", [found("loss_spike")]),

@@ -147,7 +147,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("kind", "direction", "poison"), CASES)
-def test_the_origin_is_the_layer_the_direction_and_the_step(
+def test_the_origin_names_the_layer_the_direction_and_the_step(
     kind: str, direction: str, poison: str, tmp_path: Path
 ) -> None:
     keras.utils.set_random_seed(1)

@@ -1,7 +1,8 @@
-"""What a model would lose that ignores its inputs and always predicts the average target, in the batches that were recorded.
+"""The loss of a model that ignores its inputs and always predicts the average target, in the recorded batches.
 
 The loss of a batch is compared with that of the average in the same batch, so that an easy or hard batch does not count. It is known
-for a squared error and for a binary cross-entropy on labels of 0 and 1. Several columns of targets share one average here,
+for a squared error and for a binary cross-entropy on labels of 0 and 1; for an absolute error the standard deviation is an upper
+bound. Several columns of targets share one average here,
 which makes the baseline too high, never too low: a model that is no better has learned nothing.
 """
 
@@ -39,6 +40,8 @@ def baseline(evidence: Evidence) -> Baseline | None:
         return None
     if head.loss in SQUARED:
         expected, words = _of_squares(every[0]), "always predicting the mean of the targets"
+    elif head.loss == "MeanAbsoluteError":
+        expected, words = _of_squares(every[0]) ** 0.5, "always predicting the mean of the targets (at most)"
     elif head.loss in BINARY and _binary(every[0]):
         expected, words = _of_shares(every[0]), "always predicting the share of the positive class"
     else:
@@ -53,14 +56,14 @@ def baseline(evidence: Evidence) -> Baseline | None:
 
 
 def _of_squares(targets: History) -> Array:
-    """By batch: the mean squared distance of its targets from the mean of all."""
+    """For each batch, the mean squared distance of its targets from the mean of all."""
     middle, spread = targets.mean.astype(np.float64), targets.std.astype(np.float64)
     found: Array = spread**2 + (middle - mean(middle)) ** 2
     return found
 
 
 def _of_shares(targets: History) -> Array:
-    """By batch: the cross-entropy of its labels with the share of all."""
+    """For each batch, the cross-entropy of its labels with the shares of all labels."""
     share = targets.mean.astype(np.float64)
     usual = min(max(mean(share), 1e-7), 1 - 1e-7)
     found: Array = -(share * np.log(usual) + (1 - share) * np.log(1 - usual))

@@ -25,7 +25,9 @@ LEADS_TO: dict[str, tuple[str, ...]] = {
         "layer_not_learning", "updates_too_large", "updates_too_small", "label_problem",
     ),
     "label_problem": (*_COURSE, *_BLOW_UP, "bad_initial_loss", "overfitting", "saturated", "updates_too_large"),
-    "wrong_axis": (*_COURSE, "bad_initial_loss", "saturated", "overfitting", "vanishing_gradient"),
+    "wrong_axis": (
+        *_COURSE, "bad_initial_loss", "saturated", "overfitting", "vanishing_gradient", "layer_not_learning",
+    ),
     "optimizer_misconfigured": (
         *_COURSE, *_BLOW_UP, "updates_too_large", "updates_too_small", "dead_relu", "saturated",
         "layer_not_learning", "vanishing_gradient",
@@ -48,7 +50,7 @@ LEADS_TO: dict[str, tuple[str, ...]] = {
         *_COURSE, *_BLOW_UP, "dead_relu", "saturated", "layer_not_learning", "overfitting",
         "vanishing_gradient",
     ),
-    "exploding_gradient": (*_GROWTH, "updates_too_large", "dead_relu", "saturated", *_COURSE),
+    "exploding_gradient": (*_GROWTH, "updates_too_large", "dead_relu", "saturated", "bad_initial_loss", *_COURSE),
     "dead_relu": (*_COURSE, "layer_not_learning", "vanishing_gradient", "dead_relu", "updates_too_small"),
     "saturated": (*_COURSE, "layer_not_learning", "vanishing_gradient", "updates_too_small", "bad_initial_loss"),
     "layer_not_learning": (*_COURSE, "layer_not_learning", "dead_relu", "vanishing_gradient", "updates_too_small"),
@@ -144,13 +146,20 @@ def _leads(cause: Finding, other: Finding, evidence: Evidence) -> bool:
 
 
 def _of_this_pair(cause: Finding, other: Finding, evidence: Evidence) -> bool | None:
-    """What is known about this cause and this consequence in particular; None if nothing is."""
+    """A decision for this pair of cause and consequence; None if there is no special case."""
     if {cause.rule, other.rule} == {"class_collapse", "loss_not_decreasing"}:
         # Where a class is common, to name it for every sample is what the loss settles for.
         collapse = cause if cause.rule == "class_collapse" else other
         return bool(collapse.evidence.get("wanted", 0.0) > COMMON_CLASS) == (cause is collapse)
     if cause.rule == "loss_spike" and not cause.evidence.get("odd"):
         return False
+    if {cause.rule, other.rule} == {"bad_initial_loss", "exploding_gradient"}:
+        # Weights that blow the gradient up from layer to layer blow the signal up as well: the layers are the cause, not the loss.
+        gradient, start = (cause, other) if cause.rule == "exploding_gradient" else (other, cause)
+        in_depth = "norm_at_last_layer" in gradient.evidence and "initializer" in start.evidence
+        return in_depth == (gradient is cause)
+    if cause.rule == "wrong_axis" and other.rule == "layer_not_learning":
+        return bool(cause.layer and other.layer and _connected(cause.layer, other.layer, evidence))
     if cause.rule == "bad_initial_loss" and other.rule == "nonfinite":
         # Weights that are too large from the start overflow in the first steps, or not at all.
         return "initializer" in cause.evidence and other.first_step <= FIRST_STEPS

@@ -59,6 +59,7 @@ class Evidence:
         self.histories = Histories()
         self.broken: dict[Site, Broken] = {}  #: by site
         self.notes: Any = None  #: the notes of the run
+        self.shards = False  #: whether several processes hold parts of one tensor, of which one is seen here
         self.unseen: Mapping[str, str] = {}  #: by site: why it was not recorded
         self.pulses: Pulses | None = (
             None  #: of the ranks, if there are several; only a reader knows all of them
@@ -217,7 +218,7 @@ def _rich(site: Site) -> bool:
 
 
 def _below_normal(block: Block, half: Array) -> Array:
-    """By row: the numbers other than zero below the normal range of float16, for tensors of that type."""
+    """For each row, the count of nonzero numbers below the normal range of float16, for tensors of that type."""
     below = np.abs(block.stats.buckets.astype(np.int64))
     tally = np.where((below > 0) & (below < _NORMAL16), block.stats.tallies, 0)
     ends = np.cumsum(block.stats.lengths)

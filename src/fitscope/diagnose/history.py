@@ -108,7 +108,7 @@ class _Shelf:
             self._extend(rows[chosen], steps, columns[:, chosen])
 
     def _extend(self, rows: Array, steps: Array, columns: Array) -> None:
-        """The same for sites that have as many points and steps."""
+        """Adds steps to several sites that have equally many points and the same stride."""
         seen, stride, have = (int(of[rows[0]]) for of in (self.seen, self.stride, self.count))
         lead = min(-seen % stride, len(steps))  # these belong to the last point there is
         for column, extreme in _extremes() if lead else ():

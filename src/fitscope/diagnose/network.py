@@ -1,13 +1,14 @@
 """The network as the rules see it: its layers in the order in which they run, their connections, and their configuration.
 
-Made from the `configuration` of a run and the description of its model, or from the one that exists. In a model that is
+Made from the configuration and the model description of a run, or from one of them. In a model that is
 a graph the order is that of the data; in a custom model it is the order in which the layers were made, and a layer is taken to feed
 the next one that was recorded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 #: Nonlinearities by what can go wrong with them.
@@ -23,6 +24,7 @@ _ACTIVATION_LAYERS = {
     "ELU": "elu",
     "PReLU": "prelu",
 }
+FARTHEST = 20_000  #: layers between two that were recorded; a forged model may have any number
 
 
 class Network:
@@ -58,7 +60,7 @@ class Network:
         _lead_through(inbound)
         # Layers inside of a layer, such as those of an attention, are never connected.
         placed = [name for name in names if name.rpartition("/")[0] not in self.layers or inbound[name]]
-        #: Whether it says who feeds whom.
+        #: Whether it lists connections.
         self.graph = sum(bool(inbound[name]) for name in placed) >= max(1, len(placed) // 2)
         self.order = _sorted(names, inbound)
         self._inbound = inbound
@@ -81,7 +83,8 @@ class Network:
                 for n in self.order
                 if n not in self._consumers and not self.layers[n].get("container") and self._inbound[n]
             ]
-        leaves = [n for n in self.order if not any(o.startswith(n + "/") for o in self.order)]
+        inner = {around for name in self.order for around in _around(name)}
+        leaves = [n for n in self.order if n not in inner]
         return leaves[-1:]
 
     def depth(self, layer: str) -> int:
@@ -98,14 +101,14 @@ class Network:
 
     def producers(self, layer: str, among: Iterable[str]) -> list[str]:
         """The layers among these whose outputs this one takes, directly or through others."""
-        return self._next(layer, self._inbound, set(among), backward=True)
+        return self._next(layer, self._inbound, frozenset(among), backward=True)
 
     def consumers(self, layer: str, among: Iterable[str]) -> list[str]:
         """The layers among these that take the output of this one, directly or through others."""
-        return self._next(layer, self._consumers, set(among), backward=False)
+        return self._next(layer, self._consumers, frozenset(among), backward=False)
 
     def _next(
-        self, layer: str, edges: Mapping[str, list[str]], among: set[str], *, backward: bool
+        self, layer: str, edges: Mapping[str, list[str]], among: frozenset[str], *, backward: bool
     ) -> list[str]:
         if not self.graph:  # the neighbour in the order is the best guess
             known = self.sorted(among)
@@ -113,9 +116,9 @@ class Network:
             found = [n for n in known if (self.depth(n) < here if backward else self.depth(n) > here)]
             return (found[-1:] if backward else found[:1]) if found else []
         reached: list[str] = []
-        todo, seen = list(edges.get(layer, ())), {layer}
-        while todo:
-            name = todo.pop(0)
+        todo, seen = deque(edges.get(layer, ())), {layer}
+        while todo and len(seen) <= FARTHEST:
+            name = todo.popleft()
             if name in seen:
                 continue
             seen.add(name)
@@ -167,9 +170,12 @@ class Network:
 
 def _lead_through(inbound: dict[str, list[str]]) -> None:
     """Leads the edges of a nested model through its layers: the inputs of the model feed its first layers, and its last layers feed it."""
+    directly: dict[str, list[str]] = {}
+    for name in inbound:
+        directly.setdefault(name.rpartition("/")[0], []).append(name)
     for name in list(inbound):  # a model comes before those inside of it
         sources = inbound[name]
-        inside = [n for n in inbound if n.rpartition("/")[0] == name]
+        inside = directly.get(name, [])
         fed = {source for n in inside for source in inbound[n]}
         connected = [n for n in inside if inbound[n] or n in fed]
         if connected:
@@ -193,6 +199,13 @@ def _sorted(names: list[str], inbound: Mapping[str, list[str]]) -> list[str]:
                 stack.append((now, True))
                 stack.extend((source, False) for source in reversed(inbound[now]))
     return list(done)
+
+
+def _around(name: str) -> Iterator[str]:
+    """The layers that a layer is in, the nearest first."""
+    while "/" in name:
+        name = name.rpartition("/")[0]
+        yield name
 
 
 def _size(shape: Any) -> int:

@@ -33,15 +33,17 @@ class Pulses:
         pulses = {rank: _numbers(pulse) for rank, pulse in sorted(said.items()) if pulse.get("step")}
         if len(pulses) < 2:
             return None
-        steps, have = np.unique(
-            np.concatenate([pulse["step"] for pulse in pulses.values()]), return_counts=True
-        )
+        flat = {
+            name: np.concatenate([pulse[name] for pulse in pulses.values()]) for name in ("step", *NUMBERS)
+        }
+        steps, have = np.unique(flat["step"], return_counts=True)
         steps = steps[2 * have >= len(pulses)]
+        row = np.repeat(np.arange(len(pulses)), [len(pulse["step"]) for pulse in pulses.values()])
+        column = np.searchsorted(steps, flat["step"])
+        there = np.isin(flat["step"], steps)
         tables = {name: np.full((len(pulses), len(steps)), np.nan) for name in NUMBERS}
-        for row, pulse in enumerate(pulses.values()):
-            _, here, there = np.intersect1d(pulse["step"], steps, return_indices=True)
-            for name, table in tables.items():
-                table[row, there] = pulse[name][here]
+        for name, table in tables.items():
+            table[row[there], column[there]] = flat[name][there]
         return cls(np.array(list(pulses)), steps.astype(np.int64), **tables)
 
     @property
@@ -85,5 +87,7 @@ def _numbers(pulse: Mapping[str, Any]) -> dict[str, Array]:
     """The columns as arrays of one length, by increasing steps."""
     length = min(len(pulse.get(name) or ()) for name in ("step", *NUMBERS))
     columns = {name: np.array(pulse[name][:length], np.float64) for name in ("step", *NUMBERS)}
+    if (np.diff(columns["step"]) > 0).all():
+        return columns
     _, first = np.unique(columns["step"], return_index=True)
     return {name: column[first] for name, column in columns.items()}

@@ -81,7 +81,7 @@ def _paired(outputs: Sequence[Json], losses: Sequence[Json]) -> list[tuple[Json,
 
 
 def ignorance(evidence: Evidence, head: OutputHead) -> tuple[float | None, str]:
-    """The loss of a model that knows nothing, and where that number comes from; None if it is not known, and why."""
+    """The loss of a model that knows nothing, and its source; if that is not known, None and the reason."""
     if head.loss in CATEGORICAL:
         if head.units is None or head.units < 2:
             return None, "the number of classes is not known"

@@ -8,6 +8,9 @@ To change some, give a dict, nested or flat, or the path of a TOML file with a s
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 import tomllib
 from collections.abc import Mapping
 from os import PathLike
@@ -19,6 +22,7 @@ THRESHOLDS: dict[str, dict[str, float]] = {
     "nonfinite": {},
     "exploding_gradient": {
         "depth": 1e4,  # gradient of a layer by that of the layer nearest to the loss
+        "alone": 30.0,  # growth across a layer by that across any other, from which on that layer is named
         "growth": 100.0,  # gradient by its own median so far
         "peak": 10.0,  # and by its largest in the first tenth of the training
     },
@@ -36,6 +40,7 @@ THRESHOLDS: dict[str, dict[str, float]] = {
     "saturated": {
         "units": 0.5,  # share of units that are saturated for every sample
         "values": 0.9,  # share of values at an end, whichever units they are of
+        "start": 0.7,  # the same where they are there from the first step on
         "scores": 20.0,  # standard deviation of attention scores
         "room": 0.02,  # mean of 1 - x² (tanh) or 4x(1 - x) (sigmoid), where units were not recorded
         "captures": 3,
@@ -44,6 +49,7 @@ THRESHOLDS: dict[str, dict[str, float]] = {
     "updates_too_large": {
         "ratio": 0.1,  # update by weight, when the loss suffers
         "alone": 1.0,  # the same, whatever the loss does
+        "ruined": 0.8,  # loss after a few such steps, to the end, by the loss before them
         "captures": 3,
     },
     "updates_too_small": {"ratio": 1e-5, "captures": 3, "progress": 0.02},
@@ -96,6 +102,7 @@ THRESHOLDS: dict[str, dict[str, float]] = {
     "class_collapse": {
         "predicted": 0.98,  # share of the class predicted most often
         "wanted": 0.8,  # share of the most common class in the targets, at most
+        "named": 0.25,  # how often the others are predicted by how often they occur, where they are rarer than that
         "rare": 8.0,  # samples of other classes that must have been seen, where they are rarer than that
         "imbalance": 0.985,  # share of the most common class from which on nothing is judged
         "captures": 5,
@@ -106,10 +113,12 @@ THRESHOLDS: dict[str, dict[str, float]] = {
         "above": 1.5,
         "high": 6.0,  # first loss by that of a model that knows nothing, up to which a loss that falls makes it a note
         "regression": 100.0,
+        "offset": 3.0,  # |mean| of the targets by their standard deviation
         "signal": 30.0,  # growth of the signal through the layers, from which on initial weights are named
     },
     "input_not_normalised": {
         "size": 20.0,  # rms of the inputs
+        "tiny": 0.05,  # the largest number of all inputs
         "offset": 20.0,  # |mean| of a feature by its standard deviation
         "ranges": 100.0,  # largest range of a feature by the median range
     },
@@ -147,6 +156,8 @@ THRESHOLDS: dict[str, dict[str, float]] = {
     },
 }  # fmt: skip
 
+MOST_BYTES = 1 << 20  #: of a file of thresholds
+
 Given = Mapping[str, Any] | str | PathLike[str] | None
 
 
@@ -167,14 +178,24 @@ def thresholds(given: Given = None, names: tuple[str, ...] = ()) -> dict[str, di
     return table
 
 
+def _text(path: str | PathLike[str]) -> str:
+    """The text of a regular file that is not huge: a pipe would be waited for, and a device never ends."""
+    with open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_BYTES:
+            raise OSError(
+                errno.EINVAL, f"it is not a regular file of at most {MOST_BYTES:,} bytes", str(path)
+            )
+        return file.read(MOST_BYTES).decode("utf-8")
+
+
 def _read(given: Given) -> list[tuple[str, str, Any]]:
     if given is None:
         return []
     if isinstance(given, (str, PathLike)):
         try:
-            with open(given, "rb") as file:
-                given = tomllib.load(file)
-        except (OSError, tomllib.TOMLDecodeError) as error:
+            given = tomllib.loads(_text(given))
+        except (OSError, TypeError, ValueError, RecursionError) as error:
             raise RunError(
                 "a TOML file of thresholds", f"{error}", "Give a section for each rule: [dead_relu]"
             ) from error

@@ -2,7 +2,8 @@
 
 Sees the loss of the first recorded batch. A classifier that knows nothing has ln(classes), a regression the mean square of the
 targets. Far above means that the model starts with strong and wrong opinions: weights too large, inputs not scaled, a sum instead
-of a mean, labels that do not fit. If the signal grows from layer to layer in the first step, it names the layers.
+of a mean, labels that do not fit. Targets that lie many of their standard deviations away from zero count as well, if the training ends
+worse than a model that always predicts their mean. If the signal grows from layer to layer in the first step, it names the layers.
 
 False alarms: a loss with large penalty terms; a model trained for something else before.
 """
@@ -13,11 +14,13 @@ import math
 from collections.abc import Iterator
 from types import SimpleNamespace
 
-from fitscope.diagnose.curves import course
+import numpy as np
+
+from fitscope.diagnose.curves import course, mean, variance
 from fitscope.diagnose.evidence import Evidence
 from fitscope.diagnose.finding import Finding, NotJudged, Series
 from fitscope.diagnose.rule import rule
-from fitscope.diagnose.setup import SQUARED, ignorance, only_head
+from fitscope.diagnose.setup import SQUARED, OutputHead, ignorance, only_head
 
 
 @rule("bad_initial_loss", sees="a first loss far above that of a model that knows nothing")
@@ -31,6 +34,10 @@ def bad_initial_loss(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Fin
         yield NotJudged("the loss is not known, or there are several")
         return
     first = float(loss.value[0])
+    away = _targets_away(evidence, head, first, limit)
+    if away is not None:
+        yield away
+        return
     expected, why = ignorance(evidence, head)
     if expected is None or not math.isfinite(first):
         yield NotJudged(why if expected is None else "the first loss is not finite")
@@ -54,6 +61,37 @@ def bad_initial_loss(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Fin
             confidence=0.7,
             series=Series.from_history(loss, "value"),
         )
+
+
+def _targets_away(
+    evidence: Evidence, head: OutputHead, first: float, limit: SimpleNamespace
+) -> Finding | None:
+    """Targets far from zero, where outputs begin, that the training never reached."""
+    targets, loss, went = next(evidence.of("targets"), None), evidence.loss, course(evidence.loss)
+    if targets is None or loss is None or went is None or head.loss not in SQUARED | {"MeanAbsoluteError"}:
+        return None
+    middle = mean(targets.mean)
+    spread = (mean(targets.std.astype(np.float64) ** 2) + variance(targets.mean)) ** 0.5
+    # The mean absolute distance is at most the standard deviation.
+    zero, constant = (middle**2, spread**2) if head.loss in SQUARED else (abs(middle), spread)
+    if not (abs(middle) >= limit.offset * spread > 0 and first >= 0.5 * zero and went.end > constant):
+        return None
+    return Finding(
+        "bad_initial_loss",
+        "warning",
+        site="loss",
+        layer=head.layer,
+        last_step=int(loss.steps[0]),
+        message=(
+            f"The targets lie around {middle:.4g} (standard deviation {spread:.3g}), and the outputs begin near zero: the first loss is "
+            f"{first:.4g}, and at the end it is {went.end:.4g}; always predicting the mean gives "
+            f"{'' if head.loss in SQUARED else 'at most '}{constant:.4g}."
+        ),
+        evidence={"loss": first, "expected": constant, "targets_mean": middle, "targets_std": spread},
+        cure="Standardise the targets, or let the bias of the last layer begin at their mean.",
+        confidence=0.8,
+        series=Series.from_history(loss, "value"),
+    )
 
 
 def _harmless(

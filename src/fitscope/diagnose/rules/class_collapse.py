@@ -1,9 +1,10 @@
 """`class_collapse`: a classifier that predicts one class for every input.
 
 Sees the share of the class predicted most often in each recorded batch, against the share of the most common class in the targets.
-With rare classes it is why the loss stays where it is; otherwise it is a consequence of a loss that does not fall.
+With rare classes it compares how often they are predicted with how often they occur: a model that learned them names them about as
+often. There it is why the loss stays where it is; otherwise it is a consequence of a loss that does not fall.
 
-False alarms: the first steps of a training; data of which nearly all samples are of one class. Neither is judged.
+False alarms: the first steps of a training; data in which nearly all samples have one class. Neither is judged.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 from fitscope.diagnose.curves import mean
 from fitscope.diagnose.evidence import Evidence
 from fitscope.diagnose.finding import Finding, NotJudged, Series
+from fitscope.diagnose.history import History
 from fitscope.diagnose.rule import rule
 
 
@@ -32,11 +34,11 @@ def class_collapse(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Findi
         return
     late = predicted.max[len(predicted) // 2 :]
     share, usual = float(np.median(late)), mean(wanted.max)
-    # With few samples of the other classes it must never name one of them, and must have seen some.
-    targets = next(evidence.of("targets"), None)
-    samples = float(targets.shape[0]) * wanted.seen if targets is not None and targets.shape else 0.0
-    rare = (1 - usual) * samples >= limit.rare and float(late.min()) >= 0.999 and usual <= limit.imbalance
-    if share >= limit.predicted and float(late[-1]) >= limit.predicted and (usual <= limit.wanted or rare):
+    if usual > limit.wanted:
+        collapsed = usual <= limit.imbalance and _overlooked(evidence, predicted, wanted, limit)
+    else:
+        collapsed = share >= limit.predicted and float(late[-1]) >= limit.predicted
+    if collapsed:
         outputs = evidence.network.outputs
         yield Finding(
             "class_collapse",
@@ -57,3 +59,12 @@ def class_collapse(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Findi
             confidence=0.8,
             series=Series.from_history(predicted, "max"),
         )
+
+
+def _overlooked(evidence: Evidence, predicted: History, wanted: History, limit: SimpleNamespace) -> bool:
+    """Whether the rare classes, of which it has seen some, are named far more seldom at the end than they occur."""
+    targets = next(evidence.of("targets"), None)
+    samples = float(targets.shape[0]) * wanted.seen if targets is not None and targets.shape else 0.0
+    rare = 1 - mean(wanted.max)
+    late = predicted.max[-max(int(limit.captures), len(predicted) // 3) :]
+    return bool(rare * samples >= limit.rare and 1 - mean(late) <= limit.named * rare)

@@ -3,7 +3,7 @@
 Sees units, not zeros: a healthy ReLU layer is zero for most samples at most units, but each unit is active for some samples. Where
 units were not recorded (`activity/…`) an output that is zero almost everywhere, at every recorded step, must do.
 
-False alarms: a layer far too wide for its task, of which most units are never needed.
+False alarms: a layer far too wide for its task, which never needs most of its units.
 """
 
 from __future__ import annotations

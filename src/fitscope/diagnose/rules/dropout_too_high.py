@@ -1,7 +1,7 @@
 """`dropout_too_high`: layers that drop nearly all they are given.
 
-Sees the rate of each dropout layer. Keras's rate is the share that is dropped, so 0.9 keeps a tenth; people who think of the share
-that is kept pass the opposite.
+Sees the rate of each dropout layer, and of the dropout inside recurrent layers. Keras's rate is the share that is dropped, so 0.9
+keeps a tenth; people who think of the share that is kept pass the opposite.
 
 False alarms: dropout on very wide, redundant inputs.
 """
@@ -20,7 +20,7 @@ from fitscope.diagnose.setup import number
 @rule("dropout_too_high", sees="a dropout layer that drops nearly everything")
 def dropout_too_high(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding | NotJudged]:
     network = evidence.network
-    rates = {n: number(network.get(n, "rate")) for n in network.order if "Dropout" in network.kind(n)}
+    rates = {n: _rate(evidence, n) for n in network.order}
     if not any(rate is not None for rate in rates.values()):
         if not evidence.configuration:
             yield NotJudged("the configuration was not recorded")
@@ -38,3 +38,11 @@ def dropout_too_high(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Fin
                 cure="Use a rate of 0.1 to 0.5. In Keras the rate is the share that is dropped, not the one that is kept.",
                 confidence=0.85,
             )
+
+
+def _rate(evidence: Evidence, layer: str) -> float | None:
+    """The largest share that the layer drops; None if it has no such setting."""
+    network = evidence.network
+    names = ("rate",) if "Dropout" in network.kind(layer) else ("dropout", "recurrent_dropout")
+    given = [rate for name in names if (rate := number(network.get(layer, name))) is not None]
+    return max(given, default=None)

@@ -1,7 +1,8 @@
 """`exploding_gradient`: gradients that grow from layer to layer on their way back, or from one step to the next.
 
 Sees the norm of the gradient at a layer against the layer nearest to the loss, and against the layer's own history. Both must be
-far out: gradients of a healthy deep network differ tenfold, and one batch may have a gradient ten times the usual.
+far out: gradients of a healthy deep network differ tenfold, and one batch may have a gradient ten times the usual. If the gradient
+grows across one layer, as across a recurrent one, that layer is named; otherwise the layer at which it is largest.
 
 False alarms: a regression on large targets has large gradients everywhere; only ratios count, so it is left alone.
 """
@@ -9,6 +10,7 @@ False alarms: a regression on large targets has large gradients everywhere; only
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from types import SimpleNamespace
 
 import numpy as np
@@ -35,6 +37,8 @@ def exploding_gradient(evidence: Evidence, limit: SimpleNamespace) -> Iterator[F
         yield NotJudged("no gradients were recorded")
         return
     found = _in_depth(histories, limit) or _in_depth(weights, limit)
+    if found is not None:
+        found = found.but(layer=_amplifier(histories, limit) or found.layer)
     late = None if found is not None else _in_time(weights or histories, limit)
     if late is not None and _learns(evidence.loss, late.first_step):
         late = late.but(severity="note", confidence=0.3)
@@ -84,6 +88,18 @@ def _in_depth(histories: list[History], limit: SimpleNamespace) -> Finding | Non
         confidence=0.85,
         series=Series.of(f"norm of {history.site} by that of {last.site}", history.steps, curve),
     )
+
+
+def _amplifier(histories: list[History], limit: SimpleNamespace) -> str | None:
+    """The one layer across which the gradient grows, if one layer does most of it: what is large at an output, its consumer made."""
+    sizes = [(h.site.layer, median(h.norm)) for h in histories if len(h)]
+    rises = sorted(
+        (before / after, layer) for (_, before), (layer, after) in pairwise(sizes) if after > 0 and before > 0
+    )
+    if not rises or not rises[-1][0] >= limit.depth**0.5:
+        return None
+    alone = len(rises) == 1 or rises[-1][0] >= limit.alone * rises[-2][0]
+    return rises[-1][1] if alone else None
 
 
 def _in_time(histories: list[History], limit: SimpleNamespace) -> Finding | None:

@@ -1,7 +1,7 @@
 """`exploding_weights`: weights that grow without bound.
 
 Sees the rms of a matrix or filter against its own start, and whether it is still growing at the end. Weights that started near
-zero may grow as they like. When the loss falls far below zero, though it is of a kind that is never negative, less growth is enough.
+zero may grow as they like. If a loss that cannot be negative falls far below zero, less growth is enough.
 
 False alarms: very long trainings without weight decay in front of a normalisation, where the size of weights has no meaning.
 """

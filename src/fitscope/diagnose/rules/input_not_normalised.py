@@ -1,8 +1,8 @@
 """`input_not_normalised`: inputs far from the scale that layers are made for.
 
-Sees the rms of the inputs, and of single features their range against the others and their mean against their spread. The usual
-batch must have such a range: a single odd one does not count. Integers that go into an embedding are left alone, and so are inputs
-whose first layer normalises them.
+Sees the rms of the inputs, whether all of them are close to zero, and of single features their range against the others and their
+mean against their spread. The usual batch must have such a range: a single odd one does not count. Integers that go into an embedding
+are left alone, and so are inputs whose first layer normalises them.
 
 False alarms: sparse inputs with a few large numbers; one-hot columns next to a scaled one.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from types import SimpleNamespace
 
-from fitscope.diagnose.curves import highest, median
+from fitscope.diagnose.curves import course, highest, lowest, median
 from fitscope.diagnose.evidence import Evidence
 from fitscope.diagnose.finding import Finding, NotJudged, Series
 from fitscope.diagnose.history import History
@@ -64,7 +64,23 @@ def input_not_normalised(evidence: Evidence, limit: SimpleNamespace) -> Iterator
                 rms=size,
             )
             return
+        largest = max(abs(highest(history.max)), abs(lowest(history.min)))
+        if 0 < largest <= limit.tiny:
+            yield _found(
+                history,
+                layer,
+                f"No number of the inputs is larger than {largest:.2g} (rms {size:.2g})",
+                "warning" if _stands(evidence) else "note",
+                rms=size,
+            )
+            return
     yield from _by_feature(evidence, layer, limit)
+
+
+def _stands(evidence: Evidence) -> bool:
+    """Whether the loss has not fallen by a fifth."""
+    went = course(evidence.loss)
+    return went is not None and went.end > went.start - 0.2 * abs(went.start)
 
 
 def _by_feature(evidence: Evidence, layer: str | None, limit: SimpleNamespace) -> Iterator[Finding]:

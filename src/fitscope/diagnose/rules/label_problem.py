@@ -22,6 +22,8 @@ from fitscope.diagnose.history import History
 from fitscope.diagnose.rule import rule
 from fitscope.diagnose.setup import BINARY, CATEGORICAL, REGRESSION, OutputHead, only_head
 
+FAR = 0.55  #: of the usual high loss, from which on a loss is one of the high ones
+
 
 @rule("label_problem", sees="targets that are constant, outside of what the loss takes, or far from balanced")
 def label_problem(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding | NotJudged]:
@@ -122,8 +124,9 @@ def _mislabelled(evidence: Evidence, head: OutputHead | None, limit: SimpleNames
     height = usual + late.std.astype(np.float64) ** 2 / usual
     torn = (height >= limit.wrong) & (usual / height <= 0.25)
     share = float(np.where(torn, usual / height, 0).mean())
-    others = median(usual[~torn]) if (~torn).any() else 0.0
-    if share < limit.share or others > limit.learned:
+    calm = late.max.astype(np.float64) < FAR * median(height[torn])  # batches without such a sample
+    others = median(usual[calm if calm.any() else ~torn]) if (calm | ~torn).any() else 0.0
+    if share < limit.share or others > limit.learned or not _apart(late, median(height[torn])):
         return None
     text = (
         f"About {100 * share:.2g} % of the samples keep a loss near {median(height[torn]):.2g} while the others are learned "
@@ -135,6 +138,15 @@ def _mislabelled(evidence: Evidence, head: OutputHead | None, limit: SimpleNames
     )
     numbers = {"share": share, "loss": median(height[torn]), "others": others}
     return _finding(late, "warning", text, "max", cure, 0.7, layer=None, **numbers)
+
+
+def _apart(samples: History, high: float) -> bool:
+    """Whether the highest loss of a batch is either near the high one or far below. A net that still learns has some of every size."""
+    highs = samples.max.astype(np.float64)
+    if not np.isfinite(highs).any():
+        return True  # not recorded
+    between = np.count_nonzero((highs >= 0.25 * high) & (highs < FAR * high))
+    return bool(between <= 0.25 * np.count_nonzero(highs >= FAR * high))
 
 
 def _same_class(evidence: Evidence) -> bool:

@@ -4,7 +4,7 @@ Sees four things: trainable weights whose gradient or update is exactly zero at 
 constant, whose units all get the same gradient and stay copies of one another; layers that are not trainable; and layers that a
 lambda calls without the model knowing them.
 
-False alarms: a layer frozen on purpose looks the same as one frozen by mistake, so that is a note;
+False alarms: a layer frozen on purpose looks the same as one frozen by mistake, so that is a note as long as the others learn;
 `fs.expect("frozen base", layers="base*")` silences it.
 """
 
@@ -20,6 +20,7 @@ from fitscope.diagnose.finding import Finding, NotJudged, Series
 from fitscope.diagnose.history import History
 from fitscope.diagnose.network import RELU_LIKE
 from fitscope.diagnose.rule import rule
+from fitscope.diagnose.rules.loss_not_decreasing import nothing_learned
 
 _CONSTANT = ("Zeros", "Ones", "Constant")
 _ADAPTED = ("Normalization",)  #: whose weights are statistics of data, which no step moves
@@ -57,7 +58,8 @@ def layer_not_learning(evidence: Evidence, limit: SimpleNamespace) -> Iterator[F
             evidence.network.get(layer, "trainable", True) and evidence.network.kind(layer) not in _ADAPTED
         )
         if layer not in named and learns:
-            yield _still(layer, kind, history, zero=_weights_are_zero(evidence, layer))
+            arrives = ("weight_gradients", layer) in moving
+            yield _still(layer, kind, history, arrives=arrives, zero=_weights_are_zero(evidence, layer))
 
 
 def _untracked(evidence: Evidence) -> Iterator[Finding]:
@@ -86,7 +88,7 @@ def _weights_are_zero(evidence: Evidence, layer: str) -> bool:
     return bool(weights) and all(_zero(history) for history in weights)
 
 
-def _still(layer: str, kind: str, history: History, *, zero: bool) -> Finding:
+def _still(layer: str, kind: str, history: History, *, arrives: bool, zero: bool) -> Finding:
     what = "gradient" if kind == "weight_gradients" else "update"
     why = ": its weights start at zero, and so does what it multiplies them with" if zero else ""
     cure = "Use a random initializer (the default is Glorot uniform); zeros are for biases." if zero else ""
@@ -95,6 +97,9 @@ def _still(layer: str, kind: str, history: History, *, zero: bool) -> Finding:
         "is not used cuts the gradient off."
         if what == "gradient"
         else f"The gradient arrives but the optimizer does not move {layer}: it was built with other variables, or the layer is excluded."
+        if arrives
+        else f"Either the loss does not depend on {layer}, because an output is not used or a branch is cut off; or the optimizer was "
+        "built with other variables, or excludes the layer. fs.weight_gradients() tells them apart."
     )
     return Finding(
         "layer_not_learning",
@@ -160,7 +165,7 @@ def _initializer(given: object) -> tuple[str, float]:
 
 
 def _frozen(evidence: Evidence) -> Iterator[Finding]:
-    """Layers that are not trainable, as a note, one for each stretch of them."""
+    """Layers that are not trainable: a note, unless nothing is learned by the others."""
     network = evidence.network
     having = [
         n for n in network.order if network.get(n, "parameters", 0) and not network.get(n, "container", False)
@@ -175,7 +180,7 @@ def _frozen(evidence: Evidence) -> Iterator[Finding]:
     more = ", …" if len(frozen) > 4 else ""
     yield Finding(
         "layer_not_learning",
-        "warning" if everything else "note",
+        "warning" if everything or nothing_learned(evidence) else "note",
         layer=frozen[0],
         last_step=evidence.last_step or 0,
         message=f"{number} {'are' if len(frozen) > 1 else 'is'} frozen (trainable=False): {', '.join(frozen[:4])}{more}.",

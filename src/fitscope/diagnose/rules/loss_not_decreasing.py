@@ -80,7 +80,7 @@ def _fell(went: Course, limit: SimpleNamespace) -> bool:
 
 
 def _trained_before(evidence: Evidence, start: float) -> bool:
-    """Whether the loss begins far below that of a model that knows nothing: it has little left to fall."""
+    """Whether the loss begins far below that of a model that knows nothing, so that it can hardly fall."""
     head = only_head(evidence)
     expected = ignorance(evidence, head)[0] if head is not None else None
     return expected is not None and start < 0.1 * expected
@@ -131,3 +131,17 @@ def several_losses(evidence: Evidence) -> str:
         return "several optimizers with a loss each, as in a GAN: none of them need fall"
     rates = [site for site in evidence.histories if site.base == "learning_rate" and site.label]
     return "several optimizers, as in a GAN: the loss need not fall" if len(rates) > 1 else ""
+
+
+def nothing_learned(evidence: Evidence) -> bool:
+    """Whether the loss ends at that of guessing, or of always predicting the average, after a training long enough to tell.
+
+    A loss that is flat is not enough: that of a GAN is, and that of a model that was trained before.
+    """
+    went, guess = course(evidence.loss, 40), guessing(evidence)
+    if went is None or several_losses(evidence):
+        return False
+    if guess is not None:
+        return 1.2 * guess > went.end > 0.97 * guess
+    average = baseline(evidence)
+    return average is not None and 1.2 > average.share > 0.97

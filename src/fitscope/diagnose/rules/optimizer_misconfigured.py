@@ -1,7 +1,7 @@
 """`optimizer_misconfigured`: settings of the optimizer that defeat it.
 
 Sees the configuration before the first step: a learning rate of zero or below, one far too large, an epsilon that swallows the
-gradient, momentum that never lets go, a weight decay that eats the weights. And the learning rate in use: a schedule that is at
+gradient, a momentum of almost 1, a weight decay that eats the weights. And the learning rate in use: a schedule that is at
 zero long before the end, or that jumps far above all it had before.
 
 False alarms: a large learning rate may be right for a tiny model; without harm it is a note.
@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from fitscope.diagnose.curves import highest, median
+from fitscope.diagnose.curves import course, highest, median
 from fitscope.diagnose.evidence import Evidence
 from fitscope.diagnose.finding import Finding, NotJudged, Series, Severity
 from fitscope.diagnose.rule import rule
@@ -66,11 +66,13 @@ def _rate(evidence: Evidence, kind: str, limit: SimpleNamespace) -> Iterator[Fou
     if rate is None:
         return
     numbers = {"learning_rate": rate}
+    learns = _learns(evidence)
     if rate <= 0:
         what = "is zero: nothing is learned" if rate == 0 else f"is {rate:g}: the optimizer climbs the loss"
         yield "error", f"The learning rate {what}", "Use 1e-3 for Adam, 1e-2 for SGD as a start.", numbers
     elif kind in ADAPTIVE and rate >= limit.adaptive_rate:
-        severe: Severity = "warning" if rate >= limit.adaptive_rate_warning else "note"
+        harms = rate >= limit.adaptive_rate_warning or _worse(evidence)
+        severe: Severity = "warning" if harms and not learns else "note"
         yield (
             severe,
             f"The learning rate of {kind} is {rate:g}: each step moves each weight by about as much",
@@ -78,7 +80,24 @@ def _rate(evidence: Evidence, kind: str, limit: SimpleNamespace) -> Iterator[Fou
             numbers,
         )
     elif kind == "SGD" and rate >= limit.rate:
-        yield "warning", f"The learning rate of SGD is {rate:g}", "Use 1e-2 to 1e-1 as a start.", numbers
+        yield (
+            "note" if learns else "warning",
+            f"The learning rate of SGD is {rate:g}",
+            "Use 1e-2 to 1e-1 as a start.",
+            numbers,
+        )
+
+
+def _learns(evidence: Evidence) -> bool:
+    """Whether the loss ends below half of its very first value: then the rate fits the size of the gradients, however large it is."""
+    loss, went = evidence.loss, course(evidence.loss)
+    return loss is not None and went is not None and evidence.end is None and went.end < 0.5 * loss.value[0]
+
+
+def _worse(evidence: Evidence) -> bool:
+    """Whether the loss ends above its very first value."""
+    loss, went = evidence.loss, course(evidence.loss)
+    return loss is not None and went is not None and bool(went.end > 1.2 * loss.value[0] > 0)
 
 
 def _rest(given: dict[str, object] | object, kind: str, limit: SimpleNamespace) -> Iterator[Found]:

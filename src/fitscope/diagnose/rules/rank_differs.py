@@ -81,11 +81,14 @@ def _loss(pulses: Pulses, limit: SimpleNamespace) -> Finding | None:
     if len(columns) < limit.captures:
         return None
     some = np.where(np.isfinite(table[:, columns]), table[:, columns], -np.inf)
-    for row in range(len(some)):
-        others = np.delete(some, row, axis=0).max(axis=0)
-        above = (some[row] > (1 + limit.loss) * others) & (others > 0)
-        if above.mean() < limit.share:
-            continue
+    ordered = np.sort(some, axis=0)
+    highest = np.arange(len(some))[:, None] == some.argmax(axis=0)
+    all_others = np.where(
+        highest, ordered[-2], ordered[-1]
+    )  # the highest of the others, for each rank and step
+    all_above = (some > (1 + limit.loss) * all_others) & (all_others > 0)
+    for row in np.flatnonzero(all_above.mean(axis=1) >= limit.share).tolist()[:1]:
+        above, others = all_above[row], all_others[row]
         times = float(np.median(some[row] / others))
         return _finding(
             pulses,
@@ -117,7 +120,7 @@ def _pace(pulses: Pulses, limit: SimpleNamespace) -> Iterator[Finding | None]:
         if np.isfinite(late).all(axis=0).sum() < limit.captures // 2:
             continue
         usual = medians(late, axis=1)[:, 0]
-        ratio = [_ratio(usual, row) for row in range(len(usual))]
+        ratio = _ratios(usual)
         row = int(np.nanargmax(ratio)) if np.isfinite(ratio).any() else -1
         if row < 0 or not ratio[row] >= times:
             continue
@@ -139,10 +142,19 @@ def _pace(pulses: Pulses, limit: SimpleNamespace) -> Iterator[Finding | None]:
         return
 
 
-def _ratio(usual: Array, row: int) -> float:
-    others = np.delete(usual, row)
-    others = others[np.isfinite(others)]
-    return float(usual[row] / np.median(others)) if len(others) and np.median(others) > 0 else np.nan
+def _ratios(usual: Array) -> Array:
+    """Each number by the median of the others; NaN where that is unknown or not above zero."""
+    there = np.flatnonzero(np.isfinite(usual))
+    found = np.full(len(usual), np.nan)
+    if len(there) < 2:
+        return found
+    order = there[np.argsort(usual[there], kind="stable")]
+    place, ordered, rest = np.arange(len(order)), usual[order], len(order) - 1
+    # Without one number, those after it move up by one place.
+    low, high = (ordered[at + (place <= at)] for at in ((rest - 1) // 2, rest // 2))
+    others = (low + high) / 2
+    found[order] = np.divide(ordered, others, out=np.full(len(order), np.nan), where=others > 0)
+    return found
 
 
 def _seconds(value: float) -> str:

@@ -1,9 +1,10 @@
 """`saturated`: units behind a sigmoid, tanh or softmax that stay at the flat ends of it for every sample.
 
 Sees units (`activity/…`) at which the nonlinearity has no slope left, for every sample or, in all units together, for nearly all
-samples. Where units were not recorded it uses the mean slope, which follows from mean and rms: 1 - x² for tanh, 4x(1 - x) for
-sigmoid. A classifier that is sure of itself has a saturated output, and that is what it was trained for, so an output is judged
-only while the loss is bad. The softmax inside an attention layer is judged by the size of its queries and keys.
+samples. A layer that begins with most of its values there, and keeps them, counts as well: units may learn to be sure, but in a
+healthy net none begin so. Where units were not recorded it uses the mean slope, which follows from mean and rms: 1 - x² for tanh,
+4x(1 - x) for sigmoid. A classifier that is sure of itself has a saturated output, and that is what it was trained for, so an output
+is judged only while the loss is bad. The softmax inside an attention layer is judged by the size of its queries and keys.
 
 False alarms: gates that are meant to be open or shut.
 """
@@ -15,13 +16,15 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from fitscope.diagnose.curves import course, lowest, ratio, shared
+from fitscope.diagnose.curves import course, highest, lowest, ratio, shared
 from fitscope.diagnose.evidence import Evidence
 from fitscope.diagnose.finding import Finding, NotJudged, Series
 from fitscope.diagnose.history import Array, History
 from fitscope.diagnose.network import SIGMOID_LIKE, SOFTMAX_LIKE, TANH_LIKE
 from fitscope.diagnose.rule import rule
 from fitscope.diagnose.rules.dead_relu import layer_of
+
+FIRST = 2  #: the last step at which a history shows how the layer began
 
 
 @rule("saturated", sees="units behind a sigmoid, tanh or softmax that are stuck at its ends")
@@ -42,12 +45,39 @@ def saturated(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding | 
                 seen.add(layer)
             for how, share, most in _shares(kind, name, history, limit):
                 late = share[-max(int(limit.captures), len(share) // 3) :]
+                if how == "values" and len(share) and history.steps[0] <= FIRST and share[0] >= limit.start:
+                    most = min(most, limit.start)
                 if len(share) >= limit.captures and lowest(late) >= most:
                     yield _found(layer, name, history, share, most, how)
                     break
+    yield from _sure_from_start(evidence, limit)
     yield from _attention(evidence, limit)
     if not judged and not evidence.configuration:
         yield NotJudged("the activations of the layers are not known")
+
+
+def _sure_from_start(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding]:
+    """Hidden softmaxes that pick a single entry from the first step on. The sum of p² is 1 there, and 1/k if all k are alike."""
+    network = evidence.network
+    for history in evidence.of("activations"):
+        layer, history = history.site.layer, history.before(evidence.end)
+        softmax = network.kind(layer) == "Softmax" or network.activation(layer) in SOFTMAX_LIKE
+        axis = network.get(layer, "axis", -1) if network.kind(layer) == "Softmax" else -1
+        if (
+            not softmax
+            or layer in network.outputs
+            or not isinstance(axis, int)
+            or len(history) < limit.captures
+        ):
+            continue
+        if history.steps[0] > FIRST or not -len(history.shape) < axis < len(history.shape) or axis == 0:
+            continue
+        entries = history.shape[axis]
+        share = entries * history.rms.astype(np.float64) ** 2
+        late = share[-max(int(limit.captures), len(share) // 3) :]
+        possible = highest(share) <= 1.05  # otherwise the axis is another one
+        if entries > 1 and possible and share[0] >= limit.values and lowest(late) >= limit.values:
+            yield _found(layer, "softmax", history, share, limit.values, "sure")
 
 
 def _attention(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding]:
@@ -118,6 +148,10 @@ def _found(layer: str, name: str, history: History, share: Array, most: float, h
     since = int(history.steps[first])
     if how == "values":
         number = f"{100 * float(share[-1]):.3g} % of the values of {layer} are at an end of their {name}"
+    elif how == "sure":
+        number = (
+            f"the {name} of {layer} gives nearly everything to one entry ({100 * float(share[-1]):.3g} %)"
+        )
     elif how == "units":
         number = f"{int(history.zeros[-1]):,} of {int(history.count[-1]):,} units of {layer} sit at an end of their {name} for every sample"
     else:

@@ -2,7 +2,8 @@
 
 Sees the rms of the update by the rms of the weight, of matrices and filters (biases start at zero, any step is large there). About 0.001
 is usual. A large ratio alone is not a fault: small networks learn well with 0.05. It is reported when the loss suffers, or when
-a step replaces the weights altogether.
+a step replaces the weights altogether. A few such steps are enough if the loss never falls by a fifth of what it was before them: a
+net that they ruin has no gradient left, so later updates are small.
 
 False alarms: weights that start close to zero on purpose.
 """
@@ -36,6 +37,8 @@ def updates_too_large(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Fi
             usual = highest(times)  # a few steps, and the last of them did it
         if usual >= limit.alone or (usual >= limit.ratio and suffers):
             found.append((usual, site, steps, times))
+        elif _had_size(evidence, site) and (ruined := _ruined(evidence, steps, times, limit)) is not None:
+            found.append((ruined, site, steps, times))
     if not found:
         return
     usual, site, steps, times = max(found, key=lambda f: f[0])
@@ -58,7 +61,7 @@ def updates_too_large(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Fi
 
 
 def update_ratios(evidence: Evidence) -> Iterator[tuple[str, Array, Array]]:
-    """By weight: the steps, and update by weight at each of them."""
+    """Yields for each weight its site, the steps, and the ratio of update to weight at each step."""
     for weight in evidence.main_weights("weights"):
         update = evidence.history(f"updates/{weight.site.path}")
         if update is None:
@@ -66,6 +69,26 @@ def update_ratios(evidence: Evidence) -> Iterator[tuple[str, Array, Array]]:
         mine, moved = shared(weight.before(evidence.end), update.before(evidence.end))
         if len(mine) and np.any(mine.rms > 1e-12):
             yield str(weight.site), mine.steps, ratio(moved.rms, mine.rms)
+
+
+def _had_size(evidence: Evidence, site: str) -> bool:
+    """Whether the weights did not begin near zero, where any step is large."""
+    weights = evidence.history(site)
+    return weights is not None and bool(weights.rms[0] >= 1e-2)
+
+
+def _ruined(evidence: Evidence, steps: Array, times: Array, limit: SimpleNamespace) -> float | None:
+    """The largest of the updates that replaced the weights, if the loss never fell below what it was before the first of them."""
+    replaced, loss, went = np.flatnonzero(times >= limit.alone), evidence.loss, course(evidence.loss)
+    if not len(replaced) or loss is None or went is None or evidence.end is not None:
+        return None
+    first = int(steps[replaced[0]])
+    before, after = loss.value[loss.steps <= first], loss.value[loss.steps > first]
+    if not len(before) or len(after) < 10 or not median(before) > 0:
+        return None
+    usual = median(before[-10:])
+    stays = min(went.end, median(after)) > limit.ruined * usual
+    return highest(times) if stays else None
 
 
 def _suffers(evidence: Evidence) -> bool:

@@ -1,8 +1,9 @@
 """`vanishing_gradient`: layers far from the loss whose gradient is so small that they do not learn.
 
 Sees the gradient of each layer against that of the layer nearest to the loss, over the same steps, and whether the layer's
-updates are as small, too: Adam makes up for a small gradient as long as it is well above its epsilon. A gradient of exactly
-zero is not vanishing but cut off (`layer_not_learning`), and NaN is `nonfinite`.
+updates are as small, too: Adam makes up for a small gradient as long as it is well above its epsilon. If the loss stays at that
+of guessing, updates of usual size helped nothing, and the gradient alone decides. A gradient of exactly zero is not vanishing but
+cut off (`layer_not_learning`), and NaN is `nonfinite`.
 
 False alarms: a trained network has small gradients everywhere; only the ratio between layers counts.
 """
@@ -18,6 +19,7 @@ from fitscope.diagnose.evidence import Evidence
 from fitscope.diagnose.finding import Finding, NotJudged, Series
 from fitscope.diagnose.history import History
 from fitscope.diagnose.rule import rule
+from fitscope.diagnose.rules.loss_not_decreasing import nothing_learned
 from fitscope.diagnose.setup import number, optimizer
 
 
@@ -75,7 +77,9 @@ def vanishing_gradient(evidence: Evidence, limit: SimpleNamespace) -> Iterator[F
 
 
 def _starved(evidence: Evidence, history: History, last: History, limit: SimpleNamespace) -> bool:
-    """Whether the layer's updates are as small as its gradient. Without updates the gradient must do."""
+    """Whether the layer's updates are as small as its gradient, or all updates were in vain. Without updates the gradient must do."""
+    if nothing_learned(evidence):
+        return True
     moved, weight = (evidence.history(f"{kind}/{history.site.path}") for kind in ("updates", "weights"))
     other, other_weight = (evidence.history(f"{kind}/{last.site.path}") for kind in ("updates", "weights"))
     if moved is None or weight is None or other is None or other_weight is None:

@@ -1,9 +1,9 @@
 """`wrong_axis`: a softmax or normalisation over the wrong axis.
 
 Sees the axis of output softmaxes and of normalisation layers, and whether probabilities add up to one along the classes: the mean
-of a softmax over k classes is 1/k for any prediction.
+of a softmax over k classes is 1/k for any prediction. A softmax over an axis with one entry is 1 whatever it is given, in any layer.
 
-False alarms: attention is normalised over positions on purpose, so only the softmax of an output is judged.
+False alarms: attention is normalised over positions on purpose, so the sum is judged only for the softmax of an output.
 """
 
 from __future__ import annotations
@@ -21,6 +21,10 @@ from fitscope.diagnose.network import SOFTMAX_LIKE
 from fitscope.diagnose.rule import rule
 from fitscope.diagnose.setup import CATEGORICAL, only_head
 
+_TURNING = ("Permute", "Reshape", "Lambda")  #: may move the channels
+#: Normalise the features of each position; over several axes that may be meant otherwise, as instance normalisation.
+_OVER_FEATURES = ("LayerNormalization", "RMSNormalization", "GroupNormalization")
+
 
 @rule("wrong_axis", sees="a softmax or normalisation over the wrong axis")
 def wrong_axis(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding | NotJudged]:
@@ -30,10 +34,13 @@ def wrong_axis(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding |
         return
     named: set[str] = set()
     for layer in network.order:
-        found = _by_axis(evidence, layer)
+        found = _by_axis(evidence, layer) or _alone(evidence, layer) or _turned(evidence, layer)
         if found is not None:
             named.add(layer)
             yield found
+    if evidence.shards:  # the mean of some classes says nothing
+        yield NotJudged("the sum over classes: each process holds only a part of the outputs")
+        return
     outputs = [n for n in network.outputs if _probabilities(evidence, n) and n not in named]
     for layer in outputs:
         history = evidence.history(f"activations/{layer}") or evidence.history("predictions")
@@ -88,7 +95,7 @@ def _by_axis(evidence: Evidence, layer: str) -> Finding | None:
             None,
         )
     if (
-        kind == "BatchNormalization"
+        (kind == "BatchNormalization" or (kind in _OVER_FEATURES and len(axes) == 1))
         and not all(last)
         and rank is not None
         and rank >= 3
@@ -97,6 +104,33 @@ def _by_axis(evidence: Evidence, layer: str) -> Finding | None:
         text = f"{layer} normalises along axis {axis}, but the channels of its input {shape} are last"
         return _finding(layer, "warning", text, evidence, None)
     return None
+
+
+def _turned(evidence: Evidence, layer: str) -> Finding | None:
+    """A layer that takes the channels first, behind one that puts them last."""
+    network = evidence.network
+    knowing = [n for n in network.order if network.get(n, "data_format") or network.kind(n) in _TURNING]
+    if not network.graph or network.get(layer, "data_format") != "channels_first":
+        return None
+    before = network.producers(layer, knowing)
+    if not before or any(network.get(n, "data_format") != "channels_last" for n in before):
+        return None
+    text = f"{layer} takes the channels first (data_format), but {before[0]} before it has them last"
+    return _finding(layer, "warning", text, evidence, None)
+
+
+def _alone(evidence: Evidence, layer: str) -> Finding | None:
+    """A hidden softmax over one entry, as over the scores of a `Dense(1)`. That of an output is `output_loss_mismatch`."""
+    network = evidence.network
+    softmax = network.kind(layer) == "Softmax" or network.activation(layer) in SOFTMAX_LIKE
+    if not softmax or layer in network.outputs:
+        return None
+    axis = network.get(layer, "axis", -1) if network.kind(layer) == "Softmax" else -1
+    shape = _shape(evidence, layer)
+    if not isinstance(axis, int) or not -len(shape) < axis < len(shape) or axis == 0 or shape[axis] != 1:
+        return None
+    text = f"The softmax of {layer} runs over axis {axis} of {shape}, which has one entry: it is always 1"
+    return _finding(layer, "error", text, evidence, None)
 
 
 def _shape(evidence: Evidence, layer: str) -> tuple[int | None, ...]:
@@ -130,7 +164,9 @@ def _finding(
         last_step=evidence.last_step or 0,
         message=text + ".",
         evidence=numbers,
-        cure="Use axis=-1, the classes or channels; swap axes before if they are elsewhere.",
+        cure=(
+            "Use axis=-1 for classes and channels, and the axis of the positions for attention; swap axes before if they are elsewhere."
+        ),
         confidence=0.9,
         series=Series.from_history(history, "mean") if history is not None else None,
     )
