@@ -48,9 +48,9 @@ class Record:
     stats: Stats | None = None
     tensor: np.ndarray[Any, Any] | None = None
     batched: bool = True  #: the first axis of the tensor counts samples
-    cosine: float | None = None  #: cosine similarity with the batch before, where that was asked for
+    cosine: float | None = None  #: cosine similarity with the previous batch, if it was watched
     error: float | None = None  #: the value was derived, and is off by no more than this; None: it was seen
-    over: int | None = None  #: so many steps, of which a derived value is the mean
+    over: int | None = None  #: the number of steps that a derived value is the mean of
     offset: tuple[int, ...] | None = (
         None  #: where `tensor` begins in the whole, if this process holds a part of it
     )
@@ -76,7 +76,7 @@ class Block:
     heads: tuple[Head, ...]  #: of each step; best the very same object in every block
     stats: Columns
     values: np.ndarray[tuple[int], np.dtype[np.float64]]  #: the tensor itself where it is a scalar
-    cosines: np.ndarray[tuple[int], np.dtype[np.float64]] | None = None  #: NaN where there is none
+    cosines: np.ndarray[tuple[int], np.dtype[np.float64]] | None = None  #: NaN if missing
 
     def __len__(self) -> int:
         return len(self.ats) * len(self.heads)
@@ -130,7 +130,7 @@ class Stretch:
     times: np.ndarray[tuple[int], np.dtype[np.float64]]
     values: np.ndarray[tuple[int], np.dtype[np.float64]]  #: NaN where `errors` is infinite: not known
     errors: np.ndarray[tuple[int], np.dtype[np.float64]]  #: a value is off by no more than this
-    over: np.ndarray[tuple[int], np.dtype[np.int64]]  #: so many steps, of which the value is the mean
+    over: np.ndarray[tuple[int], np.dtype[np.int64]]  #: the number of steps that the value is the mean of
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -194,5 +194,5 @@ class Samples:
 
     @property
     def site(self) -> Site:
-        """The name under which they are counted, where any are lost."""
+        """The name by which lost ones are counted."""
         return Site("samples").within(self.in_pass)

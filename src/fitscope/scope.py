@@ -46,7 +46,7 @@ class Scope(Hooks):
             own. All other steps run your own compiled function. By default the budget decides.
         budget: Without `every`: the share of the training time that capturing may cost. fitscope measures the cost and captures every
             n-th step, with the smallest n that the share allows, at most 1000. `run.overhead["budget"]` has the decisions.
-        allowance: Seconds, or a string like "3 s", that every training may spend on capturing before the share counts; 0 for none.
+        allowance: Seconds, or a string like "3 s", that every training may spend before the share counts; 0 for none.
             fitscope spreads them over all steps, so it records a training of a minute closely, and one of hours within `budget`.
         exact: Read every value of every tensor. By default fitscope reads some rows of tensors with more than 16,384 values.
         identity: How to make sure that recording changes nothing. "proven": your own program and the tapped program run from the same
@@ -233,7 +233,7 @@ class Scope(Hooks):
         return session(self._recordings, sess, known)
 
     def hook(self, **named: Unpack[Named]) -> tf.compat.v1.train.SessionRunHook:
-        """Returns a `SessionRunHook`, for `MonitoredTrainingSession(hooks=[scope.hook()])`. Its arguments are those of `session`."""
+        """Returns a `SessionRunHook`, for `MonitoredTrainingSession(hooks=[scope.hook()])`. It takes the arguments of `session`."""
         known = checked(named)
         from fitscope.capture.sessions.hook import CaptureHook
 

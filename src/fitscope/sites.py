@@ -23,7 +23,7 @@ TRAIN = "train"  #: the pass of every other site
 OF_LAYERS = ("activations", "gradients")  #: the kinds that a layer has
 OF_WEIGHTS = ("weights", "weight_gradients", "updates")  #: the kinds that a weight has
 
-#: A kind, and the path of a layer or weight (or the label of a tap): what watches name, and taps look up.
+#: A kind, and the path of a layer or weight (or the label of a tap). Watches name places, and taps look them up.
 Place = tuple[str, str]
 
 #: The kinds whose tensors have a row for each sample.
@@ -104,7 +104,7 @@ class Site(str):
         else:
             label = path
         found = cls(base, layer, weight, label, suffix, in_pass or TRAIN, moved=bool(moved))
-        return found if found == name else cls(name)  # an odd name is a kind of its own
+        return found if found == name else cls(name)  # an odd name is its own kind
 
     @classmethod
     def at(cls, place: Place, label: str = "", suffix: str = "") -> Site:
@@ -124,11 +124,11 @@ class Site(str):
         return "/".join(filter(None, (self.layer, self.weight, self.label))) + self.suffix
 
     def within(self, in_pass: str) -> Site:
-        """The same site in a pass."""
+        """This site in another pass."""
         return self if in_pass == self.in_pass else self.but(in_pass=in_pass)
 
     def activity(self) -> Site:
-        """The site for the activity of the units here."""
+        """The site for the activity of these units."""
         return self.but(base="activity", batched=False)
 
     def beside(self, kind: str, label: str) -> Site:
@@ -142,7 +142,7 @@ class Site(str):
         return self.but(moved=True)
 
     def but(self, **facts: Any) -> Site:
-        """The same site with other facts."""
+        """This site with some facts replaced."""
         mine = {name: getattr(self, name) for name in self.__slots__ if name != "place"}
         return Site(**(mine | facts))
 

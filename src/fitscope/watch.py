@@ -358,15 +358,22 @@ def several(watch: Iterable[Watch] | Watch | None) -> tuple[Watch, ...]:
     """Parses `watch=`: one watch, several, or None for the defaults."""
     if watch is None:
         return defaults()
-    found = (watch,) if isinstance(watch, Watch) else tuple(watch)
+    if isinstance(watch, Watch | str) or not isinstance(watch, Iterable):
+        watch = (watch,)
+    found = tuple(watch)
     for each in found:
         if not isinstance(each, Watch):
-            raise WatchError(
-                "`watch` to hold watches",
-                repr(each),
-                "Make them with fs.activations(...), fs.gradients(...), fs.loss() and so on",
-            )
+            raise _not_a_watch(each)
     return found
+
+
+def _not_a_watch(each: object) -> WatchError:
+    """The error for an object in `watch=`: often the name of a kind, or the function that makes its watch."""
+    made = "Make them with fs.activations(...), fs.gradients(...), fs.loss() and so on"
+    name = getattr(each, "__name__", None)
+    if name in KINDS and getattr(each, "__module__", None) == __name__:
+        return WatchError("`watch` to hold watches", f"fs.{name}", f"Write fs.{name}()")
+    return WatchError("`watch` to hold watches", repr(each), f"Write fs.{each}()" if each in KINDS else made)
 
 
 def defaults() -> tuple[Watch, ...]:

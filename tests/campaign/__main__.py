@@ -1,11 +1,17 @@
-"""`python -m campaign`: runs the attacks, keeps their results, writes the table."""
+"""`python -m campaign`: runs the attacks, keeps their results, writes the table.
+
+Rounds go to `campaign.jsonl`, one line each. `--write` adds those without a failure to `counts.json` next to this file, so that a campaign
+goes on in another checkout: the seeds of a round that is in there are not tried again, and its line is not counted twice.
+"""
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +22,8 @@ from campaign.ground import most_memory
 
 ROOT = Path(__file__).parents[2]
 TABLE = ROOT / "docs" / "reliability.md"
+COUNTS = Path(__file__).with_name("counts.json")
+EARLIER = -1  #: in place of a seed: the rounds of `counts.json` together
 HEAD = """# Reliability
 
 `make campaign` attacks fitscope at random and counts what happens. It writes this page from all rounds so far. A failure is a wrong
@@ -36,13 +44,48 @@ NOTES = """
 """
 
 
-def total(file: Path) -> dict[str, dict[int, dict[str, Any]]]:
-    """By attack and seed: the newest round."""
-    found: dict[str, dict[int, dict[str, Any]]] = {name: {} for name in ATTACKS}
+def total(file: Path, counts: Path = COUNTS) -> dict[str, dict[int, dict[str, Any]]]:
+    """By attack and seed: the newest round, and what earlier campaigns counted."""
+    earlier = json.loads(counts.read_text(encoding="utf-8")) if counts.exists() else {}
+    found: dict[str, dict[int, dict[str, Any]]] = {
+        name: {EARLIER: {**earlier[name], "failures": []}} if name in earlier else {} for name in ATTACKS
+    }
     for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
         one = json.loads(line)
-        found[one["attack"]][one["seed"]] = one
+        if not counted(found[one["attack"]], one["seed"]):
+            found[one["attack"]][one["seed"]] = one
     return found
+
+
+def counted(done: dict[int, dict[str, Any]], seed: int) -> bool:
+    """Whether an earlier campaign counted the round of this seed."""
+    return any(first <= seed <= last for first, last in done.get(EARLIER, {}).get("seeds", ()))
+
+
+def summed(found: dict[str, dict[int, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
+    """What `counts.json` holds: by attack the counts of all rounds without a failure, and their seeds."""
+    sums = {}
+    for name, by_seed in found.items():
+        done = {seed: one for seed, one in by_seed.items() if not one["failures"]}
+        if done:
+            seeds = [*done.get(EARLIER, {}).get("seeds", ()), *((n, n) for n in done if n != EARLIER)]
+            sums[name] = {
+                **{key: sum(one[key] for one in done.values()) for key in ("tried", "survived", "lost")},
+                **{key: max(one[key] for one in done.values()) for key in ("slowest", "memory")},
+                "seeds": stretches(seeds),
+            }
+    return sums
+
+
+def stretches(seeds: Iterable[Iterable[int]]) -> list[list[int]]:
+    """Stretches of seeds, first and last, with neighbours joined."""
+    joined: list[list[int]] = []
+    for first, last in sorted(map(tuple, seeds)):
+        if joined and first <= joined[-1][1] + 1:
+            joined[-1][1] = max(joined[-1][1], last)
+        else:
+            joined.append([first, last])
+    return joined
 
 
 def table(found: dict[str, dict[int, dict[str, Any]]]) -> str:
@@ -70,7 +113,7 @@ def next_seed(
             return seed
     if sum(one["tried"] for one in done.values()) >= ATTACKS[name].goal:
         return None
-    return next(seed for seed in range(first, first + len(done) + 1) if seed not in done)
+    return next(seed for seed in itertools.count(first) if seed not in done and not counted(done, seed))
 
 
 def attack(name: str, seed: int, results: Path) -> dict[str, Any]:
@@ -118,6 +161,7 @@ def main() -> int:
     print(text)
     if options.write:
         TABLE.write_text(f"{HEAD}{text}{NOTES}", encoding="utf-8")
+        COUNTS.write_text(json.dumps(summed(total(options.results)), indent=1) + "\n", encoding="utf-8")
     return 1 if failed else 0
 
 

@@ -167,7 +167,7 @@ def right_tensors(run: read.Run, *sites: str) -> int:
     seen = 0
     run._state.look()
     for rank in run._state.ranks:
-        for site, path in rank.arrays():
+        for site, path in ((site, path) for site, paths in rank.arrays().items() for path in paths):
             array = rank.array(path) if site in (sites or SITES) else None
             captures = Captures(site, [[(array, rank.end)]]) if array is not None else None
             for place, step in enumerate(captures.step.tolist() if captures else ()):

@@ -74,7 +74,7 @@ def test_json_has_all_of_a_finding(call: Call, write: Any) -> None:
     assert {"site", "last_step", "message", "evidence", "cure", "consequences", "confidence"} <= set(one)
 
 
-def test_list_names_every_rule(call: Call) -> None:
+def test_list_prints_every_rule(call: Call) -> None:
     lines = call("check", "--list").stdout.splitlines()
     assert [line.split()[0] for line in lines[1:]] == [rule.name for rule in RULES]
 

@@ -13,16 +13,16 @@ import fitscope as fs
 Call = Callable[..., Any]
 
 
-def test_version(call: Call) -> None:
+def test_version_prints_the_version(call: Call) -> None:
     assert call("--version").output == f"fitscope {fs.__version__}\n"
 
 
-def test_no_command_lists_them(call: Call) -> None:
+def test_without_a_command_the_help_lists_the_commands(call: Call) -> None:
     said = call().output
     assert all(name in said for name in ("demo", "ls", "show"))
 
 
-def test_an_error_is_one_message_and_exit_code_2(call: Call) -> None:
+def test_an_error_prints_one_message_and_exits_with_2(call: Call) -> None:
     for arguments in (("show", "nowhere"), ("ls", "nowhere"), ("demo", "--backend", "theano")):
         result = call(*arguments)
         assert result.exit_code == 2, arguments
@@ -36,14 +36,14 @@ def test_the_error_quotes_the_argument_as_text(call: Call) -> None:
     assert "[red]" in call("show", "[red]nowhere").stderr
 
 
-def test_a_backend_that_is_not_there(call: Call, monkeypatch: Any) -> None:
+def test_a_missing_backend_names_the_command_that_installs_it(call: Call, monkeypatch: Any) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     result = call("demo", "--backend", "torch")
     assert result.exit_code == 2
     assert "pip install 'fitscope[torch]'" in result.stderr
 
 
-def test_python_dash_m_and_a_terminal_without_unicode(write: Any, tmp_path: Path) -> None:
+def test_python_dash_m_works_in_a_terminal_without_unicode(write: Any, tmp_path: Path) -> None:
     write(("schön",))
     done = subprocess.run(
         [sys.executable, "-m", "fitscope", "show", "runs"],

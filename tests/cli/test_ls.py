@@ -10,7 +10,7 @@ from typing import Any
 Call = Callable[..., Any]
 
 
-def test_lists_oldest_first_with_all_there_is_to_know(call: Call, write: Any) -> None:
+def test_ls_lists_runs_oldest_first_with_status_steps_and_size(call: Call, write: Any) -> None:
     write(name="first")
     write(name="second", steps=1200, names=(), close="failed")
     write(name="third", close=None)
@@ -36,21 +36,21 @@ def test_a_run_that_cannot_be_read_is_listed_with_its_reason(call: Call, write: 
     assert "Upgrade" in result.stdout
 
 
-def test_names_are_text(call: Call, write: Any) -> None:
+def test_ls_shows_hostile_names_as_text(call: Call, write: Any) -> None:
     write(info={"model": {"name": "[red]net[/red]\x1b[31m\nsecond line"}})
     out = call("ls").stdout
     assert "[red]net[/red]\\x1b[31m\\nsecond line" in out
     assert "\x1b" not in out
 
 
-def test_an_empty_directory(call: Call, tmp_path: Path) -> None:
+def test_ls_reports_an_empty_directory(call: Call, tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     result = call("ls")
     assert result.exit_code == 2
     assert "fitscope demo" in result.stderr
 
 
-def test_nothing_is_cut_when_piped(call: Call, write: Any) -> None:
+def test_ls_cuts_nothing_when_piped(call: Call, write: Any) -> None:
     long = "a-long-name-" * 20
     write(info={"model": {"name": long}})
     assert long in call("ls", COLUMNS="40").stdout

@@ -51,7 +51,7 @@ def test_notes_must_be_json(run: Path) -> None:
         fs.open(run).notes = {1, 2}
 
 
-def test_forged_notes_cost_only_themselves(run: Path) -> None:
+def test_forged_notes_do_not_hide_the_rest_of_the_run(run: Path) -> None:
     (run / "notes.json").write_text('{"tags": ["fine", 3, "bad\\nline"], "notes": 5}')
     assert fs.open(run).tags == ["fine"]
     (run / "notes.json").write_text("[")
@@ -59,7 +59,7 @@ def test_forged_notes_cost_only_themselves(run: Path) -> None:
     assert fs.open(run).notes == {"width": 64}
 
 
-def test_the_command_shows_and_changes_both(run: Path) -> None:
+def test_fitscope_note_shows_and_changes_notes_and_tags(run: Path) -> None:
     assert "no tags" in note(str(run))
     said = note(str(run), "learning rate too high", "--tag", "lr", "--tag", "bad")
     assert "one: lr, bad\nlearning rate too high" in said

@@ -77,7 +77,7 @@ def test_a_step_runs_again_in_another_process(
     assert "weight_gradients/dense/kernel" in output.out
 
 
-def test_a_step_that_is_not_there_is_an_error(killed: Path) -> None:
+def test_replaying_a_step_that_was_not_kept_is_an_error(killed: Path) -> None:
     done = call(str(killed / "runs"), "--step", "99")
     assert done.exit_code == 2
 

@@ -72,7 +72,7 @@ def test_layers_are_in_the_order_of_the_model(call: Call, write: Any) -> None:
     assert out.rindex("zeta") < out.rindex("alpha") < out.rindex("mid")
 
 
-def test_nan_inf_and_not_recorded_are_three_marks(call: Call, write: Any) -> None:
+def test_nan_inf_and_not_recorded_have_different_marks(call: Call, write: Any) -> None:
     extra = (
         rec("gradients/conv1", 20, [np.nan, 1.0]),
         rec("activations/head", 20, [np.inf, 1.0]),
@@ -109,12 +109,12 @@ def test_missing_data_is_reported(call: Call, write: Any) -> None:
 
 
 @pytest.mark.parametrize("status", ["running", "interrupted", "failed"])
-def test_every_status_has_a_sign(call: Call, write: Any, status: str) -> None:
+def test_every_status_has_its_own_sign(call: Call, write: Any, status: str) -> None:
     write(close=None if status == "running" else status)
     assert status in call("show").stdout
 
 
-def test_hostile_names_are_shown_not_obeyed(call: Call, write: Any) -> None:
+def test_hostile_names_are_shown_as_text(call: Call, write: Any) -> None:
     write((HOSTILE,), facts={"error": HOSTILE, "dropped": {HOSTILE: 1}})
     for out in (call("show", "--width", "200").stdout, call("show", "--width", "60").stdout):
         assert "[red]bad[/red]\\x1b[2J"[:14] in out
@@ -122,7 +122,7 @@ def test_hostile_names_are_shown_not_obeyed(call: Call, write: Any) -> None:
 
 
 @pytest.mark.parametrize("width", [40, 57, 80, 130, 300])
-def test_it_fits_the_width(call: Call, write: Any, width: int) -> None:
+def test_show_fits_the_width_of_the_terminal(call: Call, write: Any, width: int) -> None:
     write(
         tuple(f"block{i}/a_layer_with_a_rather_long_name_{i}" for i in range(5)),
         facts={"error": "word " * 50},
@@ -131,7 +131,7 @@ def test_it_fits_the_width(call: Call, write: Any, width: int) -> None:
     assert {len(line) for line in lines} == {width}
 
 
-def test_choosing_layers(call: Call, write: Any) -> None:
+def test_layers_are_chosen_by_a_glob_and_a_number_of_rows(call: Call, write: Any) -> None:
     write(tuple(f"block{i}" for i in range(60)))
     assert "and 20 more layers" in call("show").stdout
     out = call("show", "--layers", "block5*").stdout
@@ -140,7 +140,7 @@ def test_choosing_layers(call: Call, write: Any) -> None:
     assert "more layers" not in call("show", "--rows", "0").stdout
 
 
-def test_where_trouble_began_is_never_among_those_left_out(call: Call, write: Any) -> None:
+def test_the_layer_where_nan_began_is_always_shown(call: Call, write: Any) -> None:
     extra = tuple(rec(f"gradients/block{i}", 20 + abs(i - 55), [np.nan]) for i in range(60))
     write(tuple(f"block{i}" for i in range(60)), extra=extra)
     out = call("show", "--rows", "3").stdout
@@ -148,7 +148,7 @@ def test_where_trouble_began_is_never_among_those_left_out(call: Call, write: An
     assert [line.split()[1] for line in table] == ["block55", "block54", "block56"]
 
 
-def test_runs_with_little_in_them(call: Call, write: Any) -> None:
+def test_show_prints_empty_and_undescribed_runs(call: Call, write: Any) -> None:
     write(steps=0, name="empty")
     assert "Nothing was recorded of any layer." in call("show").stdout
     write((), steps=1, name="one")
@@ -157,7 +157,7 @@ def test_runs_with_little_in_them(call: Call, write: Any) -> None:
     assert "conv1" in call("show", "runs/undescribed").stdout
 
 
-def test_colour_only_where_it_is_wanted(call: Call, write: Any) -> None:
+def test_colour_follows_the_terminal_and_the_environment(call: Call, write: Any) -> None:
     write(tuple(f"layer{i}" for i in range(40)))
     assert "\x1b" not in call("show").stdout
     assert "▀" in call("show", FORCE_COLOR="1").stdout

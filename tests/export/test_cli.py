@@ -28,7 +28,7 @@ def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return lambda *arguments: CliRunner().invoke(app, ["export", *arguments])
 
 
-def test_writes_the_file_and_prints_its_path(small: fs.Run, call: Any) -> None:
+def test_export_writes_the_file_and_prints_its_path(small: fs.Run, call: Any) -> None:
     result = call("csv", "runs", "out.csv", "--site", "loss", "--site", "act*", "--stat", "mean")
     assert result.exit_code == 0, result.output
     assert re.fullmatch(r"out\.csv \([\d.]+ k?B\)\n", result.stdout)
@@ -36,7 +36,7 @@ def test_writes_the_file_and_prints_its_path(small: fs.Run, call: Any) -> None:
     assert call("npy", "runs", "arrays").stdout.startswith("5 files in arrays (")
 
 
-def test_errors_are_messages(small: fs.Run, call: Any) -> None:
+def test_an_export_error_is_a_message(small: fs.Run, call: Any) -> None:
     for arguments, said in (
         (("cvs", "runs", "o"), "Did you mean 'csv'"),
         (("csv", "nowhere", "o"), "does not exist"),
@@ -49,14 +49,14 @@ def test_errors_are_messages(small: fs.Run, call: Any) -> None:
         assert said in result.stderr
 
 
-def test_damage_is_reported(small: fs.Run, call: Any) -> None:
+def test_export_reports_damage(small: fs.Run, call: Any) -> None:
     next(Path(small.path).glob("**/validation/predictions/data/c.*")).unlink()
     result = call("npy", "runs", "arrays")
     assert result.exit_code == 0
     assert "is not exported" in result.stderr
 
 
-def test_force(small: fs.Run, call: Any) -> None:
+def test_export_replaces_a_file_only_with_force(small: fs.Run, call: Any) -> None:
     assert call("duckdb", "runs", "all.duckdb").exit_code == 0
     assert call("duckdb", "runs", "all.duckdb").exit_code == 2
     assert call("duckdb", "runs", "all.duckdb", "--force").exit_code == 0
@@ -66,7 +66,7 @@ def test_help_names_every_format(call: Any) -> None:
     assert all(name in call("--help").output for name in FORMATS)
 
 
-def test_every_line_of_the_page_works(small: fs.Run, call: Any) -> None:
+def test_every_command_of_the_export_page_works(small: fs.Run, call: Any) -> None:
     text = PAGE.read_text(encoding="utf-8")
     lines = [line for block in re.findall(r"```console\n(.*?)```", text, re.S) for line in block.splitlines()]
     mine = [shlex.split(line, comments=True)[2:] for line in lines if line.startswith("fitscope export ")]

@@ -18,19 +18,19 @@ from fitscope.export import FORMATS, export_run
 pytestmark = pytest.mark.once
 
 
-def test_an_unknown_format(small: fs.Run, tmp_path: Path) -> None:
+def test_an_unknown_format_is_an_error(small: fs.Run, tmp_path: Path) -> None:
     with pytest.raises(WatchError, match="Did you mean 'parquet'"):
         export_run(small, "parket", tmp_path / "x")
 
 
-def test_an_unknown_stat(small: fs.Run, tmp_path: Path) -> None:
+def test_an_unknown_stat_is_an_error(small: fs.Run, tmp_path: Path) -> None:
     with pytest.raises(WatchError, match="Did you mean 'mean'"):
         export_run(small, "csv", tmp_path / "x", stats=["maen"])
     with pytest.raises(WatchError, match="npz, which holds tensors"):
         export_run(small, "npz", tmp_path / "x", stats="mean")
 
 
-def test_sites_that_match_nothing(small: fs.Run, tmp_path: Path) -> None:
+def test_sites_that_match_nothing_are_an_error(small: fs.Run, tmp_path: Path) -> None:
     with pytest.raises(RunError, match="Did you mean 'activations/a'"):
         export_run(small, "csv", tmp_path / "x.csv", ["loss", "activation/a*"])
     with pytest.raises(RunError, match=r"with kept tensors. Received: 'loss'"):
@@ -38,7 +38,7 @@ def test_sites_that_match_nothing(small: fs.Run, tmp_path: Path) -> None:
     assert not list(tmp_path.glob("x*"))
 
 
-def test_nothing_kept(write: Any, make: Any, tmp_path: Path) -> None:
+def test_exporting_a_run_without_that_kind_of_data_is_an_error(write: Any, make: Any, tmp_path: Path) -> None:
     run = fs.open(write([make("loss", 0, np.float32(1))]).path)
     for kind in ("npz", "npy"):
         with pytest.raises(RunError, match="keep='tensor'"):
@@ -50,7 +50,7 @@ def test_nothing_kept(write: Any, make: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "npz"])
-def test_a_file_that_exists(small: fs.Run, tmp_path: Path, kind: str) -> None:
+def test_an_existing_file_is_not_replaced(small: fs.Run, tmp_path: Path, kind: str) -> None:
     out = tmp_path / "file"
     out.write_text("mine")
     with pytest.raises(StoreError, match=r"which exists.*--force"):
@@ -64,7 +64,7 @@ def test_a_file_that_exists(small: fs.Run, tmp_path: Path, kind: str) -> None:
         export_run(small, kind, "/dev/null", force=True)
 
 
-def test_a_directory_that_is_not_empty(small: fs.Run, tmp_path: Path) -> None:
+def test_a_directory_that_is_not_empty_is_not_replaced(small: fs.Run, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"which is not empty.*--force"):
         export_run(small, "npy", tmp_path)
     (tmp_path / "file").write_text("mine")
@@ -72,12 +72,14 @@ def test_a_directory_that_is_not_empty(small: fs.Run, tmp_path: Path) -> None:
         export_run(small, "npy", tmp_path / "file", force=True)
 
 
-def test_a_url(small: fs.Run) -> None:
+def test_exporting_to_a_url_is_an_error(small: fs.Run) -> None:
     with pytest.raises(StoreError, match="a path on this machine"):
         export_run(small, "csv", "s3://bucket/stats.csv")
 
 
-def test_a_failure_leaves_nothing(small: fs.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_export_leaves_no_file(
+    small: fs.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fails(*_: Any) -> None:
         raise OSError("the disk is full")
 
@@ -88,7 +90,7 @@ def test_a_failure_leaves_nothing(small: fs.Run, tmp_path: Path, monkeypatch: py
     assert list(out.parent.rglob("*")) == []
 
 
-def test_without_the_tensorboard_package(
+def test_exporting_without_the_tensorboard_package_is_an_error(
     small: fs.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "tensorboard"]:

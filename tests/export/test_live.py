@@ -53,7 +53,9 @@ def values(found: list[Any]) -> dict[tuple[str, int], float]:
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "duckdb"])
-def test_other_programs_read_it_during_training(tmp_path: Path, steps: Any, events: Any, kind: str) -> None:
+def test_other_programs_read_the_exports_during_training(
+    tmp_path: Path, steps: Any, events: Any, kind: str
+) -> None:
     training = Training(tmp_path, kind=kind)
     training.flush()
     assert ask(tmp_path / "all.db", "SELECT run, status, last_step FROM runs") == [("r", "running", None)]
@@ -84,7 +86,7 @@ def test_other_programs_read_it_during_training(tmp_path: Path, steps: Any, even
     assert ask(tmp_path / "all.db", "SELECT status FROM runs") == [("complete",)]
 
 
-def test_the_last_pass_needs_nothing_to_follow(tmp_path: Path, steps: Any, events: Any) -> None:
+def test_the_last_pass_is_written_at_the_next_flush(tmp_path: Path, steps: Any, events: Any) -> None:
     training = Training(tmp_path)
     steps(training, 0, 3)  # ends with a validation
     path = tmp_path / "arrays" / "epoch_0000_validation~predictions.npy"
@@ -95,7 +97,9 @@ def test_the_last_pass_needs_nothing_to_follow(tmp_path: Path, steps: Any, event
     training.close()
 
 
-def test_a_pass_slower_than_the_flushes_is_whole_in_the_end(tmp_path: Path, make: Any, events: Any) -> None:
+def test_a_pass_that_takes_several_flushes_is_complete_in_the_end(
+    tmp_path: Path, make: Any, events: Any
+) -> None:
     training = Training(tmp_path)
     for number in range(3):
         seen = np.full((2, number + 1), number, np.float32)  # also of another width each time
@@ -118,7 +122,9 @@ def test_a_pass_slower_than_the_flushes_is_whole_in_the_end(tmp_path: Path, make
 
 @pytest.mark.parametrize("kind", ["sqlite", "duckdb"])
 @pytest.mark.parametrize(("start", "end"), [(6, 9), (5, 9), (3, 5), (0, 1)])
-def test_a_further_attempt(tmp_path: Path, steps: Any, events: Any, kind: str, start: int, end: int) -> None:
+def test_a_second_attempt_continues_the_live_exports(
+    tmp_path: Path, steps: Any, events: Any, kind: str, start: int, end: int
+) -> None:
     """Goes on where it was, or does steps again; in the middle of an epoch, or after its validation."""
     first = Training(tmp_path, kind=kind)
     steps(first, 0, 6)

@@ -121,7 +121,7 @@ def test_a_failing_sink_is_reported_and_closed_and_others_continue(tmp_path: Pat
     assert good.calls == ["write", "flush"] * (PATIENCE + 3) + ["close"]
 
 
-def test_errors_that_are_not_in_a_row_are_borne(tmp_path: Path) -> None:
+def test_a_sink_survives_single_errors_that_do_not_repeat(tmp_path: Path) -> None:
     told: list[str] = []
     bad = Odd()
     sinks = Sinks({"bad": lambda *_: bad}, told.append)
@@ -205,7 +205,9 @@ def test_bad_arguments_are_errors_at_once(tmp_path: Path, arguments: dict[str, A
     assert [path.name for path in tmp_path.iterdir()] == ["text"]
 
 
-def test_without_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tensorboard_sink_without_the_package_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def missing(name: str) -> Any:
         raise ModuleNotFoundError(f"No module named {name!r}")
 
@@ -230,7 +232,7 @@ def test_arrays_of_another_run_are_not_overwritten(tmp_path: Path, steps: Any, m
     assert contents(tmp_path / "arrays") == before
 
 
-def test_a_run_that_is_there_already_is_not_mixed_with(tmp_path: Path, steps: Any) -> None:
+def test_a_database_that_has_another_run_of_the_same_name_is_refused(tmp_path: Path, steps: Any) -> None:
     first = Training(tmp_path, only=["database"])
     steps(first, 0, 2)
     first.close()

@@ -65,7 +65,7 @@ def test_parquet_writes_the_samples_to_a_second_file(rich: fs.Run, tmp_path: Pat
     assert (stats["site"] == "validation/predictions").sum() == 3, "the pass at the step of the next attempt"
 
 
-def test_csv(rich: fs.Run, tmp_path: Path) -> None:
+def test_csv_writes_the_samples_to_a_second_file(rich: fs.Run, tmp_path: Path) -> None:
     written = export_run(rich, "csv", tmp_path / "out.csv")
     frame = pd.read_csv(written[1])
     assert frame["loss"].tolist() == LOSSES
@@ -73,7 +73,9 @@ def test_csv(rich: fs.Run, tmp_path: Path) -> None:
     assert frame["pass"].tolist() == ["train"] * 8 + ["validation"]
 
 
-def test_chosen_or_not(rich: fs.Run, small: fs.Run, tmp_path: Path) -> None:
+def test_samples_are_exported_unless_other_sites_are_chosen(
+    rich: fs.Run, small: fs.Run, tmp_path: Path
+) -> None:
     assert len(export_run(rich, "csv", tmp_path / "a.csv", "loss")) == 1
     assert len(export_run(rich, "csv", tmp_path / "b.csv", "samples")) == 2
     assert len(export_run(small, "csv", tmp_path / "c.csv")) == 1, "a run without samples"
@@ -81,7 +83,7 @@ def test_chosen_or_not(rich: fs.Run, small: fs.Run, tmp_path: Path) -> None:
         export_run(small, "csv", tmp_path / "d.csv", "samples")
 
 
-def test_databases(rich: fs.Run, small: fs.Run, tmp_path: Path) -> None:
+def test_databases_have_a_table_of_samples(rich: fs.Run, small: fs.Run, tmp_path: Path) -> None:
     query = "select loss from samples where run = 'rich' order by step, pass, sample"
     export_run(rich, "duckdb", tmp_path / "a.duckdb")
     export_run(small, "duckdb", tmp_path / "a.duckdb")

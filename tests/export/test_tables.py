@@ -34,7 +34,7 @@ def test_parquet_is_the_stats_table(small: fs.Run, tmp_path: Path) -> None:
     assert list(out.parent.iterdir()) == [out], "nothing unfinished is left"
 
 
-def test_csv_by_hand(small: fs.Run, tmp_path: Path) -> None:
+def test_csv_holds_the_rows_computed_by_hand(small: fs.Run, tmp_path: Path) -> None:
     export_run(small.path, "csv", tmp_path / "stats.csv")
     with open(tmp_path / "stats.csv", newline="") as file:
         found = list(csv.DictReader(file))
@@ -51,7 +51,7 @@ def test_csv_by_hand(small: fs.Run, tmp_path: Path) -> None:
     assert loss == [float(np.float32(1 / (step + 1))) for step in range(6)]
 
 
-def test_some_sites_and_stats(small: fs.Run, tmp_path: Path) -> None:
+def test_only_the_chosen_sites_and_stats_are_exported(small: fs.Run, tmp_path: Path) -> None:
     export_run(small, "parquet", tmp_path / "some.parquet", "val*", stats=["mean", "histogram"])
     frame = pd.read_parquet(tmp_path / "some.parquet")
     assert set(frame["site"]) == {"validation/loss", "validation/predictions"}
@@ -73,7 +73,7 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def test_databases_by_hand(small: fs.Run, tmp_path: Path, kind: str) -> None:
+def test_databases_hold_the_rows_computed_by_hand(small: fs.Run, tmp_path: Path, kind: str) -> None:
     out = tmp_path / f"runs.{kind}"
     export_run(small, kind, out)
     query = (
@@ -93,7 +93,7 @@ def test_databases_by_hand(small: fs.Run, tmp_path: Path, kind: str) -> None:
     assert ask(out, "SELECT count(*) FROM stats") == [(len(small.stats),)]
 
 
-def test_a_second_run_joins_the_first(
+def test_a_second_run_is_added_to_the_database(
     small: fs.Run, write: Callable[..., RunWriter], make: Any, tmp_path: Path, kind: str
 ) -> None:
     out = tmp_path / f"runs.{kind}"
@@ -130,7 +130,7 @@ def test_a_failure_leaves_the_database_as_it_was(
     assert ask(out, "SELECT DISTINCT site FROM stats") == [("loss",)]
 
 
-def test_an_error_of_the_database_itself(
+def test_an_error_of_the_database_is_an_export_error(
     small: fs.Run, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / f"runs.{kind}"
@@ -144,7 +144,7 @@ def test_an_error_of_the_database_itself(
     assert list(tmp_path.glob("runs.*")) == []
 
 
-def test_a_file_that_is_something_else(small: fs.Run, tmp_path: Path, kind: str) -> None:
+def test_a_file_that_is_not_a_database_is_not_touched(small: fs.Run, tmp_path: Path, kind: str) -> None:
     out = tmp_path / f"letter.{kind}"
     out.write_text("Dear reader, " * 500)
     with pytest.raises(StoreError, match="Expected a database made by"):
@@ -180,7 +180,7 @@ def test_nan_and_the_outermost_buckets(write: Any, make: Any, tmp_path: Path, ki
     assert value is None if kind == "sqlite" else math.isnan(value)
 
 
-def test_hostile_names(write: Any, make: Any, tmp_path: Path) -> None:
+def test_hostile_names_are_escaped_in_every_table(write: Any, make: Any, tmp_path: Path) -> None:
     names = [
         "activations/a\x00b\x1b[31m\n",
         "../../etc/passwd",
@@ -205,7 +205,9 @@ def test_hostile_names(write: Any, make: Any, tmp_path: Path) -> None:
     assert len(pd.read_csv(tmp_path / "one.csv")) == 1
 
 
-def test_a_live_run_is_exported_as_it_is(write: Any, make: Any, tmp_path: Path, kind: str) -> None:
+def test_a_live_run_is_exported_in_its_current_state(
+    write: Any, make: Any, tmp_path: Path, kind: str
+) -> None:
     writer = write([make("loss", 0, np.float32(1))], close=False)
     run = fs.open(writer.path)
     export_run(run, "parquet", tmp_path / "live.parquet")
@@ -219,7 +221,7 @@ def test_a_live_run_is_exported_as_it_is(write: Any, make: Any, tmp_path: Path, 
     writer.close()
 
 
-def test_a_damaged_part_is_named_and_the_rest_exported(write: Any, make: Any, tmp_path: Path) -> None:
+def test_a_damaged_part_is_named_and_the_rest_is_exported(write: Any, make: Any, tmp_path: Path) -> None:
     writer = write([make("loss", s, np.float32(s)) for s in range(4)], flush_every=1)
     run = fs.open(writer.path)
     assert run.sites == ["loss"]
@@ -254,7 +256,7 @@ def test_attempts_and_ranks_follow_one_another_by_step(make: Any, tmp_path: Path
 
 
 @pytest.mark.parametrize("form", ["parquet", "csv", "duckdb", "sqlite", "tensorboard"])
-def test_a_long_run_passes_through_in_pieces(
+def test_a_long_run_is_exported_in_pieces(
     make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
     """20,000 rows in 40 parts: what is in memory at once is one part, whatever the format."""

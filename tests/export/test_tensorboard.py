@@ -93,7 +93,9 @@ def test_the_real_tensorboard_reads_it(small: fs.Run, logs: Path, server: Any, l
         assert np.isnan(float(value))
 
 
-def test_again(small: fs.Run, events: Any, tmp_path: Path) -> None:
+def test_exporting_again_replaces_only_the_files_of_fitscope(
+    small: fs.Run, events: Any, tmp_path: Path
+) -> None:
     (first,) = export_run(small, "tensorboard", tmp_path / "logs")
     (first.parent / "events.out.tfevents.0000000001.fitscope").write_bytes(b"of an earlier export")
     (first.parent / "events.out.tfevents.1.somebody").write_bytes(b"of somebody else")

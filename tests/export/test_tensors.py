@@ -75,7 +75,7 @@ def test_npy_is_the_last_of_each_epoch(small: fs.Run, tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_npy_of_chosen_sites(small: fs.Run, tmp_path: Path) -> None:
+def test_npy_exports_the_chosen_sites(small: fs.Run, tmp_path: Path) -> None:
     export_run(small, "npy", tmp_path / "some", "pred*")
     assert len(list((tmp_path / "some").glob("*.npy"))) == 2
 
@@ -96,7 +96,7 @@ def test_npy_again_replaces_its_own_files_only(small: fs.Run, tmp_path: Path) ->
     assert (Path(small.path) / "run.json").exists()
 
 
-def test_evaluated_twice_the_last_counts(write: Any, make: Any, tmp_path: Path) -> None:
+def test_of_two_evaluations_npy_keeps_the_last(write: Any, make: Any, tmp_path: Path) -> None:
     def passes(first: float) -> list[Any]:
         return [make("evaluate/v", 9, np.full((2, 1), first + b), batch=b, keep="tensor") for b in range(3)]
 
@@ -105,7 +105,7 @@ def test_evaluated_twice_the_last_counts(write: Any, make: Any, tmp_path: Path) 
     assert np.load(tmp_path / "o/epoch_0000_evaluate~v.npy")[:, 0].tolist() == [10, 10, 11, 11, 12, 12]
 
 
-def test_odd_captures(write: Any, make: Any, tmp_path: Path) -> None:
+def test_npy_exports_captures_of_odd_shapes(write: Any, make: Any, tmp_path: Path) -> None:
     """Scalars, weights, other lengths, and types that NumPy does not have."""
     half = np.arange(6, dtype=np.float32).reshape(2, 3).astype(ml_dtypes.bfloat16)
     records = [
@@ -139,7 +139,7 @@ def test_odd_captures(write: Any, make: Any, tmp_path: Path) -> None:
             np.testing.assert_array_equal(archive[site], run.tensor(site).values.astype(archive[site].dtype))
 
 
-def test_hostile_names(write: Any, make: Any, tmp_path: Path) -> None:
+def test_hostile_names_become_safe_file_names(write: Any, make: Any, tmp_path: Path) -> None:
     names = [
         "../../up", "/abs", "..", "a\x00b\x1b[31m\n", "x/y", "x~y", "x%2Fy", "Case", "case", "s p a c e",
         "n" * 3000, "n" * 2999 + "m", "z/" * 200, "index.json", "a@step", "schön/層",
@@ -159,7 +159,7 @@ def test_hostile_names(write: Any, make: Any, tmp_path: Path) -> None:
         assert not [key for key in archive.files if key.startswith(("/", "..")) or "/../" in key]
 
 
-def test_a_damaged_capture_is_named_and_the_others_written(write: Any, make: Any, tmp_path: Path) -> None:
+def test_a_damaged_capture_is_named_and_the_others_are_written(write: Any, make: Any, tmp_path: Path) -> None:
     records = [make("a", epoch, np.ones((2, 2)) * epoch, epoch=epoch, keep="tensor") for epoch in range(2)]
     writer = write([*records, make("b", 0, np.ones((1, 1)), keep="tensor")], flush_every=1)
     run = fs.open(writer.path)
@@ -172,7 +172,7 @@ def test_a_damaged_capture_is_named_and_the_others_written(write: Any, make: Any
     assert len(index["files"]) == 2
 
 
-def test_a_live_run(write: Any, make: Any, tmp_path: Path) -> None:
+def test_the_tensors_of_a_live_run_are_exported(write: Any, make: Any, tmp_path: Path) -> None:
     writer = write([make("a", 0, np.ones((2, 2)), keep="tensor")], close=False)
     run = fs.open(writer.path)
     export_run(run, "npz", tmp_path / "a.npz")

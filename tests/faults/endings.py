@@ -288,6 +288,10 @@ def main() -> None:
     parser.add_argument("--only", default="")
     parser.add_argument("--fresh", action="store_true")
     given: Any = parser.parse_args()
+    if (
+        signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    ):  # in the background; the trainings would inherit that
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.update(KERAS_BACKEND=given.backend, TF_CPP_MIN_LOG_LEVEL="3")
     with tempfile.TemporaryDirectory() as cache:
         os.environ.update(JAX_COMPILATION_CACHE_DIR=cache, JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0")

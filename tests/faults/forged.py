@@ -11,7 +11,7 @@ from typing import Any
 
 from fitscope import read
 from fitscope.errors import RunError
-from fitscope.show.app import Asked, Pages, Shelf
+from fitscope.show.app import Pages, Parameters, Shelf
 from fitscope.show.data.gather import Gathered
 
 MOST_MEMORY = 500 << 20  #: bytes that one file may take
@@ -39,7 +39,7 @@ def used(runs: Path) -> None:
             pages.samples,
         ):
             try:
-                answer(Asked({**query, "measure": measure, "row": row}))
+                answer(Parameters({**query, "measure": measure, "row": row}))
             except RunError:
                 assert query["run"] == "run"
     try:

@@ -78,7 +78,7 @@ LEFT = [step for step in range(PARTS * STEPS_PER_PART) if step // STEPS_PER_PART
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
 @pytest.mark.parametrize("first", ["series", "sql", "stats"])
-def test_damaged_parts(rank: Path, damage: Callable[[Path], None], first: str) -> None:
+def test_damaged_parts_are_named_and_skipped(rank: Path, damage: Callable[[Path], None], first: str) -> None:
     for number in (2, 4):
         damage(rank / "stats" / f"part-{number:06d}.parquet")
     run = read.open(rank.parents[2])
@@ -103,7 +103,7 @@ def test_damaged_parts(rank: Path, damage: Callable[[Path], None], first: str) -
     assert run.tensor("targets").sizes["step"] == PARTS * STEPS_PER_PART  # tensors do not suffer
 
 
-def test_damage_only_where_one_looks(rank: Path) -> None:
+def test_damage_outside_the_columns_of_a_query_does_no_harm(rank: Path) -> None:
     """A page that nobody needs may be damaged; a query that needs it leaves the whole part out."""
     flip_a_bit(rank / "stats" / "part-000002.parquet", "rms")
     run = read.open(rank.parents[2])
@@ -113,7 +113,7 @@ def test_damage_only_where_one_looks(rank: Path) -> None:
         assert len(run.sql("select max(rms) from stats where site = 'targets' group by step")) == 20
 
 
-def test_repaired(rank: Path) -> None:
+def test_a_repaired_part_is_read_again(rank: Path) -> None:
     part = rank / "stats" / "part-000001.parquet"
     whole = part.read_bytes()
     truncate(part)
@@ -128,7 +128,7 @@ def test_repaired(rank: Path) -> None:
 @pytest.mark.parametrize(
     "content", ["", "{", "[1]", '{"attributes": {}}', '{"attributes": {"site": "targets"}}']
 )
-def test_damaged_array_document(rank: Path, child: ModuleType, content: str) -> None:
+def test_a_damaged_array_document_costs_its_array(rank: Path, child: ModuleType, content: str) -> None:
     (rank / "tensors.zarr/targets/data/zarr.json").write_text(content)
     run = read.open(rank.parents[2])
     with (
@@ -141,7 +141,7 @@ def test_damaged_array_document(rank: Path, child: ModuleType, content: str) -> 
     assert len(run.series("targets", "min")) == 24
 
 
-def test_missing_array_document(rank: Path) -> None:
+def test_a_missing_array_document_costs_its_array(rank: Path) -> None:
     (rank / "tensors.zarr/targets/data/zarr.json").unlink()
     run = read.open(rank.parents[2])
     with pytest.warns(FitscopeWarning, match="it is missing"), pytest.raises(RunError, match="damaged"):
@@ -157,7 +157,9 @@ def flip_one(path: Path) -> None:
 @pytest.mark.parametrize(
     "damage", [Path.unlink, truncate, flip_one], ids=["missing", "short", "another number"]
 )
-def test_damaged_chunk(rank: Path, child: ModuleType, damage: Callable[[Path], None]) -> None:
+def test_a_damaged_chunk_costs_its_captures(
+    rank: Path, child: ModuleType, damage: Callable[[Path], None]
+) -> None:
     damage(rank / "tensors.zarr/activations/middle/data/c.7.0.0")
     run = read.open(rank.parents[2])
     lazy = run.tensor("activations/middle")
@@ -175,7 +177,7 @@ def test_damaged_chunk(rank: Path, child: ModuleType, damage: Callable[[Path], N
     ]
 
 
-def test_a_chunk_older_than_its_index(tmp_path: Path, child: ModuleType) -> None:
+def test_a_chunk_older_than_its_index_is_damage(tmp_path: Path, child: ModuleType) -> None:
     """What a power cut can leave of captures that share a chunk: the old chunk is whole, and does not count for the new index."""
     writer = RunWriter.create(tmp_path, "run")
     chunk = tmp_path / "run/a0000/r00000/tensors.zarr/targets/data/c.0.0.0"
@@ -195,7 +197,7 @@ def test_a_chunk_older_than_its_index(tmp_path: Path, child: ModuleType) -> None
     assert np.array_equal(read.open(tmp_path).array("targets", 0), child.value("targets", 0))
 
 
-def test_a_chunk_newer_than_its_index(tmp_path: Path, child: ModuleType) -> None:
+def test_a_chunk_newer_than_its_index_is_read(tmp_path: Path, child: ModuleType) -> None:
     """What a reader meets between two puts of a flush: the captures that the index counts are there."""
     writer = RunWriter.create(tmp_path, "run")
     index = tmp_path / "run/a0000/r00000/tensors.zarr/targets/data/zarr.json"
@@ -230,7 +232,7 @@ def test_invalid_checksums_are_damage(rank: Path, sums: object) -> None:
         read.open(rank.parents[2]).tensor("targets")
 
 
-def test_damaged_root_of_tensors(rank: Path) -> None:
+def test_a_damaged_root_of_tensors_is_named_and_the_arrays_are_read(rank: Path) -> None:
     (rank / "tensors.zarr/zarr.json").write_text("{")
     run = read.open(rank.parents[2])
     with pytest.warns(FitscopeWarning, match=r"tensors\.zarr/zarr\.json"):
@@ -238,7 +240,7 @@ def test_damaged_root_of_tensors(rank: Path) -> None:
     assert len(run.series("targets", "min")) == 24
 
 
-def test_damaged_status(rank: Path) -> None:
+def test_a_damaged_status_is_named_and_the_rows_are_read(rank: Path) -> None:
     (rank / "status.json").write_text("{")
     run = read.open(rank.parents[2])
     assert run.status == "interrupted"
@@ -247,7 +249,7 @@ def test_damaged_status(rank: Path) -> None:
         assert len(run.series("targets", "min")) == 24
 
 
-def test_damaged_attempt(rank: Path, child: ModuleType) -> None:
+def test_a_damaged_attempt_document_is_named_and_the_rows_are_read(rank: Path, child: ModuleType) -> None:
     root = rank.parents[2]
     RunWriter.attempt(root, "run", start_step=24).close()
     (root / "run" / "attempts" / "0001.json").write_text("{")

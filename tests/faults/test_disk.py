@@ -49,7 +49,7 @@ def check(run: read.Run, child: ModuleType, handed: dict[str, set[int]]) -> None
     assert run.damaged == []
 
 
-def test_full_disk(small_disk: Path, child: ModuleType) -> None:
+def test_a_disk_that_fills_up_does_not_end_the_training(small_disk: Path, child: ModuleType) -> None:
     ballast = small_disk / "ballast"
     ballast.write_bytes(bytes(4_500_000))
     writer = RunWriter.create(small_disk, "run")
@@ -77,13 +77,13 @@ def test_full_disk(small_disk: Path, child: ModuleType) -> None:
     assert list((small_disk / ".tmp").iterdir()) == []
 
 
-def test_full_disk_from_the_start(small_disk: Path) -> None:
+def test_a_full_disk_at_the_start_does_not_end_the_training(small_disk: Path) -> None:
     (small_disk / "ballast").write_bytes(bytes(8 << 20))
     with pytest.raises(StoreError, match=r"can be written to.*No space left.*free some space"):
         RunWriter.create(small_disk, "run")
 
 
-def test_file_size_limit(tmp_path: Path) -> None:
+def test_a_file_size_limit_does_not_end_the_training(tmp_path: Path) -> None:
     """The other real limit, which needs no privileges: no file over 300 kB."""
     code = """
 import resource, runpy, sys
@@ -122,7 +122,7 @@ def unprivileged() -> Iterator[None]:
         os.seteuid(0)
 
 
-def test_permission_lost_and_found(child: ModuleType) -> None:
+def test_recording_continues_once_a_lost_permission_is_back(child: ModuleType) -> None:
     import fitscope.read.frames  # nobody may not be allowed to import it later
     import fitscope.read.lazy  # noqa: F401
 
@@ -161,7 +161,7 @@ def test_permission_lost_and_found(child: ModuleType) -> None:
         shutil.rmtree(place)
 
 
-def test_a_file_in_the_way(tmp_path: Path, child: ModuleType) -> None:
+def test_a_file_in_the_way_of_a_folder_is_reported(tmp_path: Path, child: ModuleType) -> None:
     writer = RunWriter.create(tmp_path, "run")
     tensors = tmp_path / "run" / "a0000" / "r00000" / "tensors.zarr"
     tensors.write_text("not a directory")
@@ -175,7 +175,7 @@ def test_a_file_in_the_way(tmp_path: Path, child: ModuleType) -> None:
     assert np.array_equal(read.open(tmp_path).array("targets", 0), child.value("targets", 0))
 
 
-def test_the_whole_run_is_deleted_under_way(tmp_path: Path, child: ModuleType) -> None:
+def test_a_training_survives_the_deletion_of_its_run(tmp_path: Path, child: ModuleType) -> None:
     writer = RunWriter.create(tmp_path, "run")
     writer.write(child.records(0))
     writer.flush()

@@ -37,6 +37,6 @@ def start() -> Iterator[object]:
 
 
 @pytest.mark.parametrize("name", endings.kinds(os.environ["KERAS_BACKEND"]))
-def test_a_script_whose_training_ends(start: object, name: str) -> None:
+def test_the_run_of_a_script_records_how_its_training_ended(start: object, name: str) -> None:
     row = endings.tried(start, name, tries=1)
     assert row.fine, (endings.line(row), row.wrong)

@@ -70,13 +70,13 @@ OF = {
 @pytest.mark.parametrize(
     ("name", "field"), [(name, field) for name, form in OF.items() for field in form if field in ODD]
 )
-def test_a_field_of_another_type(rank: Path, name: str, field: str) -> None:
+def test_a_field_of_the_wrong_type_raises_no_error(rank: Path, name: str, field: str) -> None:
     path = rank.parents[1] / name
     path.write_text(json.dumps({**json.loads(path.read_text()), field: ODD[field]}))
     used(rank.parents[2])
 
 
-def test_a_field_of_another_type_is_named_and_the_others_are_used(rank: Path) -> None:
+def test_a_field_of_the_wrong_type_is_named_and_the_others_are_used(rank: Path) -> None:
     path = rank / "status.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "bytes": "many"}))
     run = read.open(rank.parents[2], "run")
@@ -90,7 +90,7 @@ def test_a_field_of_another_type_is_named_and_the_others_are_used(rank: Path) ->
 @pytest.mark.parametrize(
     "name", ["run.json", "a0000/r00000/stats/part-000000.parquet", "a0000/r00000/tail/stats.arrow"]
 )
-def test_a_pipe_is_not_read(rank: Path, name: str) -> None:
+def test_a_named_pipe_is_not_read(rank: Path, name: str) -> None:
     path = rank.parents[1] / name
     path.unlink(missing_ok=True)
     path.parent.mkdir(exist_ok=True)
@@ -105,7 +105,7 @@ def test_a_pipe_is_not_read(rank: Path, name: str) -> None:
         "a0000/r00000/stats", "a0000/r00000/stats/part-000000.parquet", "a0000/r00000/tensors.zarr",
     ],
 )  # fmt: skip
-def test_a_link_to_itself_leads_nowhere(rank: Path, name: str) -> None:
+def test_a_link_to_itself_is_not_followed(rank: Path, name: str) -> None:
     path = rank.parents[1] / name
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     path.symlink_to(path.name)
@@ -128,10 +128,18 @@ def test_only_regular_files_are_read(tmp_path: Path) -> None:
 
 def test_no_key_leads_out_of_the_directory(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("x")
+    (tmp_path / "runs" / "run" / "a").mkdir(
+        parents=True
+    )  # a path through a folder that is missing leads nowhere
     files = Files(tmp_path / "runs" / "run")
     for key in ("../../secret", "a/../../../secret"):
-        with pytest.raises(FileNotFoundError):
-            files.get(key)
+        assert (files.root / key).read_text() == "x", "the key leads there"
+        for read_it in (files.get, files.size):
+            with pytest.raises(FileNotFoundError):
+                read_it(key)
+    assert files.list("a") == []
+    with pytest.raises(FileNotFoundError, match="not a key"):
+        files.get("a\0")
 
 
 def test_a_large_document_is_not_read(rank: Path) -> None:
@@ -182,7 +190,7 @@ def test_a_forged_array_is_refused(rank: Path, forgery: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["../../../../../../etc", "/etc", "a/../../b", "", "a\0b", 5, None])
-def test_an_array_elsewhere_is_not_read(rank: Path, path: Any) -> None:
+def test_an_array_outside_the_run_is_not_read(rank: Path, path: Any) -> None:
     root = rank / "tensors.zarr" / "zarr.json"
     document = json.loads(root.read_text())
     document["attributes"]["arrays"][0]["path"] = path
@@ -269,7 +277,7 @@ def test_an_average_too_large_to_be_read_is_not_written(tmp_path: Path) -> None:
     assert run.limit_reached_at is None
 
 
-def test_a_model_of_a_long_chain(tmp_path: Path, child: ModuleType) -> None:
+def test_a_model_of_5000_layers_in_a_chain_can_be_read(tmp_path: Path, child: ModuleType) -> None:
     layers = [{"path": f"l{n}", "from": [f"l{n + 1}"]} for n in range(5000)]
     writer = RunWriter.create(tmp_path, "run", {"model": {"name": "net", "layers": layers}})
     stats = child.records(0)[0].stats
@@ -284,7 +292,7 @@ def test_a_model_of_a_long_chain(tmp_path: Path, child: ModuleType) -> None:
 
 @pytest.mark.parametrize("name", ["run.json", "attempts/0000.json", "a0000/r00000/status.json"])
 @pytest.mark.parametrize("half", [b"\\ud800", b"\\udfff\\ud800", b"\xed\xa0\x80"])
-def test_half_a_surrogate_pair_costs_nothing_else(rank: Path, name: str, half: bytes) -> None:
+def test_a_lone_surrogate_in_a_document_costs_no_other_field(rank: Path, name: str, half: bytes) -> None:
     path = rank.parents[1] / name
     document = json.loads(path.read_text())
     document |= {
@@ -313,7 +321,9 @@ def test_half_a_surrogate_pair_costs_nothing_else(rank: Path, name: str, half: b
     ],
 )  # fmt: skip
 @pytest.mark.filterwarnings("ignore::fitscope.FitscopeWarning")
-def test_findings_of_a_forged_description(rank: Path, name: str, field: str, odd: Any) -> None:
+def test_a_forged_description_does_not_break_the_findings(
+    rank: Path, name: str, field: str, odd: Any
+) -> None:
     path = rank.parents[1] / name
     path.write_text(json.dumps({**json.loads(path.read_text()), field: odd}))
     used(rank.parents[2])
@@ -321,7 +331,7 @@ def test_findings_of_a_forged_description(rank: Path, name: str, field: str, odd
 
 
 @pytest.mark.filterwarnings("ignore::fitscope.FitscopeWarning")
-def test_an_average_that_says_it_is_encrypted() -> None:
+def test_an_average_marked_as_encrypted_is_damage() -> None:
     store = Memory()
     write(store, steps=3)
     key = "run/a0000/r00000/averages/activations/a.npz"

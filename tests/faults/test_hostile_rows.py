@@ -60,7 +60,7 @@ ROWS: dict[str, Callable[[], pa.Table]] = {
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_rows_that_no_writer_writes(rank: Path, name: str) -> None:
+def test_rows_that_no_writer_writes_are_damage(rank: Path, name: str) -> None:
     pq.write_table(ROWS[name](), rank / "stats" / "part-000001.parquet")
     used(rank.parents[2])
 
@@ -134,27 +134,27 @@ def tail_of(table: pa.Table, name: str = "part-000009.parquet", **options: Any) 
     return form.serialize().to_pybytes() + body
 
 
-def test_a_tail_is_read_as_a_part_is(rank: Path) -> None:
+def test_a_tail_is_checked_as_a_part_is(rank: Path) -> None:
     (rank / "tail").mkdir()
     (rank / "tail" / "stats.arrow").write_bytes(tail_of(row(site="loss")))
     assert read.open(rank.parents[2], "run").series("loss").tolist() == [1.0]
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_a_tail_with_rows_that_no_writer_writes(rank: Path, name: str) -> None:
+def test_a_tail_with_rows_that_no_writer_writes_is_damage(rank: Path, name: str) -> None:
     (rank / "tail").mkdir()
     (rank / "tail" / "stats.arrow").write_bytes(tail_of(ROWS[name]()))
     used(rank.parents[2])
 
 
 @pytest.mark.parametrize("part", ["../../x.parquet", "", "/etc/passwd", "a" * 5000])
-def test_a_tail_of_a_part_elsewhere(rank: Path, part: str) -> None:
+def test_a_tail_that_names_a_part_outside_the_run_is_damage(rank: Path, part: str) -> None:
     (rank / "tail").mkdir()
     (rank / "tail" / "stats.arrow").write_bytes(tail_of(row(), part))
     used(rank.parents[2])
 
 
-def test_a_bomb_in_a_tail_is_not_set_off() -> None:
+def test_a_bomb_in_a_tail_takes_little_memory() -> None:
     many = pa.table({"step": np.zeros(50_000_000, np.int64)})
     data = tail_of(many, compression="zstd")
     assert len(data) < 1_000_000
@@ -164,7 +164,7 @@ def test_a_bomb_in_a_tail_is_not_set_off() -> None:
         decoded.message_size(pa.ipc.read_message(stream))
 
 
-def test_a_buffer_of_a_tail_that_lies_about_its_size() -> None:
+def test_a_tail_buffer_with_a_false_size_is_damage() -> None:
     waiting = Waiting(pa.schema([("step", pa.int64())]), None)
     from collections import Counter
 

@@ -37,7 +37,7 @@ def attempt(action: Any, *arguments: Any) -> OSError | None:
 
 
 @pytest.mark.parametrize("gone", ["removed", "renamed"])
-def test_a_folder_that_goes_away_while_it_is_written(tmp_path: Path, child: ModuleType, gone: str) -> None:
+def test_a_run_continues_after_its_folder_was_removed(tmp_path: Path, child: ModuleType, gone: str) -> None:
     writer = RunWriter.create(tmp_path, "run", {"model": {"name": "net"}})
     average = Average.empty()
     problems = []
@@ -68,7 +68,30 @@ def test_a_folder_that_goes_away_while_it_is_written(tmp_path: Path, child: Modu
         assert read.open(tmp_path, "elsewhere").series("targets", "min").index.tolist() == list(range(6))
 
 
-def test_a_disk_that_stays_full_to_the_end(small_disk: Path, child: ModuleType) -> None:
+@pytest.mark.parametrize("gone", ["removed", "renamed"])
+def test_a_run_whose_folder_goes_away_after_the_last_flush_can_be_opened(
+    tmp_path: Path, child: ModuleType, gone: str
+) -> None:
+    writer = RunWriter.create(tmp_path, "run", {"model": {"name": "net"}})
+    for step in range(6):
+        writer.write(some(child, step))
+        if step == 3:
+            writer.flush()
+    if gone == "removed":
+        shutil.rmtree(tmp_path / "run")
+    else:
+        (tmp_path / "run").rename(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="somebody moved or removed it"):
+        writer.close()
+    run = read.open(tmp_path, "run")
+    assert run.model["name"] == "net"
+    assert run.status == "complete"
+    assert run.series("targets", "min").index.tolist() == [4, 5]
+    assert run.lost["targets"] > 0
+    assert run.damaged == []
+
+
+def test_a_disk_that_stays_full_to_the_end_is_reported(small_disk: Path, child: ModuleType) -> None:
     writer = RunWriter.create(small_disk, "run")
     handed: Counter[str] = Counter()
     for step in range(60):
@@ -95,7 +118,7 @@ def test_a_disk_that_stays_full_to_the_end(small_disk: Path, child: ModuleType) 
     assert list((small_disk / ".tmp").iterdir()) == []
 
 
-def test_the_limit_is_reached_at_the_limit(tmp_path: Path, child: ModuleType) -> None:
+def test_recording_stops_at_the_limit_and_not_before(tmp_path: Path, child: ModuleType) -> None:
     limit = 400_000
     writer = RunWriter.create(tmp_path, "run", limit=limit)
     like = child.records(0)[0].stats
@@ -187,7 +210,7 @@ def test_an_attempt_that_recorded_nothing_takes_nothing_from_the_one_before(tmp_
     third.close()
 
 
-def test_the_newest_run_is_not_one_from_the_future(tmp_path: Path) -> None:
+def test_a_run_dated_in_the_future_is_not_the_newest(tmp_path: Path) -> None:
     for name in ("a", "b", "c"):
         RunWriter.create(tmp_path, name).close()
     path = tmp_path / "b" / "run.json"
@@ -196,7 +219,7 @@ def test_the_newest_run_is_not_one_from_the_future(tmp_path: Path) -> None:
     assert [brief.id for brief in read.runs(tmp_path)] == ["b", "a", "c"]
 
 
-def test_room_for_the_last_word_is_given_back(tmp_path: Path) -> None:
+def test_the_disk_space_reserved_for_the_last_status_is_released(tmp_path: Path) -> None:
     writer = RunWriter.create(tmp_path, "run")
     (kept,) = (tmp_path / ".tmp").iterdir()
     assert kept.stat().st_size == reserve.BYTES

@@ -100,7 +100,7 @@ def check_others(directory: Path, flushed: int, child: ModuleType) -> None:
     assert int(tree["targets/data"][last].max()) >= last * 10 + 1
 
 
-def test_kill_at_any_moment(tmp_path: Path, child: ModuleType) -> None:
+def test_a_process_killed_at_any_moment_leaves_a_readable_run(tmp_path: Path, child: ModuleType) -> None:
     random.seed(time.time_ns())
     for number in range(KILLS):
         directory = tmp_path / str(number)
@@ -144,7 +144,7 @@ def test_killed_while_rows_wait_for_a_part(tmp_path: Path, child: ModuleType) ->
     assert waited > 0
 
 
-def test_killed_and_resumed(tmp_path: Path, child: ModuleType) -> None:
+def test_a_killed_and_resumed_training_is_one_run(tmp_path: Path, child: ModuleType) -> None:
     directory = tmp_path / "runs"
     process = Child(directory)
     try:
@@ -163,7 +163,7 @@ def test_killed_and_resumed(tmp_path: Path, child: ModuleType) -> None:
     assert np.array_equal(run.array("targets", begin), child.value("targets", begin))
 
 
-def test_killed_while_it_begins(tmp_path: Path) -> None:
+def test_a_process_killed_while_a_run_begins_leaves_nothing_broken(tmp_path: Path) -> None:
     """From the first instruction on: either there is no run yet, or it can be opened."""
     for number in range(4):
         directory = tmp_path / str(number)
@@ -174,7 +174,7 @@ def test_killed_while_it_begins(tmp_path: Path) -> None:
         assert [brief.status for brief in briefs] in ([], ["interrupted"])
 
 
-def test_reading_while_another_process_writes(tmp_path: Path, child: ModuleType) -> None:
+def test_a_run_can_be_read_while_another_process_writes_it(tmp_path: Path, child: ModuleType) -> None:
     """Every look at a live run shows whole captures with right values, and never fewer than before."""
     directory = tmp_path / "runs"
     rank = directory / "run" / "a0000" / "r00000"
@@ -211,7 +211,9 @@ def test_reading_while_another_process_writes(tmp_path: Path, child: ModuleType)
 
 
 @pytest.mark.parametrize("durable", [False, True])
-def test_nothing_depends_on_close(tmp_path: Path, child: ModuleType, durable: bool) -> None:
+def test_a_run_that_was_never_closed_has_its_flushed_rows(
+    tmp_path: Path, child: ModuleType, durable: bool
+) -> None:
     writer = RunWriter.create(Files(tmp_path, durable=durable), "run")
     for step in range(5):
         writer.write(child.records(step))

@@ -46,7 +46,7 @@ def same(one: list[np.ndarray], other: list[np.ndarray]) -> bool:
     return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-def test_a_disk_that_fills_up(tmp_path):
+def test_a_training_survives_a_disk_that_fills_up(tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = [str(shutil.which("mount")), "-t", "tmpfs", "-o", "size=900k", "tmpfs", str(disk)]
@@ -60,7 +60,7 @@ def test_a_disk_that_fills_up(tmp_path):
         scope = fs.Scope(disk, [fs.activations("wide", keep="tensor"), fs.loss()], every=1)
         weights, told = caught(scope)
         assert same(weights, train())
-        during = [text for text in told if "could not observe everything" in text]
+        during = [text for text in told if "could not record everything" in text]
         assert len(during) == 1  # once, however often it is met
         assert "No space left" in during[0]
         run = fs.open(disk)
@@ -72,7 +72,7 @@ def test_a_disk_that_fills_up(tmp_path):
         subprocess.run(["umount", str(disk)], check=True)
 
 
-def test_a_limit_that_is_reached(tmp_path):
+def test_a_training_continues_after_its_run_reached_the_limit(tmp_path):
     scope = fs.Scope(tmp_path, [fs.activations("wide", keep="both"), fs.loss()], every=1, limit="400 kB")
     weights, told = caught(scope)
     assert same(weights, train())
@@ -101,7 +101,7 @@ CHILD = """
 """
 
 
-def test_a_process_that_is_killed(tmp_path):
+def test_a_killed_training_leaves_its_captured_steps(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(textwrap.dedent(CHILD))
     child = subprocess.Popen(

@@ -35,9 +35,9 @@ def described(names: Sequence[str], types: Mapping[str, str] | None = None) -> d
 class Written:
     """A run that can go on growing."""
 
-    def __init__(self, place: Path, name: str, info: Mapping[str, Any]) -> None:
-        self.writer = RunWriter.create(place, name, dict(info))
-        self.path = str(self.writer.path)
+    def __init__(self, writer: RunWriter) -> None:
+        self.writer = writer
+        self.path = str(writer.path)
 
     def add(self, steps: Sequence[int], tensors: Tensors, *, epoch_of: int = 100) -> Written:
         """Records of these steps, in one part."""
@@ -53,13 +53,19 @@ class Written:
         self.writer.flush()
         return self
 
+    def close(self) -> Written:
+        """The run is complete."""
+        self.writer.close()
+        return self
+
 
 @pytest.fixture
 def written(tmp_path: Path) -> Callable[..., Written]:
     """Begins a run of layers with these names."""
 
     def begin(names: Sequence[str] = ("a", "b", "c"), name: str = "first", **info: Any) -> Written:
-        return Written(tmp_path / "runs", name, {"model": described(names), "backend": "jax", **info})
+        about = {"model": described(names), "backend": "jax", **info}
+        return Written(RunWriter.create(tmp_path / "runs", name, about))
 
     return begin
 

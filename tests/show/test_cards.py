@@ -30,7 +30,7 @@ def place(written: Callable[..., Written]) -> str:
     return runs
 
 
-def test_a_list_of_runs_is_a_table(place: str) -> None:
+def test_a_list_of_runs_prints_as_a_table(place: str) -> None:
     lines = {line.split()[0]: line for line in repr(fs.runs(place)).splitlines()}
     assert lines["name"].split("  ")[0] == "name"
     assert list(cards.COLUMNS) == ["name", "model", "status", "last step", "loss", "findings", "cost"]
@@ -41,14 +41,14 @@ def test_a_list_of_runs_is_a_table(place: str) -> None:
     assert said["third"] == "third – ✖ unreadable – – – –"
 
 
-def test_a_list_of_runs_is_a_table_in_a_notebook(place: str) -> None:
+def test_a_list_of_runs_shows_as_a_table_in_a_notebook(place: str) -> None:
     table = fs.runs(place)._repr_html_()
     assert table.count("<tr>") == 4
     assert "NaN born here · b" in table
     assert "✖ unreadable" in table
 
 
-def test_a_part_of_a_list_is_a_table_too(place: str) -> None:
+def test_a_slice_of_a_list_of_runs_is_a_table_too(place: str) -> None:
     found = fs.runs(place)
     assert len(repr(found[-1:]).splitlines()) == 2
     assert list(found[-1:]) == [found[-1]]
@@ -89,7 +89,7 @@ def test_a_run_without_a_loss_has_a_dash(written: Callable[..., Written]) -> Non
     assert cards.facts(fs.open(path))["loss"] == "–"
 
 
-def test_a_view_names_itself(place: str) -> None:
+def test_the_repr_of_a_view_names_it(place: str) -> None:
     view = fs.open(place, "second").plot.loss()
     assert repr(view) == "<View loss: loss per batch · net second>"
     assert view._repr_html_() == view._repr_mimebundle_()["text/html"]

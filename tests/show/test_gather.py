@@ -54,11 +54,11 @@ def test_the_first_of_several_losses_is_shown(written: Callable[..., Written]) -
     assert payload.series(g)[0]["count"] == 3
 
 
-def test_a_model_that_is_not_described_still_has_rows() -> None:
+def test_a_run_without_a_model_description_still_has_rows() -> None:
     assert [row.name for row in rows_of(None, ["activations/x", "weights/y/kernel"])] == ["x", "y"]
 
 
-def test_measures_agree_with_the_table(written: Callable[..., Written]) -> None:
+def test_measures_equal_those_of_the_table(written: Callable[..., Written]) -> None:
     rng = np.random.default_rng(0)
 
     def at(step: int) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def test_following_a_run_gives_the_same_as_reading_it_once(written: Callable[...
     assert page_facts.head(g) | {"speed": None} == page_facts.head(fresh) | {"speed": None}
 
 
-def test_a_layer_that_turns_up_later_gets_its_row(written: Callable[..., Written]) -> None:
+def test_a_layer_that_appears_later_gets_its_row(written: Callable[..., Written]) -> None:
     run = written().add(range(5), steady("ab"))
     g = gathered(run)
     assert [row.name for row in g.rows] == ["a", "b"]
@@ -120,7 +120,9 @@ def test_a_layer_that_turns_up_later_gets_its_row(written: Callable[..., Written
     assert np.isfinite(numbers(g, "activations.rms")[2, 5:]).all()
 
 
-def test_a_moment_has_the_exact_numbers_now_and_before(written: Callable[..., Written]) -> None:
+def test_a_moment_has_the_exact_numbers_of_this_and_the_previous_step(
+    written: Callable[..., Written],
+) -> None:
     run = written()
     for first in (0, 10, 20):
         run.add(range(first, first + 10, 2), steady(NAMES, lambda s, n, v: v + s))
@@ -151,7 +153,7 @@ def test_the_step_that_a_cell_of_many_steps_shows_is_found(written: Callable[...
         payload.single(g, "activations.rms", "absolute", None, 0, cell=payload.Cell("a", 4, 99, "low"))
 
 
-def test_steps_are_counted_as_recorded(written: Callable[..., Written]) -> None:
+def test_recorded_steps_are_counted(written: Callable[..., Written]) -> None:
     g = gathered(written(("a",)).add(range(0, 100, 10), steady(("a",))))
     for measure in ("activations.rms", ""):
         moved = [
@@ -161,7 +163,7 @@ def test_steps_are_counted_as_recorded(written: Callable[..., Written]) -> None:
         assert moved == [60, 40, 50, 60, 50, 90, 0]
 
 
-def test_distribution_keeps_a_value_that_came_up_once(written: Callable[..., Written]) -> None:
+def test_a_distribution_keeps_a_value_that_occurred_once(written: Callable[..., Written]) -> None:
     def at(step: int) -> dict[str, Any]:
         found = np.ones((100, 10))
         if step == 700:
@@ -185,7 +187,7 @@ def test_an_empty_run_is_not_an_error(written: Callable[..., Written]) -> None:
     json.dumps(plain_json(page_facts.head(g)), allow_nan=False)
 
 
-def test_a_later_attempt_takes_over(written: Callable[..., Written], tmp_path: Any) -> None:
+def test_a_later_attempt_replaces_repeated_steps(written: Callable[..., Written], tmp_path: Any) -> None:
     from fitscope.store import RunWriter
 
     run = written().add(range(20), steady(NAMES))
@@ -298,7 +300,7 @@ def test_a_long_schedule_of_the_learning_rate_is_few_points(written: Callable[..
     assert told[-1] == (999, float(f"{np.float32(0.1 * 0.99**999):.4g}"))
 
 
-def test_a_run_without_a_learning_rate_has_no_lane_of_it(written: Callable[..., Written]) -> None:
+def test_a_run_without_a_learning_rate_has_no_lane_for_it(written: Callable[..., Written]) -> None:
     g = gathered(written().add(range(3), steady(NAMES, lambda s, n, v: v)))
     assert [lane for lane in page_facts.now(g)["lanes"] if lane.get("curve")] == []
 
@@ -348,7 +350,9 @@ def test_a_row_that_appears_later_keeps_the_data_read_before(
         )
 
 
-def test_a_row_may_be_made_of_more_from_now_on(written: Callable[..., Written], reads: list[str]) -> None:
+def test_a_row_takes_in_a_weight_that_appears_later(
+    written: Callable[..., Written], reads: list[str]
+) -> None:
     kernel = {"weights/a/kernel": np.full(3, 2.0)}
     run = written().add(range(5), lambda step: kernel)
     run.add(range(5, 10), lambda step: {**kernel, "weights/a/bias": np.full(3, 4.0)})
@@ -358,7 +362,7 @@ def test_a_row_may_be_made_of_more_from_now_on(written: Callable[..., Written], 
     assert numbers(g, "weights.rms")[0] == pytest.approx([1.0] * 5 + [both] * 5, abs=0.02)
 
 
-def test_a_large_run_is_taken_in_by_and_by() -> None:
+def test_a_large_run_is_read_in_several_updates() -> None:
     """The first rank first; what is left comes with the next updates, and in the end all is as if it were taken at once."""
     store = Memory()
     writers = [RunWriter.share(store, "r", {}, attempt=0, start_step=0, world=3, rank=n) for n in range(3)]

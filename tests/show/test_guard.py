@@ -53,7 +53,7 @@ def safe(answer: Any) -> None:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_without_the_token_there_is_nothing(client: TestClient, path: str) -> None:
+def test_a_request_without_the_token_is_refused(client: TestClient, path: str) -> None:
     for given in ("", "?token=", "?token=wrong", "?token=right-toke", "?token=right-token%00"):
         answer = client.get(path + given)
         assert answer.status_code == 403
@@ -63,7 +63,7 @@ def test_without_the_token_there_is_nothing(client: TestClient, path: str) -> No
     assert client.get(path).status_code == 403
 
 
-def test_the_token_is_changed_for_a_cookie_that_scripts_cannot_read(client: TestClient) -> None:
+def test_the_token_is_exchanged_for_a_cookie_that_scripts_cannot_read(client: TestClient) -> None:
     answer = client.get(f"/?token={TOKEN}")
     assert answer.status_code == 303
     assert answer.headers["location"] == "/", "the token does not stay in the address"
@@ -87,7 +87,7 @@ def test_two_servers_can_be_open_in_one_browser(client: TestClient, tmp_path: Pa
         assert all(TOKEN not in name and "another" not in name for name in client.cookies)
 
 
-def test_a_file_that_was_opened_for_a_person_leads_here(client: TestClient) -> None:
+def test_a_link_opened_from_a_local_file_leads_to_the_page(client: TestClient) -> None:
     """To a browser that is another site: it would not send the cookie along when sent on, so it stops on the way."""
     site = {"sec-fetch-site": "cross-site"}
     link = {**site, "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
@@ -156,6 +156,26 @@ def test_other_sites_are_refused(known: TestClient, origin: str) -> None:
     assert known.get("/api/runs", headers={"origin": "http://localhost:8888"}).status_code == 200
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [("origin", "http://localhost"), ("origin", "http://evil.example")],
+        [("sec-fetch-site", "same-origin"), ("sec-fetch-site", "cross-site")],
+        [("sec-fetch-site", "Cross-Site")],
+        [("sec-fetch-site", "anything")],
+        [("sec-fetch-site", "")],
+    ],
+)
+def test_headers_that_contradict_each_other_are_foreign(
+    known: TestClient, headers: list[tuple[str, str]]
+) -> None:
+    answer = known.get("/api/runs", headers=headers)
+    assert answer.status_code == 403
+    safe(answer)
+    for site in ("same-origin", "none"):
+        assert known.get("/api/runs", headers={"sec-fetch-site": site}).status_code == 200
+
+
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT"])
 def test_only_get_and_head_are_answered(known: TestClient, method: str) -> None:
     answer = known.request(method, "/api/runs")
@@ -194,13 +214,13 @@ def test_only_files_of_fitscope_are_served(known: TestClient, path: str) -> None
         "a0000",
     ],
 )
-def test_a_run_is_found_in_the_listing_or_not_at_all(known: TestClient, run: str) -> None:
+def test_only_runs_in_the_listing_are_served(known: TestClient, run: str) -> None:
     answer = known.get("/api/head", params={"run": run})
     assert answer.status_code == 404
     safe(answer)
 
 
-def test_a_link_out_of_the_place_is_not_followed(
+def test_a_symbolic_link_out_of_the_directory_is_not_followed(
     known: TestClient, written: Callable[..., Written], tmp_path: Path
 ) -> None:
     written(name="other").add(range(5), steady("a"))
@@ -226,7 +246,7 @@ def test_a_link_inside_a_run_is_not_followed(known: TestClient, tmp_path: Path, 
         assert answer.json()["rows"] == []
 
 
-def test_the_place_itself_may_be_a_link(known: TestClient, tmp_path: Path) -> None:
+def test_the_served_directory_may_be_a_symbolic_link(known: TestClient, tmp_path: Path) -> None:
     (tmp_path / "named").symlink_to(tmp_path / "runs")
     with TestClient(app(tmp_path / "named", token=TOKEN), base_url="http://127.0.0.1:8760") as other:
         assert other.get(f"/api/head?token={TOKEN}").status_code == 200
@@ -241,7 +261,7 @@ def test_a_bad_request_is_not_a_server_error(known: TestClient, query: str) -> N
 
 
 @pytest.mark.parametrize("query", [f"step={'9' * 400}", "from=1e400&to=2", "level=99&first=7"])
-def test_a_question_beyond_all_bounds_is_refused_in_words(known: TestClient, query: str) -> None:
+def test_a_parameter_out_of_bounds_is_refused_with_a_message(known: TestClient, query: str) -> None:
     answer = known.get(f"/api/matrix?measure=activations.rms&{query}")
     assert answer.status_code == 400
     assert f"{query.partition('=')[0]} must be" in answer.text
@@ -257,13 +277,13 @@ def test_a_question_beyond_all_bounds_is_refused_in_words(known: TestClient, que
         "",
     ],
 )
-def test_an_unknown_question_is_answered_in_words(known: TestClient, query: str) -> None:
+def test_an_unknown_path_is_answered_with_a_message(known: TestClient, query: str) -> None:
     answer = known.get(f"/api/matrix?{query}")
     assert answer.status_code == 404
     assert "Expected" in answer.json()["problem"]
 
 
-def test_every_answer_is_guarded_and_typed(known: TestClient) -> None:
+def test_every_answer_has_security_headers_and_a_content_type(known: TestClient) -> None:
     for path, kind in (("/", "text/html"), ("/static/main.js", "text/javascript"), ("/static/style.css", "text/css"),
                        ("/api/head", "application/json"), ("/api/matrix?measure=activations.rms", "application/octet-stream")):  # fmt: skip
         answer = known.get(path)
@@ -273,7 +293,7 @@ def test_every_answer_is_guarded_and_typed(known: TestClient) -> None:
         assert known.head(path).status_code == 200
 
 
-def test_serving_leaves_the_logging_of_others_alone(tmp_path: Path) -> None:
+def test_serving_leaves_other_loggers_alone(tmp_path: Path) -> None:
     closed = []
 
     class Theirs(logging.Handler):

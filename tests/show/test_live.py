@@ -36,7 +36,7 @@ def words(root: ElementTree.Element) -> str:
     return "\n".join("".join(text.itertext()) for text in root.iter(f"{SVG}text"))
 
 
-def test_it_shows_progress_loss_layers_and_cost() -> None:
+def test_the_picture_shows_progress_loss_layers_and_cost() -> None:
     facts = {"total": 400, "epoch": 1, "epochs": 4, "seconds": 75.0, "left": 60.0, "cost": (1.25, 0.018)}
     root, text = picture(Made(), path="runs/one", **facts)
     said = words(root)
@@ -68,7 +68,7 @@ def test_the_last_picture_shows_the_end(status: str) -> None:
     assert "left" not in text
 
 
-def test_before_the_first_step_it_waits() -> None:
+def test_before_the_first_step_the_picture_says_that_it_waits() -> None:
     shown = drawn(Evidence({"name": "net"}), None, Training())
     assert "waiting for the first step" in words(ElementTree.fromstring(shown["image/svg+xml"]))
     assert shown["text/plain"].startswith("● net: running")
@@ -77,11 +77,12 @@ def test_before_the_first_step_it_waits() -> None:
 @pytest.mark.parametrize(
     "losses", [[2.0], [np.nan], [1.0, np.inf, 1.0], [0.0] * 5, [1e-30, 1e30], [-3.0, -2.0]]
 )
-def test_any_loss_can_be_drawn(losses: list[float]) -> None:
+def test_the_picture_draws_any_loss(losses: list[float]) -> None:
     made = Made(np.arange(1)).loss(losses)
     root, _ = picture(made)
-    for part in root.iter(f"{SVG}path"):
-        assert not re.search("nan|inf", part.attrib["d"])
+    curves = [part.attrib["d"] for part in root.iter(f"{SVG}path")]
+    assert curves or np.isfinite(losses).sum() < 2, "two numbers make a curve"
+    assert not re.search("nan|inf", " ".join(curves))
 
 
 def test_metrics_have_charts_of_training_and_validation() -> None:
@@ -95,7 +96,7 @@ def test_metrics_have_charts_of_training_and_validation() -> None:
     assert "validation 0.6 (0.4 to 0.6)" in said
 
 
-def test_names_are_shown_and_never_interpreted() -> None:
+def test_names_in_the_picture_are_escaped() -> None:
     evidence = Evidence({"name": '<script>"&'})
     steps = np.arange(3)
     for name in ("<b>&", "a]]>", "x" * 300):
@@ -115,7 +116,7 @@ def test_names_are_shown_and_never_interpreted() -> None:
     }
 
 
-def test_nothing_in_it_needs_another_file_or_a_script() -> None:
+def test_the_picture_needs_no_other_file_and_no_script() -> None:
     root, _ = picture(Made())
     for part in root.iter():
         links = [value for name, value in part.attrib.items() if name.endswith("href")]
@@ -123,7 +124,7 @@ def test_nothing_in_it_needs_another_file_or_a_script() -> None:
         assert not [name for name in part.attrib if name.startswith("on") or name == "id"]
 
 
-def test_a_long_training_of_a_deep_model_stays_small() -> None:
+def test_the_picture_of_a_long_training_of_a_deep_model_stays_small() -> None:
     evidence, steps = Evidence(), np.arange(0, 100_000, 100)
     for i in range(300):
         columns = columns_of(
@@ -166,7 +167,7 @@ def test_a_gap_is_left_blank_and_neighbours_fill_the_map() -> None:
     assert every.values[0, -1] == 10.0
 
 
-def test_marks_and_the_largest_of_a_column_stay() -> None:
+def test_marks_and_the_largest_value_of_a_column_stay() -> None:
     rms = np.ones(1000)
     rms[517] = 50.0
     grid = raster(

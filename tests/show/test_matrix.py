@@ -45,7 +45,7 @@ def test_one_spike_one_dip_and_one_nan_survive_any_number_of_columns(columns: in
 
 @settings(max_examples=40, deadline=None)
 @given(st.data())
-def test_growing_bit_by_bit_gives_the_same_as_all_at_once(data: st.DataObject) -> None:
+def test_adding_values_in_pieces_gives_the_same_matrix_as_all_at_once(data: st.DataObject) -> None:
     wide = data.draw(st.integers(1, 700))
     rng = np.random.default_rng(data.draw(st.integers(0, 99)))
     numbers = rng.normal(size=(3, wide)) * 10
@@ -64,7 +64,7 @@ def test_growing_bit_by_bit_gives_the_same_as_all_at_once(data: st.DataObject) -
     assert grown.rewritten == 0
 
 
-def test_steps_that_come_late_find_their_place() -> None:
+def test_late_steps_are_put_in_their_column() -> None:
     late, whole = Matrix(1, LOG), Matrix(1, LOG)
     order = [*range(0, 400, 2), *range(1, 400, 2)]
     for first in (0, 200):

@@ -41,7 +41,7 @@ def cells(found: dict[str, Any]) -> np.ndarray[Any, Any]:
 
 
 @pytest.mark.parametrize("world", [3, 32, 1024])
-def test_one_slow_rank_is_seen(world: int) -> None:
+def test_one_slow_rank_is_visible(world: int) -> None:
     slow = world // 2
     found = lane(pulses(world, slow), {})
     assert found is not None
@@ -62,11 +62,11 @@ def test_ranks_that_stopped_are_named() -> None:
     assert found["stopped"] == [[], [1], []]
 
 
-def test_there_is_none_for_one_process() -> None:
+def test_one_process_has_no_lane_of_ranks() -> None:
     assert lane(None, {}) is None
 
 
-def test_the_page_has_it() -> None:
+def test_the_page_has_the_lane_of_ranks() -> None:
     store = Memory()
     for rank in (0, 1):
         writer = RunWriter.share(store, "r", {}, attempt=0, start_step=0, world=2, rank=rank)

@@ -21,14 +21,14 @@ def made(run: Written, **options: object) -> str:
     return report(gathered, **options)  # type: ignore[arg-type]
 
 
-def test_no_two_modules_use_a_name_at_the_top_twice() -> None:
+def test_no_two_modules_share_a_name_at_the_top() -> None:
     names = re.findall(r"^(?:async )?(?:function\*?|class|const|let|var) (\w+)", bundle(), re.MULTILINE)
     assert len(names) > 60
     assert [name for name, count in Counter(names).items() if count > 1] == []
     assert not re.search(r"^(import|export) ", bundle(), re.MULTILINE)
 
 
-def test_every_module_is_in_the_report_after_those_it_needs() -> None:
+def test_every_module_comes_after_those_it_imports() -> None:
     folder = Path(str(resources.files("fitscope.show") / "static"))
     assert {path.stem for path in folder.glob("*.js")} == set(MODULES)
     for place, name in enumerate(MODULES):
@@ -37,7 +37,7 @@ def test_every_module_is_in_the_report_after_those_it_needs() -> None:
             assert MODULES.index(needed) < place, f"{name} needs {needed}"
 
 
-def test_a_report_asks_for_nothing(written: Callable[..., Written]) -> None:
+def test_a_report_makes_no_request(written: Callable[..., Written]) -> None:
     text = made(written().add(range(30), steady("abc")))
     assert "default-src 'none'" in text
     assert not re.search(r'(src|href)="(?!data:,)', text)
@@ -49,5 +49,5 @@ def test_hostile_names_cannot_leave_the_data(written: Callable[..., Written]) ->
     assert "alert(1)" not in text
 
 
-def test_a_report_of_an_empty_run(written: Callable[..., Written]) -> None:
+def test_an_empty_run_has_a_report(written: Callable[..., Written]) -> None:
     assert "</html>" in made(written())

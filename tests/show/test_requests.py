@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import socket
 import threading
@@ -40,7 +41,7 @@ def client(written: Callable[..., Written], tmp_path: Path) -> Iterator[TestClie
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_number_out_of_bounds_is_refused_in_words(client: TestClient, path: str) -> None:
+def test_a_number_out_of_bounds_is_refused_with_a_message(client: TestClient, path: str) -> None:
     for name in NUMBERS:
         for value in ("x", "99999999999999999999", "-99999999999999999999", "1.5", "nan", "1e3", "٣x"):
             answer = client.get(f"/api/{path}", params={"measure": "activations.rms", name: value})
@@ -51,7 +52,7 @@ def test_a_number_out_of_bounds_is_refused_in_words(client: TestClient, path: st
 @pytest.mark.parametrize(
     ("name", "value"), [("level", "99999999999"), ("level", "-3"), ("level", "41"), ("first", "-1")]
 )
-def test_a_level_that_no_picture_has(client: TestClient, name: str, value: str) -> None:
+def test_a_level_out_of_range_is_refused(client: TestClient, name: str, value: str) -> None:
     answer = client.get("/api/live", params={"measure": "activations.rms", name: value})
     assert answer.status_code == 400
 
@@ -63,7 +64,7 @@ def test_an_invalid_span_is_refused(client: TestClient, start: str, end: str) ->
 
 
 @pytest.mark.parametrize("name", ["run", "other", "measure", "mode", "row", "mark"])
-def test_a_name_that_is_too_long(client: TestClient, name: str) -> None:
+def test_a_name_that_is_too_long_is_refused(client: TestClient, name: str) -> None:
     assert client.get("/api/matrix", params={name: "x" * 5000}).status_code == 400
 
 
@@ -74,7 +75,7 @@ def test_the_coarsest_columns_are_quick_to_make(client: TestClient, level: int) 
     assert client.get("/api/step", params=query).status_code == 200
 
 
-def test_columns_wider_than_the_run_are_one_of_all() -> None:
+def test_columns_wider_than_the_run_hold_all_its_steps() -> None:
     rng = np.random.default_rng(0)
     matrix = Matrix(3, Scale("linear", 0.0, 1.0))
     row, step = np.divmod(np.arange(300), 100)
@@ -192,7 +193,7 @@ def heard(port: int, *pieces: bytes, pause: float = 0.0) -> bytes:
         (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", b"GET / HTTP/1.1\r\n"),
     ],
 )
-def test_half_a_request_is_closed(
+def test_an_incomplete_request_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pieces: tuple[bytes, ...]
 ) -> None:
     monkeypatch.setattr(protocol, "PATIENCE", 0.3)
@@ -220,6 +221,32 @@ def test_an_open_event_stream_is_not_closed(
             with pytest.raises(TimeoutError):
                 while connection.recv(65536):
                     pass
+
+
+def test_half_open_connections_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "PATIENCE", 600.0)
+    monkeypatch.setattr(protocol, "MOST", 5, raising=False)
+    with Server(tmp_path, 0).start() as server, contextlib.ExitStack() as opened:
+        half = []
+        for _ in range(12):
+            half.append(
+                opened.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=60))
+            )
+            half[-1].sendall(b"GET / HT")
+        for connection in half[:7]:  # those that have waited longest
+            connection.settimeout(20)
+            with contextlib.suppress(ConnectionResetError):
+                assert connection.recv(100) == b""
+        guard = server._guard
+        cookie = f"Cookie: {guard.cookie}={guard.session}\r\n"
+        request = f"GET /api/runs HTTP/1.1\r\nHost: localhost\r\n{cookie}Connection: close\r\n\r\n"
+        assert b"200 OK" in heard(server.port, request.encode())
+
+
+def test_the_server_accepts_few_connections_at_once(tmp_path: Path) -> None:
+    server = Server(tmp_path, 0)
+    assert server._server.config.backlog <= 64
+    server.close()
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def test_the_worst_mark_wins() -> None:
     ]
 
 
-def test_nothing_recorded_at_all() -> None:
+def test_an_empty_row_stays_empty() -> None:
     grid = Grid.of(np.full((3, 50), np.nan)).columns(7)
     assert (grid.marks == MISSING).all()
 

@@ -27,7 +27,7 @@ PENS = {"colour": pen(), "plain": pen(colour=False), "ascii": pen(colour=False, 
 
 @pytest.mark.parametrize("name", PENS)
 @given(values=st.lists(st.floats(width=32), min_size=1, max_size=120), width=st.integers(10, 60))
-def test_any_numbers_fill_the_width(name: str, values: list[float], width: int) -> None:
+def test_a_curve_of_any_numbers_fills_the_width(name: str, values: list[float], width: int) -> None:
     lines, _ = curve(values, width, 3, PENS[name])
     assert all(line.cell_len == width for line in lines)
     grid = Grid.of(np.array([values, values]))
@@ -63,7 +63,7 @@ def test_the_cell_of_a_nan_has_its_colour() -> None:
     assert marked == [7]
 
 
-def test_deep_models_get_two_rows_a_line_and_then_share_them() -> None:
+def test_deep_models_have_two_rows_on_a_line_and_then_merge_rows() -> None:
     labels = [f"layer{i}" for i in range(300)]
     grid = log10(Grid.of(np.ones((300, 30))))
     assert len(spectrogram(grid, labels, 30, PENS["colour"], 20)) == 20
@@ -73,7 +73,7 @@ def test_deep_models_get_two_rows_a_line_and_then_share_them() -> None:
     assert len(spectrogram(grid, labels, 30, PENS["plain"], 20)) == 20
 
 
-def test_a_curve_marks_where_it_breaks() -> None:
+def test_a_curve_marks_nan_and_inf() -> None:
     lines, log = curve([1.0, 2.0, np.nan, np.inf], 4, 2, PENS["plain"])
     assert lines[0].plain[2:] == "✖∞"
     assert not log
@@ -83,13 +83,13 @@ def test_a_curve_marks_where_it_breaks() -> None:
 @pytest.mark.parametrize(
     "text", ["\x1b[31m", "\x07", "a\rb", "\u202e", "\u200b", "\u2028", "\ud800", "\x9b1m"]
 )
-def test_clean_leaves_nothing_that_is_obeyed(text: str) -> None:
+def test_clean_escapes_control_characters(text: str) -> None:
     shown = clean(text)
     assert shown.isprintable()
     assert "\\" in shown
 
 
-def test_clean_leaves_the_rest_alone() -> None:
+def test_clean_leaves_other_text_unchanged() -> None:
     assert clean("größe [red] 層/conv#2") == "größe [red] 層/conv#2"
 
 
@@ -105,7 +105,7 @@ def test_clean_leaves_the_rest_alone() -> None:
         (-math.inf, "-inf"),
     ],
 )
-def test_numbers(value: float, said: str) -> None:
+def test_numbers_are_short_and_readable(value: float, said: str) -> None:
     assert number(value) == said
 
 

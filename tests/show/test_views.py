@@ -113,7 +113,7 @@ def test_a_spike_is_seen_in_the_text_of_a_spectrogram(run: fs.Run) -> None:
     assert len(set(line[2:].strip())) == 2, "one column stands out"
 
 
-def test_colours_only_where_they_are_asked_for(run: fs.Run) -> None:
+def test_a_view_has_colours_only_on_request(run: fs.Run) -> None:
     assert "\x1b[" in run.plot.spectrogram().to_text(colour=True)
 
 
@@ -154,7 +154,7 @@ def test_numbers_are_freed_with_their_run(run: fs.Run) -> None:
     assert run.plot.loss()._gathered is held._gathered, "a run that is held is read once"
 
 
-def test_the_numbers_of_a_run_go_with_it(run: fs.Run) -> None:
+def test_the_numbers_of_a_run_are_freed_when_it_is_deleted(run: fs.Run) -> None:
     opened = fs.open(run.path)
     numbers = weakref.ref(opened.plot.spectrogram()._gathered)
     fs.compare(run, opened)
@@ -229,7 +229,7 @@ def test_a_saved_view_has_its_title(run: fs.Run, written: Callable[..., Written]
     assert "<h1" not in run.plot.summary().to_html(), "the whole page has a head"
 
 
-def test_a_title_is_only_text_and_the_policy_stays(written: Callable[..., Written]) -> None:
+def test_a_title_is_escaped_and_the_security_policy_stays(written: Callable[..., Written]) -> None:
     name = "</h1></title><script>alert(1)</script>\x1b\u202e"
     run = fs.open(written((name,)).add(range(8), steady((name,))).path)
     text = run.plot.series(f"activations/{name}", "rms").to_html()
@@ -254,7 +254,7 @@ def test_a_view_shows_itself_in_a_terminal(run: fs.Run, capsys: Any) -> None:
     assert "loss per batch" in capsys.readouterr().out
 
 
-def test_hostile_names_stay_inside_the_frame_and_off_the_terminal(written: Callable[..., Written]) -> None:
+def test_hostile_names_are_escaped_in_the_frame_and_the_terminal(written: Callable[..., Written]) -> None:
     name = "'\"></iframe><script>alert(1)</script>\x1b[31m\u202e"
     run = fs.open(written((name,)).add(range(8), steady((name,))).path)
     for view in (run.plot.spectrogram(), run.plot.health(), run.plot.summary()):

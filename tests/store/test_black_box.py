@@ -79,7 +79,7 @@ def test_a_large_state_is_split_into_volumes(runs: Path, monkeypatch: pytest.Mon
     assert [found.tobytes() for found in step.state()] == [put.tobytes() for put in STATE]
 
 
-def test_the_limit_of_a_run_holds(tmp_path: Path) -> None:
+def test_a_black_box_stays_within_the_limit_of_its_run(tmp_path: Path) -> None:
     writer = RunWriter.create(tmp_path, "one", limit=3_000)
     with pytest.raises(stored.NoRoomError):
         writer.boxes.write(laps(), ABOUT, None)
@@ -87,7 +87,7 @@ def test_the_limit_of_a_run_holds(tmp_path: Path) -> None:
     assert read.open(tmp_path).black_box == []
 
 
-def test_a_box_without_its_document_is_not_there(runs: Path) -> None:
+def test_a_box_without_its_document_does_not_exist(runs: Path) -> None:
     next(runs.rglob("box.json")).unlink()
     assert read.open(runs).black_box == []
 
@@ -163,12 +163,12 @@ def test_pickles_and_compressed_arrays_are_refused(runs: Path) -> None:
 @pytest.mark.parametrize(
     "form", [None, 3, {}, {"array": 1}, {"array": -1}, {"eval": "1"}, {"tuple": 3}, {"dict": [[1, 2]]}]
 )
-def test_an_invalid_form_is_refused(form: Any) -> None:
+def test_an_invalid_structure_is_refused(form: Any) -> None:
     with pytest.raises(ValueError, match="form of a batch"):
         put_together(form, [0])
 
 
-def test_a_form_keeps_every_kind_of_container() -> None:
+def test_a_structure_keeps_every_kind_of_container() -> None:
     leaves: list[Any] = []
     batch = ([1, 2.5, float("inf"), None, "text"], {"a": (np.ones(2),), "b": b"gone"})
     form = taken_apart(batch, lambda leaf: Absent() if isinstance(leaf, bytes) else leaf, leaves)
@@ -176,6 +176,6 @@ def test_a_form_keeps_every_kind_of_container() -> None:
     assert again == (batch[0], {"a": (leaves[0],), "b": "absent"})
 
 
-def test_steps_in_words() -> None:
+def test_steps_are_listed_in_words() -> None:
     assert ranges([3, 1, 2, 7]) == "1–3, 7"
     assert ranges([]) == "none"

@@ -40,7 +40,7 @@ def test_written_data_can_be_read(here: Path, size: int, durable: bool) -> None:
     assert store.get("a") == data[::-1]
 
 
-def test_it_is_used(here: Path) -> None:
+def test_large_data_is_written_directly(here: Path) -> None:
     fd = os.open(here / "f", os.O_WRONLY | os.O_CREAT)
     try:
         fcntl = pytest.importorskip("fcntl")
@@ -53,14 +53,16 @@ def test_it_is_used(here: Path) -> None:
         os.close(fd)
 
 
-def test_an_array_that_begins_anywhere(here: Path) -> None:
+def test_unaligned_arrays_are_written_whole(here: Path) -> None:
     array = np.frombuffer(b"x" + some(3 << 20), np.uint8)[1:]
     Files(here).put("a", array.data)
     assert Files(here).get("a") == array.tobytes()
 
 
 @pytest.mark.parametrize("code", [errno.EINVAL, errno.EOPNOTSUPP])
-def test_a_file_system_that_refuses(here: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+def test_a_file_system_without_direct_writes_gets_normal_ones(
+    here: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
     data, real = some((9 << 20) + 5), os.write
     calls = []
 
@@ -90,7 +92,7 @@ def test_a_full_disk_raises_an_error(here: Path, monkeypatch: pytest.MonkeyPatch
     assert Files(here).get("a") == some(5 << 20)
 
 
-def test_several_threads(here: Path) -> None:
+def test_several_threads_write_at_once(here: Path) -> None:
     store = Files(here)
 
     def work(name: str) -> None:

@@ -81,13 +81,13 @@ def test_the_facts_survive_copies_and_pickles() -> None:
         )
 
 
-def test_one_place_has_many_sites() -> None:
+def test_sites_of_one_layer_share_a_place() -> None:
     assert Site("activations", "dense", suffix="#2[0]").place == ("activations", "dense")
     assert Site.at(("weights", "block/dense/kernel")) == Site("weights", "block/dense", "kernel")
     assert Site("taps", label="a/b", suffix="#2").place == ("taps", "a/b")
 
 
-def test_a_short_name_fits_by_its_parts() -> None:
+def test_a_short_name_matches_by_its_parts() -> None:
     assert abbreviates("weights/kernel", "weights/dense/kernel")
     assert not abbreviates("weights/kernel", "weights/dense/bias")
 

@@ -19,7 +19,7 @@ import pytest
 from fitscope import read
 from fitscope.pipeline.queue import Transport
 from fitscope.record import Record
-from fitscope.store import Remote, RunWriter, patient
+from fitscope.store import Remote, RunWriter, outages
 
 from .faulty import DROP, Decide, Delay, Faulty, always, every
 
@@ -43,8 +43,8 @@ def place(proxy: Faulty, monkeypatch: pytest.MonkeyPatch) -> Remote:
     """A store behind the proxy, whose retries are short."""
     from obstore.store import S3Store
 
-    monkeypatch.setattr(patient, "FIRST", 0.05)
-    monkeypatch.setattr(patient, "LONGEST", 0.1)
+    monkeypatch.setattr(outages, "FIRST", 0.05)
+    monkeypatch.setattr(outages, "LONGEST", 0.1)
     moment = timedelta(milliseconds=10)
     store = S3Store(
         "runs", prefix=uuid.uuid4().hex, endpoint=proxy.url, region="us-east-1", access_key_id="test",
@@ -75,7 +75,7 @@ def check_complete(place: Remote, steps: int = STEPS) -> None:
     [every(2, 500), every(2, 503), every(3, DROP), always(Delay(0.01))],
     ids=["errors", "throttling", "lost connections", "delays"],
 )
-def test_faults_that_a_retry_cures(place: Remote, proxy: Faulty, make: Make, fault: Decide) -> None:
+def test_a_retry_hides_short_faults(place: Remote, proxy: Faulty, make: Make, fault: Decide) -> None:
     writer = RunWriter.create(place, "r")
     with proxy.faults(fault):
         for step in range(STEPS):
@@ -125,7 +125,7 @@ class Training:
 
 @pytest.mark.parametrize("fault", [503, 403, DROP], ids=["outage", "expired credentials", "no answer"])
 @pytest.mark.parametrize("large", [True, False])
-def test_nothing_is_lost_that_fits_the_queue(
+def test_an_outage_loses_no_rows_that_fit_the_queue(
     place: Remote, proxy: Faulty, make: Make, fault: int, large: bool
 ) -> None:
     """The outage ends only when the training has made all its steps: it cannot have waited for the store."""
@@ -140,7 +140,9 @@ def test_nothing_is_lost_that_fits_the_queue(
 
 
 @pytest.mark.parametrize("when_full", ["block", "drop"])
-def test_what_does_not_fit_is_counted(place: Remote, proxy: Faulty, make: Make, when_full: str) -> None:
+def test_rows_that_do_not_fit_the_queue_are_counted(
+    place: Remote, proxy: Faulty, make: Make, when_full: str
+) -> None:
     """Also here the training gets to its end while the store is away."""
     training = Training(place, make, limit=1 << 20, when_full=when_full)
     with proxy.faults(always(503)):
@@ -180,7 +182,7 @@ def test_the_end_of_a_training_waits_for_a_store_that_comes_back(
 def test_one_failure_is_enough_for_a_whole_flush(
     place: Remote, proxy: Faulty, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patient, "FIRST", 600.0)
+    monkeypatch.setattr(outages, "FIRST", 600.0)
     writer = RunWriter.create(place, "r")
     writer.write([make(f"activations/d{n}", 0, np.ones((2, 3), np.float32)) for n in range(40)])
     before = len(proxy.asked)
@@ -206,7 +208,7 @@ def test_an_outage_is_reported_once(place: Remote, proxy: Faulty, make: Make) ->
     assert read.open(place).lost == {"activations/d": 1}
 
 
-def test_reading_through_faults(place: Remote, proxy: Faulty, make: Make) -> None:
+def test_a_run_can_be_read_through_faults(place: Remote, proxy: Faulty, make: Make) -> None:
     writer = RunWriter.create(place, "r")
     for step in range(STEPS):
         writer.write(records(make, step, large=False))

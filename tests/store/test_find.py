@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fitscope import read
+from fitscope import Scope, read
 from fitscope.errors import RunError
 from fitscope.record import Record
 from fitscope.store import Memory, RunWriter
@@ -21,7 +21,7 @@ Make = Callable[..., Record]
 
 
 class TestFind:
-    def test_the_newest(self, tmp_path: Path) -> None:
+    def test_a_directory_opens_its_newest_run(self, tmp_path: Path) -> None:
         for name in ("b", "c", "a"):
             RunWriter.create(tmp_path, name).close()
             time.sleep(0.002)
@@ -33,12 +33,28 @@ class TestFind:
         brief = read.runs(tmp_path / "c")[0]
         assert (brief.status, brief.last_step, brief.problem) == ("complete", None, None)
 
-    def test_no_such_run(self, tmp_path: Path) -> None:
+    def test_a_run_is_opened_by_whatever_names_it(self, tmp_path: Path) -> None:
+        writer = RunWriter.create(tmp_path, "r")
+        writer.close()
+        run = read.open(tmp_path)
+        assert read.open(read.runs(tmp_path)[0]).path == run.path
+        assert read.open(run).path == run.path
+        store = Memory()
+        RunWriter.create(store, "in-memory").close()
+        assert read.open(read.open(store)).id == "in-memory"
+        assert read.open(read.runs(store)[0]).id == "in-memory"
+
+    def test_a_scope_names_its_newest_run(self, tmp_path: Path) -> None:
+        scope = Scope(tmp_path)
+        with pytest.raises(RunError, match=r"Received: <Scope.*has no run yet.*Train"):
+            read.open(scope)
+
+    def test_an_unknown_run_names_those_there(self, tmp_path: Path) -> None:
         RunWriter.create(tmp_path, "monday")
         with pytest.raises(RunError, match=r"Received: 'sunday'\. Did you mean 'monday'"):
             read.open(tmp_path, run="sunday")
 
-    def test_nothing_there(self, tmp_path: Path) -> None:
+    def test_a_place_without_runs_is_an_error(self, tmp_path: Path) -> None:
         with pytest.raises(RunError, match="does not exist"):
             read.open(tmp_path / "nowhere")
         with pytest.raises(RunError, match="which is empty"):
@@ -53,7 +69,7 @@ class TestFind:
         assert not (tmp_path / "nowhere").exists()
         assert read.runs(tmp_path) == []
 
-    def test_a_place_that_cannot_be_read(self, spy: Any) -> None:
+    def test_a_place_that_cannot_be_read_is_an_error(self, spy: Any) -> None:
         def refuse(key: str) -> None:
             raise PermissionError(13, "Permission denied", key)
 
@@ -62,7 +78,7 @@ class TestFind:
         with pytest.raises(RunError, match=r"Expected a readable path or URL.*Permission denied"):
             read.open(spy(store, on_get=refuse))
 
-    def test_a_newer_format(self, tmp_path: Path) -> None:
+    def test_a_run_of_a_newer_format_is_an_error(self, tmp_path: Path) -> None:
         RunWriter.create(tmp_path, "r").close()
         document = json.loads((tmp_path / "r" / "run.json").read_text())
         (tmp_path / "r" / "run.json").write_text(json.dumps({**document, "format": 3}))
@@ -72,7 +88,7 @@ class TestFind:
         assert "Upgrade" in str(read.runs(tmp_path)[0].problem)
 
     @pytest.mark.parametrize("content", ["", "{", "[]", "\x00\xff"])
-    def test_a_damaged_document(self, tmp_path: Path, content: str) -> None:
+    def test_a_run_with_a_damaged_document_is_an_error(self, tmp_path: Path, content: str) -> None:
         RunWriter.create(tmp_path, "good").close()
         RunWriter.create(tmp_path, "bad").close()
         (tmp_path / "bad" / "run.json").write_text(content)
@@ -85,7 +101,7 @@ class TestFind:
         ]
 
 
-def test_a_url(make: Make, s3: str) -> None:
+def test_a_run_in_a_bucket_is_opened_by_its_url(make: Make, s3: str) -> None:
     writer = RunWriter.create(f"{s3}/read", "r")
     writer.write([make("loss", 0, np.float32(1), batched=False)])
     writer.close()

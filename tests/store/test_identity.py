@@ -15,7 +15,7 @@ def said(**phases):
     }
 
 
-def test_proven_lists_its_steps():
+def test_a_proven_identity_lists_its_steps():
     found = identity_of([said(train=("proven", (0, 9), ""), validation=("proven", (5,), ""))])
     assert found == "proven"
     assert (found.steps, found.why) == ([0, 5, 9], "")
@@ -24,7 +24,7 @@ def test_proven_lists_its_steps():
     assert found.short == "bit-identical, proven"
 
 
-def test_the_worst_of_all_attempts_ranks_and_phases_speaks():
+def test_a_run_has_the_worst_identity_of_its_attempts_ranks_and_phases():
     found = identity_of([
         said(train=("proven", (0,), "")),
         said(train=("twin", (), "it differs"), validation=("proven", (5,), "")),
@@ -49,5 +49,5 @@ def test_a_run_without_identity_facts_is_not_provable(document):
     assert found == "not provable"
 
 
-def test_a_run_of_which_nothing_was_captured_changed_nothing():
+def test_a_run_without_captures_counts_as_unchanged():
     assert identity_of([{"identity": {}}]) == "proven"

@@ -15,6 +15,7 @@ import fitscope as fs
 from fitscope import read
 from fitscope.errors import FitscopeWarning, RunError
 from fitscope.read import find
+from fitscope.read.evidence import StoredEvidence
 from fitscope.record import Record
 from fitscope.store import Files, Objects, RunWriter
 
@@ -76,7 +77,7 @@ def test_rows_that_a_later_attempt_repeated_count_once(make: Make, tmp_path: Pat
     assert asked[asked["run"] == "once"]["value"].tolist() == [0, 1, 2, 3, 4, 5]
 
 
-def test_one_odd_run_costs_itself(make: Make, tmp_path: Path) -> None:
+def test_one_unreadable_run_costs_only_itself(make: Make, tmp_path: Path) -> None:
     for name in ("bad", "good", "worse"):
         write(Files(tmp_path), name, make, range(2)).close()
     part = next((tmp_path / "bad").rglob("stats/*.parquet"))
@@ -140,7 +141,7 @@ def test_tensors_as_a_dask_array(run: read.Run, client: Any, monkeypatch: pytest
     assert float(array[3:5].sum().compute()) == pytest.approx(float(run.tensor("activations/a")[3:5].sum()))
 
 
-def test_a_function_of_each_step(run: read.Run, client: Any) -> None:
+def test_dask_calls_a_function_for_each_step(run: read.Run, client: Any) -> None:
     here = fs.map_steps(run, squares)
     assert list(here) == list(range(7))
     assert here[4] == float((np.random.default_rng(4).normal(size=(4, 3)).astype(np.float32) ** 2).sum())
@@ -148,3 +149,97 @@ def test_a_function_of_each_step(run: read.Run, client: Any) -> None:
     assert fs.map_steps(run, squares, client, steps=[2, 5]) == {2: here[2], 5: here[5]}
     with pytest.raises(RunError, match="step 99"):
         fs.map_steps(run, squares, client, steps=[99])
+
+
+def test_one_rank_of_a_run_stays_one_rank(make: Make, tmp_path: Path, client: Any) -> None:
+    for rank in range(2):
+        writer = RunWriter.share(Files(tmp_path), "r", {}, attempt=0, start_step=0, world=2, rank=rank)
+        x = np.full((4, 3), rank + 1, np.float32)
+        writer.write([make("activations/a", step, x) for step in range(3)])
+        writer.close()
+    for rank in range(2):
+        one = read.open(tmp_path).rank(rank)
+        np.testing.assert_array_equal(
+            one.to_dask("activations/a").compute(), one.tensor("activations/a").values
+        )
+        assert one.to_dask()["rank"].compute().unique().tolist() == [rank]
+        assert fs.map_steps(one, squares, client) == dict.fromkeys(range(3), 12.0 * (rank + 1) ** 2)
+    assert read.open(tmp_path).to_dask("activations/a").shape == (3, 8, 3)
+
+
+def test_a_query_does_not_ask_light_ranks(make: Make, tmp_path: Path) -> None:
+    """They have no table. A run of a thousand processes has a thousand of them."""
+    from obstore.store import LocalStore
+
+    from fitscope.store import Remote
+
+    store = Remote(LocalStore(str(tmp_path)), name="local")
+    for rank in range(40):
+        about = {"sampled": [0, 20]}
+        writer = RunWriter.share(store, "r", about, attempt=0, start_step=0, world=40, rank=rank)
+        if rank in about["sampled"]:
+            writer.write([make("loss", step, np.float32(step), batched=False) for step in range(3)])
+        writer.close()
+    before = store.requests
+    assert read.runs(store).sql(COUNTED)["rows"].tolist() == [6]
+    assert store.requests - before < 20
+
+
+def test_a_slow_look_at_light_ranks_is_not_repeated_at_once(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a clock of its own, on which each status takes five seconds: the answer to one page must not read them all again."""
+    from fitscope.read import ranks, state
+
+    now = [0.0]
+
+    class Clock:
+        monotonic = staticmethod(lambda: now[0])
+        time = staticmethod(lambda: 0.0)
+
+    monkeypatch.setattr(ranks, "time", Clock)
+    monkeypatch.setattr(state, "time", Clock)
+    store = Files(tmp_path)
+    for rank in range(3):
+        RunWriter.share(store, "r", {"sampled": [0]}, attempt=0, start_step=0, world=3, rank=rank).flush()
+    asked = []
+    look = ranks.Rank.look
+
+    def slow(self: ranks.Rank) -> Any:
+        asked.append(self.number)
+        found = look(self)
+        now[0] += 5.0
+        return found
+
+    monkeypatch.setattr(ranks.Rank, "look", slow)
+    run = read.open(store, "r")
+    for _ in range(3):
+        run._state.look()
+    assert asked == [0, 1, 2, 0, 0]
+    now[0] += 200.0
+    run._state.look()
+    assert asked[5:] == [0, 1, 2]
+
+
+def test_a_summary_of_a_run_that_is_written_looks_at_each_rank_once(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look takes several requests. The line of `fs.runs`, and the first evidence of the page, are made of many facts."""
+    from fitscope.read import ranks
+
+    writer = write(Files(tmp_path), "r", make, range(3))
+    asked = []
+    look = ranks.Rank.look
+
+    def counted(self: ranks.Rank) -> Any:
+        asked.append(self.number)
+        return look(self)
+
+    monkeypatch.setattr(ranks.Rank, "look", counted)
+    (brief,) = read.runs(tmp_path)
+    assert (brief.status, brief.last_step, asked) == ("running", 2, [0])
+    asked.clear()
+    assert brief.run is not None
+    StoredEvidence(brief.run, brief.run._state.stats)
+    assert asked == [0]
+    writer.close()

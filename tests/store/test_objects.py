@@ -15,13 +15,13 @@ from fitscope.errors import StoreError
 from fitscope.store import Files, Memory, Objects, Remote, place
 
 
-def test_put_then_get(objects: Objects) -> None:
+def test_get_returns_what_was_put(objects: Objects) -> None:
     objects.put("a/b/c.json", b"one")
     assert objects.get("a/b/c.json") == b"one"
     assert objects.size("a/b/c.json") == 3
 
 
-def test_put_replaces(objects: Objects) -> None:
+def test_put_replaces_an_object(objects: Objects) -> None:
     objects.put("k", b"first")
     objects.put("k", b"")
     assert objects.get("k") == b""
@@ -29,7 +29,7 @@ def test_put_replaces(objects: Objects) -> None:
     assert objects.list() == ["k"]
 
 
-def test_any_buffer(objects: Objects) -> None:
+def test_put_takes_any_buffer(objects: Objects) -> None:
     objects.put("a", bytearray(b"abc"))
     objects.put("b", memoryview(b"xabcx")[1:4])
     assert objects.get("a") == objects.get("b") == b"abc"
@@ -44,7 +44,7 @@ def test_a_missing_object_raises_file_not_found(objects: Objects) -> None:
     assert objects.list("nothing/here") == []
 
 
-def test_create_only_once(objects: Objects) -> None:
+def test_an_object_is_created_only_once(objects: Objects) -> None:
     assert objects.create("a/0", b"mine") is True
     assert objects.create("a/0", b"yours") is False
     assert objects.get("a/0") == b"mine"
@@ -64,7 +64,7 @@ def test_of_many_creators_one_wins(objects: Objects) -> None:
     assert objects.get("prize") == b"%d" % won.index(True)
 
 
-def test_list_is_one_level(objects: Objects) -> None:
+def test_list_returns_one_level(objects: Objects) -> None:
     for key in ("run/a/1", "run/a/2", "run/b", "run2/c", "top"):
         objects.put(key, b"x")
     assert objects.list() == ["run/", "run2/", "top"]
@@ -83,7 +83,7 @@ def test_folder_is_a_view(objects: Objects) -> None:
     assert inner.describe("z").endswith("x/y/z")
 
 
-def test_odd_keys(objects: Objects) -> None:
+def test_keys_with_special_characters_are_kept(objects: Objects) -> None:
     for key in ("a+1/data/c.0.0", "%2E%2E/x", "dense%232/y", "+/z", "A_b-c.d/w"):
         objects.put(key, key.encode())
     for key in ("a+1/data/c.0.0", "%2E%2E/x", "dense%232/y", "+/z", "A_b-c.d/w"):
@@ -91,7 +91,7 @@ def test_odd_keys(objects: Objects) -> None:
     assert objects.list() == sorted(["a+1/", "%2E%2E/", "dense%232/", "+/", "A_b-c.d/"])
 
 
-def test_readers_never_see_half(objects: Objects) -> None:
+def test_readers_never_see_half_an_object(objects: Objects) -> None:
     size, rounds = (300_000, 60) if not isinstance(objects, Remote) else (100_000, 15)
     objects.put("k", bytes(size))
     stop, seen = threading.Event(), threading.Semaphore(0)
@@ -143,7 +143,7 @@ def test_files_removes_temporary_files_of_dead_processes(tmp_path: Path) -> None
     assert new.exists()
 
 
-def test_files_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_hard_links_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import errno
 
     def refuse(*_: object) -> None:
@@ -173,7 +173,7 @@ def test_pickled_files_are_the_same_place(tmp_path: Path) -> None:
     assert pickle.loads(pickle.dumps(files)).get("k") == b"1"
 
 
-def test_failed_put_changes_nothing(tmp_path: Path) -> None:
+def test_a_failed_put_changes_nothing(tmp_path: Path) -> None:
     files = Files(tmp_path)
     files.put("folder/k", b"old")
     with pytest.raises(OSError):  # noqa: PT011 - which errno is the file system's affair
@@ -185,7 +185,7 @@ def test_failed_put_changes_nothing(tmp_path: Path) -> None:
 
 
 class TestPlace:
-    def test_kinds(self, tmp_path: Path) -> None:
+    def test_place_returns_the_store_for_a_path_a_url_or_a_store(self, tmp_path: Path) -> None:
         assert isinstance(place(tmp_path), Files)
         assert isinstance(place(str(tmp_path / "new" / "deep")), Files)
         assert place(f"file://{tmp_path}/a%20b").describe() == str(tmp_path / "a b")
@@ -193,7 +193,7 @@ class TestPlace:
         assert place(store) is store
         assert isinstance(place("s3://bucket/runs"), Remote)
 
-    def test_creates_nothing(self, tmp_path: Path) -> None:
+    def test_place_creates_no_directory(self, tmp_path: Path) -> None:
         place(tmp_path / "new")
         assert list(tmp_path.iterdir()) == []
 
@@ -202,28 +202,30 @@ class TestPlace:
         assert place("memory://shared").get("k") == b"1"
         assert place("memory://other").list() == []
 
-    def test_path_is_a_file(self, tmp_path: Path) -> None:
+    def test_a_path_that_is_a_file_is_an_error(self, tmp_path: Path) -> None:
         (tmp_path / "f").write_text("x")
         with pytest.raises(StoreError, match=r"Expected a directory\. Received: .*is a file\. Choose"):
             place(tmp_path / "f")
         with pytest.raises(StoreError, match="is a file"):
             place(tmp_path / "f" / "runs")
 
-    def test_not_writable(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_path_that_is_not_writable_is_an_error(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr("os.access", lambda *_: False)  # the tests may run as root, who may do everything
         with pytest.raises(StoreError, match="not writable"):
             place(tmp_path / "runs")
         assert place(tmp_path / "runs", writing=False)
 
-    def test_unknown_scheme(self) -> None:
+    def test_an_unknown_scheme_is_an_error(self) -> None:
         with pytest.raises(StoreError, match=r"ftp://somewhere.*one of file://, memory://, s3://"):
             place("ftp://somewhere")
 
-    def test_not_a_place(self) -> None:
+    def test_an_object_that_is_not_a_place_is_an_error(self) -> None:
         with pytest.raises(StoreError, match="Received: 42"):
             place(42)  # type: ignore[arg-type]
 
-    def test_without_obstore(self) -> None:
+    def test_a_url_without_obstore_names_the_package(self) -> None:
         code = (
             "import sys; sys.modules['obstore'] = None\n"
             "from fitscope.store import place\n"

@@ -134,7 +134,7 @@ def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_small_chunks")
-def test_every_crash_point(make: Make, spy: Any) -> None:
+def test_a_crash_at_any_point_leaves_a_readable_run(make: Make, spy: Any) -> None:
     puts, acknowledged = diary(make, spy)
     assert len(puts) > 100
     assert list(problems(puts, acknowledged)) == []
@@ -148,7 +148,7 @@ def test_parts_and_documents_of_the_start_never_change(make: Make, spy: Any) -> 
 
 
 @pytest.mark.usefixtures("_small_chunks")
-def test_this_test_can_fail(make: Make, spy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_crash_test_detects_a_wrong_order(make: Make, spy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The obvious but wrong order, zarr.json before the chunks it counts, is found out."""
 
     def commit_first(self: GrowingArray) -> None:

@@ -23,7 +23,7 @@ def remote() -> Remote:
     return Remote(stores.MemoryStore(), name="memory")
 
 
-def test_requests_are_counted_where_they_have_a_price(remote: Remote) -> None:
+def test_requests_to_an_object_store_are_counted(remote: Remote) -> None:
     assert Memory().requests is None
     inner = remote.folder("a")
     inner.put("k", b"1")
@@ -53,7 +53,7 @@ def minutes(
 
 
 @pytest.mark.parametrize("sites", [1, 60])
-def test_a_rank_stays_within_its_requests_whatever_it_keeps(remote: Remote, make: Make, sites: int) -> None:
+def test_a_rank_stays_within_its_requests(remote: Remote, make: Make, sites: int) -> None:
     writer = RunWriter.create(remote, "r")
 
     def records(step: int) -> list[Record]:
@@ -89,7 +89,7 @@ def test_tables_do_not_wait_for_tensors(remote: Remote, make: Make) -> None:
     assert len(run.tensor("activations/d0")) == 2
 
 
-def test_a_directory_has_no_price(make: Make) -> None:
+def test_a_store_without_a_price_is_not_slowed_down(make: Make) -> None:
     writer = RunWriter.create(Memory(), "r")
     writer.write([make(f"activations/d{n}", 0, np.ones((2, 3), np.float32)) for n in range(100)])
     writer.flush()
@@ -98,7 +98,7 @@ def test_a_directory_has_no_price(make: Make) -> None:
 
 
 @pytest.mark.parametrize(("world", "most", "expected"), [(4, 8, None), (8, 8, None), (16, 4, [0, 4, 8, 12])])
-def test_sampled_ranks(world: int, most: int, expected: list[int] | None) -> None:
+def test_the_number_of_sampled_ranks_is_limited(world: int, most: int, expected: list[int] | None) -> None:
     assert sampled_ranks(world, most) == expected
     assert sampled_ranks(world, None) is None
 
@@ -155,6 +155,7 @@ def test_readers_ask_a_light_rank_only_for_its_status(
     writers[1].flush()
     assert run.ranks["step"][1] == 7  # it is asked again later
     monkeypatch.setattr("fitscope.read.ranks.LIGHT_LOOK", 0.0)
+    monkeypatch.setattr("fitscope.read.state.SELDOM", 0)
     assert run.ranks["step"][1] == 9
     for writer in writers:
         writer.close()

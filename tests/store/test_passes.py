@@ -37,7 +37,7 @@ def store() -> Memory:
     return Memory()
 
 
-def test_which_sites_are_of_a_pass() -> None:
+def test_the_pass_is_read_from_the_name_of_a_site() -> None:
     assert [pass_of(site) for site in ("validation/loss", "evaluate/a/b", "predict/predictions")] == [
         "validation", "evaluate", "predict"
     ]  # fmt: skip
@@ -46,7 +46,7 @@ def test_which_sites_are_of_a_pass() -> None:
     ] * 4
 
 
-def test_the_batches_follow_one_another(store: Memory, make: Make) -> None:
+def test_the_batches_of_a_pass_are_concatenated(store: Memory, make: Make) -> None:
     passes = {3: ragged(4, 4, 2), 6: ragged(4, 4, 2), 9: ragged(4, 1)}
     writer = RunWriter.create(store, "r")
     for epoch, (step, batches) in enumerate(passes.items()):
@@ -85,7 +85,7 @@ def test_a_slice_reads_only_the_chunks_it_needs(store: Memory, make: Make, spy: 
     assert [key.rpartition("/")[2] for key in got] == ["c.2.0.0"]
 
 
-def test_in_the_order_of_batches_however_they_came_from_ranks(store: Memory, make: Make) -> None:
+def test_batches_of_several_ranks_are_ordered_by_number(store: Memory, make: Make) -> None:
     batches = {rank: ragged(3, 2) for rank in (0, 1)}
     writers = [RunWriter.create(store, "r", world=2)]
     writers.append(RunWriter.join(store, "r", 0, 1))
@@ -205,7 +205,7 @@ def test_batches_of_several_kinds_are_taken_one_by_one(store: Memory, make: Make
 
 
 class TestByEpoch:
-    def test_it_is_the_stats_of_all_of_it(self, store: Memory, make: Make) -> None:
+    def test_stats_by_epoch_are_those_of_the_whole_epoch(self, store: Memory, make: Make) -> None:
         """Against NumPy on the raw values, NaN and all."""
         epochs = [[RNG.normal(100 * e, 1 + e, (size, 5)) for size in (8, 8, 3)] for e in range(3)]
         epochs[1][0][2, 3] = np.nan
@@ -248,7 +248,7 @@ class TestByEpoch:
             assert got["count"] == 40
         assert run.frame("w", by="epoch")["count"].tolist() == [18, 18], "the weights of a rank are not two"
 
-    def test_of_a_pass(self, store: Memory, make: Make) -> None:
+    def test_stats_by_epoch_are_those_of_a_validation_pass(self, store: Memory, make: Make) -> None:
         writer = RunWriter.create(store, "r")
         passes = [ragged(4, 4, 1), ragged(4, 4, 1)]
         for epoch, batches in enumerate(passes):
@@ -257,7 +257,7 @@ class TestByEpoch:
         frame = read.open(store).frame(SITE, by="epoch")
         np.testing.assert_allclose(frame["mean"], [np.concatenate(p).mean(dtype=np.float64) for p in passes])
 
-    def test_by_something_else(self, store: Memory, make: Make) -> None:
+    def test_grouping_by_anything_else_is_an_error(self, store: Memory, make: Make) -> None:
         writer = RunWriter.create(store, "r")
         writer.write([make("a", 0, np.ones(2))])
         writer.close()

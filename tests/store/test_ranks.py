@@ -30,7 +30,7 @@ TORCHRUN = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500", "RANK": "3", "WOR
 
 
 class TestWhoThisIs:
-    def test_from_the_launcher(self) -> None:
+    def test_rank_and_world_come_from_the_launcher(self) -> None:
         found = from_environment(TORCHRUN)
         assert found is not None
         assert (found.rank, found.world) == (3, 8)
@@ -56,7 +56,7 @@ class TestWhoThisIs:
     def test_an_unusable_environment_means_no_peers(self, given: dict[str, str]) -> None:
         assert from_environment(given) is None
 
-    def test_names(self) -> None:
+    def test_the_name_of_a_run_comes_from_its_argument_or_the_environment(self) -> None:
         assert name_given(None, {}) is None
         assert name_given(None, {"TORCHELASTIC_RUN_ID": "none"}) is None  # what torchrun says without an id
         assert name_given(None, {"TORCHELASTIC_RUN_ID": "17"}) == "job-17"
@@ -94,7 +94,7 @@ def agreeing(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Peers]:
 
 class TestTheSameRun:
     @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-    def test_by_the_store_of_the_engine(
+    def test_ranks_find_one_run_through_the_engine(
         self, monkeypatch: pytest.MonkeyPatch, agreeing: Callable[[int], Peers], order: tuple[int, int]
     ) -> None:
         store = Memory()
@@ -108,7 +108,9 @@ class TestTheSameRun:
         assert {(writer.id, writer.number) for writer in again} == {(writers[0].id, 1)}
 
     @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-    def test_by_a_name(self, monkeypatch: pytest.MonkeyPatch, order: tuple[int, int]) -> None:
+    def test_ranks_find_one_run_by_its_name(
+        self, monkeypatch: pytest.MonkeyPatch, order: tuple[int, int]
+    ) -> None:
         store = Memory()
 
         def both(launch: str, step: int) -> set[tuple[str, int]]:
@@ -142,14 +144,14 @@ class TestTheSameRun:
         assert (writer.rank, writer.number) == (0, 0)
         assert "FITSCOPE_RUN" in str(writer.trouble)
 
-    def test_a_name_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_second_training_of_one_name_is_another_attempt(self, monkeypatch: pytest.MonkeyPatch) -> None:
         store = Memory()
         first = opened(monkeypatch, store, None, name="exp")
         first.close()
         second = opened(monkeypatch, store, None, name="exp", step=3)
         assert [(one.id, one.number) for one in (first, second)] == [("exp", 0), ("exp", 1)]
 
-    def test_a_name_that_cannot_be_one(self, tmp_path: Path) -> None:
+    def test_an_invalid_name_is_an_error(self, tmp_path: Path) -> None:
         with pytest.raises(Exception, match="letters, digits"):
             Scope(tmp_path, name="a/b")
         RunWriter.create(tmp_path, "r").close()
@@ -171,7 +173,7 @@ def two(make: Make) -> read.Run:
 
 
 class TestReading:
-    def test_side_by_side(self, two: read.Run) -> None:
+    def test_series_by_rank_are_side_by_side(self, two: read.Run) -> None:
         frame = two.series("a", "mean", by="rank")
         assert list(frame.columns) == [0, 1]
         np.testing.assert_array_equal(frame.to_numpy(), [[0, 10], [1, 11], [2, 12], [3, np.nan]])
@@ -180,7 +182,7 @@ class TestReading:
         with pytest.raises(RunError, match="'step' or 'rank'"):
             two.series("a", "mean", by="layer")  # type: ignore[call-overload]
 
-    def test_one_of_them(self, two: read.Run) -> None:
+    def test_one_rank_can_be_read_alone(self, two: read.Run) -> None:
         one = two.rank(1)
         assert one.last_step == 2
         assert one.status == "failed"
@@ -192,7 +194,7 @@ class TestReading:
         with pytest.raises(RunError, match="rank"):
             two.rank(2)
 
-    def test_how_each_is_doing(self, two: read.Run) -> None:
+    def test_the_status_of_each_rank_is_listed(self, two: read.Run) -> None:
         frame = two.ranks
         assert frame["status"].tolist() == ["complete", "failed"]
         assert frame["step"].tolist() == [3, 2]
@@ -200,7 +202,7 @@ class TestReading:
         assert told(frame).startswith("2 ranks, rank 1 failed at step 2, last seen 20")
         assert told(two.rank(1).ranks) == ""
 
-    def test_one_that_never_started(self) -> None:
+    def test_a_rank_that_never_started_is_listed(self) -> None:
         store = Memory()
         RunWriter.share(store, "r", {}, attempt=0, start_step=0, world=2, rank=1).close()
         assert read.open(store).ranks["status"].tolist() == ["not started", "complete"]
@@ -239,7 +241,7 @@ for step in range(10_000):
 """
 
 
-def test_a_rank_that_is_killed(tmp_path: Path) -> None:
+def test_a_killed_rank_is_detected(tmp_path: Path) -> None:
     """What both flushed is there, and the run says which of them died."""
     children = [
         subprocess.Popen([sys.executable, "-c", CHILD, str(tmp_path), str(rank)], stdout=subprocess.PIPE, text=True)

@@ -45,13 +45,13 @@ class TestSeries:
         assert series.index.tolist() == list(range(6))
         assert (series.name, series.index.name) == ("loss", "step")
 
-    def test_a_stat_by_name(self, run: read.Run) -> None:
+    def test_a_series_holds_one_stat(self, run: read.Run) -> None:
         series = run.series("activations/encoder/dense1", "mean")
         assert series.tolist() == [1, 2, 3, 4, 5, 6]
         assert series.name == "activations/encoder/dense1.mean"
         assert run.series("activations/encoder/dense1", "count").dtype == np.int64
 
-    def test_epoch_and_batch_at_hand(self, run: read.Run) -> None:
+    def test_a_series_has_epoch_and_batch(self, run: read.Run) -> None:
         frame = run.frame("loss")
         assert frame.index.equals(run.series("loss").index)
         assert frame["epoch"].tolist() == [0] * 6
@@ -73,7 +73,7 @@ class TestSeries:
         writer.close()
         assert read.open(store).series("loss").tolist() == [-np.inf]
 
-    def test_several_batches_of_one_step(self, make: Make) -> None:
+    def test_a_series_has_several_batches_of_one_step(self, make: Make) -> None:
         """A hand-written step that does not count."""
         store = Memory()
         writer = RunWriter.create(store, "r")
@@ -90,18 +90,18 @@ class TestSeries:
 
 
 class TestNames:
-    def test_short_names(self, run: read.Run) -> None:
+    def test_a_short_name_finds_its_site(self, run: read.Run) -> None:
         assert run.resolve("activations/dense1") == "activations/encoder/dense1"
         assert run.resolve("dense2") == "activations/encoder/dense2"
         assert run.series("activations/dense1", "max").name == "activations/encoder/dense1.max"
 
-    def test_ambiguous(self, run: read.Run) -> None:
+    def test_an_ambiguous_name_is_an_error(self, run: read.Run) -> None:
         with pytest.raises(
             RunError, match=r"matches 2.*activations/encoder/dense1.*gradients/encoder/dense1"
         ):
             run.series("dense1", "mean")
 
-    def test_unknown_site(self, run: read.Run) -> None:
+    def test_an_unknown_site_is_an_error(self, run: read.Run) -> None:
         with pytest.raises(RunError, match="Did you mean 'activations/encoder/dense1'") as caught:
             run.series("activations/encoder/dens1", "mean")
         assert (caught.value.expected, caught.value.received) == (
@@ -109,36 +109,48 @@ class TestNames:
             "'activations/encoder/dens1'",
         )
 
-    def test_unknown_stat(self, run: read.Run) -> None:
+    def test_a_kind_or_a_layer_lists_its_sites(self, run: read.Run) -> None:
+        with pytest.raises(RunError, match=r"the name of one site.*'gradients', which matches \d+") as caught:
+            run.frame("gradients")
+        assert "'gradients/encoder/dense1'" in caught.value.fix
+        assert "activations" not in caught.value.fix
+        with pytest.raises(RunError, match=r"'gradients/encoder', which matches"):
+            run.series("gradients/encoder", "mean")
+
+    def test_a_stat_in_the_name_is_named(self, run: read.Run) -> None:
+        with pytest.raises(RunError, match=r"Write 'activations/encoder/dense1', 'max'"):
+            run.series("activations/encoder/dense1.max")
+
+    def test_an_unknown_stat_is_an_error(self, run: read.Run) -> None:
         with pytest.raises(RunError, match=r"Received: 'avg'.*'mean', 'std'"):
             run.series("loss", "avg")
 
-    def test_a_stat_is_needed(self, run: read.Run) -> None:
+    def test_a_series_of_a_tensor_needs_a_stat(self, run: read.Run) -> None:
         with pytest.raises(
             RunError, match=r"not a scalar.*run\.series\('activations/encoder/dense1', 'mean'\)"
         ):
             run.series("activations/dense1")
 
-    def test_only_the_one_or_the_other_was_kept(self, run: read.Run) -> None:
+    def test_asking_for_data_that_was_not_kept_is_an_error(self, run: read.Run) -> None:
         with pytest.raises(RunError, match=r"only statistics were recorded.*keep='tensor'"):
             run.tensor("loss")
         with pytest.raises(RunError, match=r"only tensors so far.*run\.tensor"):
             run.series("inputs", "mean")
 
-    def test_a_step_that_was_not_captured(self, run: read.Run) -> None:
+    def test_a_step_that_was_not_captured_is_an_error(self, run: read.Run) -> None:
         with pytest.raises(RunError, match=r"Received: step 17\. There are: 0, 1, 2, 3, 4, 5"):
             run.array("inputs", 17)
 
 
 class TestTables:
-    def test_stats(self, run: read.Run) -> None:
+    def test_stats_is_a_table_of_all_sites(self, run: read.Run) -> None:
         frame = run.stats
         assert isinstance(frame, pd.DataFrame)
         assert len(frame) == 24
         assert frame["step"].is_monotonic_increasing
         assert frame.groupby("site")["mean"].last()["activations/encoder/dense1"] == 6.0
 
-    def test_stats_of_an_empty_run(self) -> None:
+    def test_the_stats_of_an_empty_run_are_an_empty_table(self) -> None:
         store = Memory()
         RunWriter.create(store, "r")
         run = read.open(store)
@@ -148,7 +160,7 @@ class TestTables:
         assert run.last_step is None
         assert "no steps yet" in repr(run)
 
-    def test_sql(self, run: read.Run) -> None:
+    def test_sql_queries_the_stats(self, run: read.Run) -> None:
         frame = run.sql("select site, max(mean) as top from stats group by site order by site")
         assert frame["top"].tolist() == [6.0, 1.0, 6.0, pytest.approx(5 / 3)]
         frame = run.sql(
@@ -166,7 +178,7 @@ class TestTables:
             with pytest.raises(RunError, match="The tables and their columns are stats"):
                 run.sql(query)
 
-    def test_sql_sees_only_the_run(self, run: read.Run) -> None:
+    def test_sql_cannot_read_other_files(self, run: read.Run) -> None:
         frame = pd.DataFrame({"a": [1]})  # DuckDB would find a local variable by its name
         with pytest.raises(RunError):
             run.sql("select * from frame")
@@ -179,24 +191,24 @@ class TestStatus:
         store.put(key, json.dumps({**json.loads(store.get(key)), **changes}).encode())
         return read.open(store).status
 
-    def test_of_this_process(self) -> None:
+    def test_a_run_of_this_process_is_running(self) -> None:
         store = Memory()
         writer = RunWriter.create(store, "r")
         assert read.open(store).status == "running"
         writer.close("interrupted")
         assert read.open(store).status == "interrupted"
 
-    def test_of_a_dead_process(self) -> None:
+    def test_a_run_of_a_dead_process_is_interrupted(self) -> None:
         store = Memory()
         RunWriter.create(store, "r")
         assert self.status(store, pid=2**22 + 12345) == "interrupted"
 
-    def test_of_another_process_with_the_same_id(self) -> None:
+    def test_a_reused_process_id_does_not_count_as_running(self) -> None:
         store = Memory()
         RunWriter.create(store, "r")
         assert self.status(store, started="1") == "interrupted"
 
-    def test_of_a_zombie(self) -> None:
+    def test_a_run_of_a_zombie_process_is_interrupted(self) -> None:
         child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
         try:
             from fitscope.store.liveness import is_alive, started
@@ -212,13 +224,13 @@ class TestStatus:
             child.kill()
             child.wait()
 
-    def test_elsewhere_the_heartbeat_counts(self) -> None:
+    def test_on_another_host_the_heartbeat_decides(self) -> None:
         store = Memory()
         RunWriter.create(store, "r")
         assert self.status(store, machine="another", pid=1) == "running"
         assert self.status(store, machine="another", heartbeat=time.time() - 600) == "interrupted"
 
-    def test_without_any_attempt(self) -> None:
+    def test_a_run_without_an_attempt_has_a_status(self) -> None:
         store = Memory()
         RunWriter.create(store, "r")
         bare = Memory()
@@ -242,7 +254,7 @@ class TestFollowing:
         assert len(run.series("a", "mean")) == 20
         assert reads == []
 
-    def test_what_is_kept_is_bounded(self, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_follower_keeps_bounded_memory(self, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
         from fitscope.read import tables
 
         monkeypatch.setattr(tables, "KEEP_BYTES", 2_000)
@@ -257,7 +269,7 @@ class TestFollowing:
             assert sum(part.kept_bytes for part in run._state.stats.parts) <= 2_000
         assert run.series("a", "mean").tolist() == list(range(60))
 
-    def test_tensors_of_a_run_that_ends(self, make: Make) -> None:
+    def test_tensors_of_a_run_that_ends_can_be_read(self, make: Make) -> None:
         """What was read before the end must not be taken for the end."""
         store = Memory()
         writer = RunWriter.create(store, "r")
@@ -274,7 +286,7 @@ class TestFollowing:
 
 
 class TestTensor:
-    def test_nothing_is_read_before_it_is_needed(self, make: Make, tmp_path: Path) -> None:
+    def test_a_tensor_is_read_lazily(self, make: Make, tmp_path: Path) -> None:
         writer = RunWriter.create(tmp_path, "r")
         for step in range(4):
             writer.write([make("a", step, np.full((64, 1000), step, np.float32), keep="tensor")])
@@ -287,13 +299,13 @@ class TestTensor:
         with pytest.raises(RunError, match="it is missing"):
             lazy.sel(step=1).load()
 
-    def test_dask(self, run: read.Run) -> None:
+    def test_a_tensor_becomes_a_dask_array(self, run: read.Run) -> None:
         pytest.importorskip("dask")
         lazy = run.tensor("activations/dense1").chunk(step=2)
         assert lazy.chunks is not None
         assert float(lazy.mean().compute()) == 3.5
 
-    def test_dask_in_processes(self, make: Make, tmp_path: Path) -> None:
+    def test_dask_reads_tensors_in_processes(self, make: Make, tmp_path: Path) -> None:
         dask = pytest.importorskip("dask")
         import pickle
 
@@ -303,7 +315,7 @@ class TestTensor:
         lazy = read.open(tmp_path).tensor("a").chunk()
         assert float(dask.compute(pickle.loads(pickle.dumps(lazy)).sum())[0]) == 4.0
 
-    def test_histogram(self, run: read.Run) -> None:
+    def test_a_histogram_equals_that_of_numpy(self, run: read.Run) -> None:
         hist = run.histogram("activations/dense1")
         assert hist.dims == ("step", "bucket")
         assert hist["bucket"].values.tolist() == [129, 130, 131]

@@ -71,7 +71,7 @@ def layout(request: pytest.FixtureRequest) -> Any:
 
 
 @pytest.mark.usefixtures("layout")
-def test_every_sequence_comes_back(make: Make) -> None:
+def test_every_sequence_of_captures_is_read_back(make: Make) -> None:
     action = st.one_of(
         st.tuples(st.sampled_from(["a", "a/b", "c"]), tensor(), st.booleans()), st.just("flush")
     )
@@ -142,7 +142,7 @@ def test_lazy_arrays_index_like_numpy(make: Make) -> None:
     check()
 
 
-def test_growth_of_every_axis(make: Make, tmp_path: Any) -> None:
+def test_arrays_may_grow_on_every_axis(make: Make, tmp_path: Any) -> None:
     shapes = [(2, 3), (2, 3), (4, 3), (1, 5), (3, 2), (9, 9)]
     writer = RunWriter.create(Files(tmp_path), "r")
     for step, shape in enumerate(shapes):
@@ -180,7 +180,7 @@ def test_other_dtype_and_dims_get_their_own_array(make: Make) -> None:
         run.tensor("s")
 
 
-def test_mixed_dtypes_meet_in_a_wider_one(make: Make) -> None:
+def test_mixed_dtypes_are_read_in_a_wider_one(make: Make) -> None:
     store = Memory()
     writer = RunWriter.create(store, "r")
     for step, dtype in enumerate([ml_dtypes.bfloat16, np.float32, ml_dtypes.bfloat16]):
@@ -191,7 +191,7 @@ def test_mixed_dtypes_meet_in_a_wider_one(make: Make) -> None:
     assert lazy.values.tolist() == [[0.5, 0.5], [1.5, 1.5], [2.5, 2.5]]
 
 
-def test_bfloat16_is_float32_to_others_and_bfloat16_to_us(make: Make, tmp_path: Any) -> None:
+def test_bfloat16_is_read_as_float32_by_other_tools(make: Make, tmp_path: Any) -> None:
     x = np.arange(6).reshape(2, 3).astype(ml_dtypes.bfloat16)
     writer = RunWriter.create(tmp_path, "r")
     writer.write([make("s", 7, x)])
@@ -238,7 +238,7 @@ def test_large_captures_are_split_and_small_ones_share(make: Make) -> None:
     assert sum(sizes) == 1024 * 4097 * 8
 
 
-def test_kept_samples_and_the_whole_batch(make: Make) -> None:
+def test_kept_samples_and_whole_batches_are_read_back(make: Make) -> None:
     store = Memory()
     writer = RunWriter.create(store, "r")
     writer.write([make("s", 0, np.ones((8, 2), np.float32), shape=(64, 2))])
@@ -249,7 +249,7 @@ def test_kept_samples_and_the_whole_batch(make: Make) -> None:
     assert lazy["batch_size"].values.tolist() == [64, 17]
 
 
-def test_stats_come_back(make: Make, objects: Objects) -> None:
+def test_stats_are_read_back(make: Make, objects: Objects) -> None:
     rng = np.random.default_rng(1)
     writer = RunWriter.create(objects, "r")
     records = []

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import fitscope as fs
 from fitscope.cli import app
-from fitscope.show.app import Asked, Pages, Watcher
+from fitscope.show.app import Pages, Parameters, Watcher
 from fitscope.show.shelf import Shelf
 
 
@@ -40,7 +40,7 @@ def call(*words: str) -> str:
     return result.stdout
 
 
-def test_it_is_all_there(runs: str) -> None:
+def test_a_run_in_a_bucket_is_complete(runs: str) -> None:
     run = fs.open(runs)
     assert run.status == "complete"
     assert run.errors == []
@@ -50,25 +50,25 @@ def test_it_is_all_there(runs: str) -> None:
     assert run.path.startswith("s3://")
 
 
-def test_the_live_page(runs: str) -> None:
+def test_the_page_shows_a_run_in_a_bucket(runs: str) -> None:
     pages = Pages(Shelf(runs), 1.0, lambda: False)
-    head = json.loads(bytes(pages.head(Asked({})).body))
+    head = json.loads(bytes(pages.head(Parameters({})).body))
     assert [row["name"] for row in head["rows"]][-2:] == ["h", "out"]
-    assert pages.matrix(Asked({"measure": "gradients.rms"})).status_code == 200
-    assert Watcher(pages, Asked({"measure": "gradients.rms"})).tick()
+    assert pages.matrix(Parameters({"measure": "gradients.rms"})).status_code == 200
+    assert Watcher(pages, Parameters({"measure": "gradients.rms"})).tick()
 
 
-def test_report(runs: str, tmp_path: Path) -> None:
+def test_a_run_in_a_bucket_has_a_report(runs: str, tmp_path: Path) -> None:
     call("report", runs, "-o", str(tmp_path / "r.html"))
     assert "fitscope" in (tmp_path / "r.html").read_text(encoding="utf-8")
 
 
-def test_check_and_show(runs: str) -> None:
+def test_check_and_show_read_a_run_in_a_bucket(runs: str) -> None:
     assert "rules checked" in CliRunner().invoke(app, ["check", runs]).stdout
     assert "activations" in call("show", runs)
 
 
-def test_export(runs: str, tmp_path: Path) -> None:
+def test_a_run_in_a_bucket_is_exported(runs: str, tmp_path: Path) -> None:
     import pandas as pd
 
     call("export", "parquet", runs, str(tmp_path / "out"))

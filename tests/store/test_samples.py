@@ -48,7 +48,7 @@ def written(store: Objects, *samples: Samples, start: int | None = None) -> read
 
 
 class TestSamples:
-    def test_what_was_written(self, objects: Objects) -> None:
+    def test_samples_are_read_back(self, objects: Objects) -> None:
         prediction = RNG.normal(size=(3, 2)).astype(np.float32)
         first = some(
             0, ids=["a", "b", "c"], loss=np.array([1.0, np.nan, np.inf]), weight=np.array([1, 2, 3.0]),
@@ -82,7 +82,7 @@ class TestSamples:
         assert pl.read_parquet(part)["target"].to_list()[2] == [0, 0, 1]
         assert duckdb.sql(f"select target[1], id from '{part}' where sample = 0").fetchall() == [(1.0, "x")]
 
-    def test_a_run_without_any(self, store: Memory, make: Make) -> None:
+    def test_a_run_without_samples_has_an_empty_table(self, store: Memory, make: Make) -> None:
         writer = RunWriter.create(store, "r")
         writer.write([make("a", 0, np.ones(2))])
         writer.close()
@@ -97,7 +97,7 @@ class TestSamples:
         assert len(frame["target"][0]) == 64
         assert frame["prediction"].isna().all()
 
-    def test_in_order_passes_first_and_ranks_counted_on(self, store: Memory) -> None:
+    def test_samples_are_ordered_by_pass_and_rank(self, store: Memory) -> None:
         writers = [RunWriter.create(store, "r", world=2), RunWriter.join(store, "r", 0, 1)]
         for rank, writer in enumerate(writers):
             for one in (
@@ -113,7 +113,7 @@ class TestSamples:
         assert frame["sample"].tolist() == [0, 1, 2, 3, 0, 1, 0, 1, 2, 3]
         assert frame["loss"].tolist() == [30, 31, 130, 131, 30, 130, 30, 31, 130, 131]
 
-    def test_a_step_is_the_later_attempts_and_a_pass_is_of_both(self, store: Memory) -> None:
+    def test_repeated_steps_come_from_the_later_attempt_and_passes_from_both(self, store: Memory) -> None:
         written(store, some(7, 1), some(8, 1), some(8, 1, phase="validation"), some(9, 1, phase="validation"))
         run = written(store, some(8, 1, loss=np.array([-1.0])), start=8)
         wanted = [(7, "train", 70), (8, "validation", 80), (8, "train", -1)]
@@ -121,7 +121,7 @@ class TestSamples:
         asked = run.sql("select step, pass, loss from samples order by step, pass desc")
         assert list(asked.itertuples(index=False, name=None)) == wanted
 
-    def test_the_limit_stops_it_and_all_is_counted(self, store: Memory) -> None:
+    def test_samples_stop_at_the_limit_and_the_rest_is_counted(self, store: Memory) -> None:
         writer = RunWriter.create(store, "r", limit=60_000)
         for step in range(200):
             writer.write([], [some(step, 64, loss=RNG.normal(size=64), prediction=RNG.normal(size=(64, 4)))])
@@ -182,7 +182,7 @@ class TestSamples:
 
 
 class TestCosine:
-    def test_it_is_read_back_and_others_have_none(self, store: Memory, make: Make) -> None:
+    def test_cosines_are_read_back_and_missing_ones_are_nan(self, store: Memory, make: Make) -> None:
         writer = RunWriter.create(store, "r")
         for step in range(3):
             plain = make("changes/predictions", step, np.ones(3), keep="stats", epoch=step // 2)
@@ -196,7 +196,7 @@ class TestCosine:
         with pytest.raises(RunError, match=r"a site of fs\.changes"):
             run.series("a", "cosine")
 
-    def test_a_part_from_before_there_was_one(self, tmp_path: Path, make: Make) -> None:
+    def test_parts_without_a_cosine_column_are_read(self, tmp_path: Path, make: Make) -> None:
         writer = RunWriter.create(tmp_path, "r")
         for step in range(2):
             writer.write([make("a", step, np.ones(3), keep="stats")])
@@ -218,7 +218,7 @@ def average(*batches: Any, first: int = 0) -> Average:
 
 
 class TestAverages:
-    def test_of_ranks_and_attempts(self, objects: Objects) -> None:
+    def test_averages_of_ranks_and_attempts_are_merged(self, objects: Objects) -> None:
         batches = [RNG.normal(5, 2, (6, 3, 2)) for _ in range(5)]
         writer = RunWriter.create(objects, "r", world=2)
         other = RunWriter.join(objects, "r", 0, 1)
@@ -255,7 +255,7 @@ class TestAverages:
         assert run.average("b").mean.tolist() == [5.0]
         assert run.average("validation/a").mean.tolist() == [3.5]
 
-    def test_put_only_when_changed_and_not_too_often(
+    def test_averages_are_written_only_after_a_change_and_not_too_often(
         self, store: Memory, spy: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         put: list[str] = []
@@ -281,7 +281,7 @@ class TestAverages:
         assert puts() == 3
         assert read.open(store).average("a").mean.tolist() == [3.0]
 
-    def test_bytes_and_the_limit(self, tmp_path: Path) -> None:
+    def test_averages_count_towards_the_limit(self, tmp_path: Path) -> None:
         writer = RunWriter.create(tmp_path, "r", limit=100_000)
         writer.average("small", average(np.ones((2, 100))))
         writer.average("large", average(np.ones((2, 100_000))))
@@ -292,7 +292,7 @@ class TestAverages:
         assert abs(writer.bytes - size) < 200  # status.json counts as of the one before
         assert read.open(tmp_path).averages == ["small"]
 
-    def test_names_that_a_file_system_holds_for_the_same(self, tmp_path: Path) -> None:
+    def test_sites_that_differ_in_case_have_separate_files(self, tmp_path: Path) -> None:
         writer = RunWriter.create(tmp_path, "r")
         writer.average("Dense", average([[1.0]]))
         writer.average("dense", average([[2.0]]))
@@ -302,7 +302,7 @@ class TestAverages:
         run = read.open(tmp_path)
         assert [run.average(name).mean.item() for name in ("Dense", "dense")] == [1, 2]
 
-    def test_numpy_reads_it(self, store: Memory) -> None:
+    def test_numpy_reads_an_average(self, store: Memory) -> None:
         writer = RunWriter.create(store, "r")
         writer.average("a/b", average([[1.0, 2.0]], [[3.0, 6.0]]))
         writer.close()
@@ -315,7 +315,7 @@ class TestAverages:
                 1,
             )
 
-    def test_there_is_none(self, store: Memory, make: Make) -> None:
+    def test_a_site_without_an_average_is_an_error(self, store: Memory, make: Make) -> None:
         writer = RunWriter.create(store, "r")
         writer.write([make("a", 0, np.ones(2))])
         writer.average("b", average([[1.0]]))
@@ -326,7 +326,7 @@ class TestAverages:
         with pytest.raises(RunError, match=r"only averages.*run.average\('b'\)"):
             run.series("b", "mean")
 
-    def test_a_damaged_one(self, tmp_path: Path) -> None:
+    def test_a_damaged_average_is_named(self, tmp_path: Path) -> None:
         writer = RunWriter.create(tmp_path, "r")
         writer.average("a", average([[1.0]]))
         writer.close()
@@ -336,7 +336,7 @@ class TestAverages:
             read.open(tmp_path).average("a")
 
 
-def test_checkpoints(store: Memory) -> None:
+def test_checkpoints_are_listed(store: Memory) -> None:
     def told(*steps: int) -> list[dict[str, Any]]:
         return [{"path": f"{s}.keras", "step": s, "epoch": s // 10, "time": 1.7e9 + s} for s in steps]
 
@@ -358,7 +358,7 @@ def test_checkpoints(store: Memory) -> None:
         run.checkpoint(9)
 
 
-def test_no_checkpoints(store: Memory) -> None:
+def test_a_run_without_checkpoints_has_an_empty_table(store: Memory) -> None:
     RunWriter.create(store, "r").close()
     run = read.open(store)
     assert run.checkpoints.empty

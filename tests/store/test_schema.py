@@ -26,7 +26,7 @@ names = st.one_of(
 @example("x" * 3000)
 @example("/".join(["deep"] * 300))
 @example("\ud800")
-def test_safe_everywhere(site: str) -> None:
+def test_paths_of_sites_are_safe_on_every_system(site: str) -> None:
     path = site_path(site)
     assert re.fullmatch(r"[A-Za-z0-9_.%+/-]+", path)
     assert len(path) <= 400
@@ -38,7 +38,7 @@ def test_safe_everywhere(site: str) -> None:
 
 
 @given(names)
-def test_can_be_undone(site: str) -> None:
+def test_paths_of_sites_can_be_decoded(site: str) -> None:
     path = site_path(site)
     if len(path) < 60 and "\ud800" <= max(site, default="") <= "\udfff":
         return  # half a character: encoded all right, but not decodable as text
@@ -48,11 +48,11 @@ def test_can_be_undone(site: str) -> None:
 
 
 @given(st.lists(names, unique=True, max_size=8))
-def test_no_two_alike(sites: list[str]) -> None:
+def test_no_two_sites_share_a_path(sites: list[str]) -> None:
     assert len({site_path(site) for site in sites}) == len(sites)
 
 
-def test_nice_names_stay() -> None:
+def test_simple_names_are_unchanged() -> None:
     assert site_path("weights/block_1/conv-2/kernel.v") == "weights/block_1/conv-2/kernel.v"
     assert site_path("activations/dense#2") == "activations/dense%232"
 
@@ -71,7 +71,7 @@ CROWD = [
 
 @settings(max_examples=25, deadline=None)
 @given(st.permutations(CROWD))
-def test_a_crowd_of_sites_is_kept_apart(order: list[str]) -> None:
+def test_thousands_of_sites_have_separate_paths(order: list[str]) -> None:
     from fitscope.record import Moment, Record
 
     store = Memory()
@@ -92,7 +92,7 @@ def test_a_crowd_of_sites_is_kept_apart(order: list[str]) -> None:
         assert not any(other.startswith(f"{group}/") for other in groups)
 
 
-def test_anybodys_notes_can_be_written() -> None:
+def test_any_object_in_notes_can_be_written() -> None:
     class Odd:
         def __str__(self) -> str:
             return "odd"
@@ -119,7 +119,7 @@ def test_anybodys_notes_can_be_written() -> None:
 
 
 @pytest.mark.parametrize("run_id", ["", "a/b", "..", ".hidden", "a\nb", "x" * 300, "a\\b"])
-def test_run_ids_that_cannot_name_a_folder(run_id: str) -> None:
+def test_a_run_id_that_cannot_name_a_folder_is_an_error(run_id: str) -> None:
     from fitscope.errors import StoreError
 
     with pytest.raises(StoreError, match="Choose another id"):

@@ -25,7 +25,7 @@ from .waiting import RANK, TAIL, Make, expected, parts_of, records, seen, tail_o
 
 
 @pytest.mark.usefixtures("_short")
-def test_rows_wait_and_become_parts(objects: Objects, make: Make) -> None:
+def test_rows_wait_in_the_tail_and_become_parts(objects: Objects, make: Make) -> None:
     writer = RunWriter.create(objects, "r")
     run = read.open(objects)
     waited = 0
@@ -91,7 +91,9 @@ def diary(make: Make, spy: Any, _short: None) -> tuple[Puts, list[tuple[int, int
     return puts, [*acknowledged, (len(puts), 29)]
 
 
-def test_every_row_once_after_every_put(diary: tuple[Puts, list[tuple[int, int]]], make: Make) -> None:
+def test_every_put_leaves_each_row_readable_once(
+    diary: tuple[Puts, list[tuple[int, int]]], make: Make
+) -> None:
     """A crash between any two puts leaves the objects put before; and so does a look between them."""
     puts, acknowledged = diary
     assert sum(key == TAIL for key, _ in puts) > 5
@@ -158,7 +160,7 @@ class _Listing(Memory):
 
 
 @pytest.mark.usefixtures("_short")
-def test_following_part_by_part(make: Make) -> None:
+def test_a_follower_reads_part_by_part(make: Make) -> None:
     """Who takes parts as they come, and of a part that others have become only the rest, has every row once."""
     store = Memory()
     writer = RunWriter.create(store, "r")
@@ -204,7 +206,7 @@ def test_a_follower_starts_again_when_another_attempt_takes_over(make: Make) -> 
     assert follow.exchanged(set(before).difference(follow.parts())) is None
 
 
-def test_a_part_for_every_flush_as_before(
+def test_parts_of_runs_without_tails_are_read(
     make: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Runs that were written before there were tails, and parts that say nothing about where sites lie."""

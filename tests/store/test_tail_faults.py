@@ -46,7 +46,7 @@ class TestFailures:
 
     @pytest.mark.usefixtures("_short")
     @pytest.mark.parametrize("what", ["tail/", "stats/"])
-    def test_for_a_while(self, make: Make, spy: Any, what: str) -> None:
+    def test_a_store_that_fails_for_a_while_loses_no_rows(self, make: Make, spy: Any, what: str) -> None:
         broken: set[str] = set()
         store, writer = self.writer(spy, broken)
         self.record(writer, make, range(9))
@@ -62,7 +62,7 @@ class TestFailures:
         assert parts_of(store) == expected(make, range(18))
 
     @pytest.mark.usefixtures("_short")
-    def test_for_good(self, make: Make, spy: Any) -> None:
+    def test_a_store_that_fails_for_good_keeps_the_rows_of_the_tail(self, make: Make, spy: Any) -> None:
         """What the tail has is not lost, though it never becomes a part."""
         broken: set[str] = set()
         store, writer = self.writer(spy, broken)
@@ -80,7 +80,7 @@ class TestFailures:
         assert read.open(store).lost == writer.lost
 
     @pytest.mark.usefixtures("_short")
-    def test_the_limit(self, make: Make) -> None:
+    def test_the_limit_keeps_flushed_rows_of_a_tail(self, make: Make) -> None:
         """The tail counts, and what was flushed stays, whatever the limit."""
         for limit in range(20_000, 60_000, 2_500):
             store = Memory()
@@ -101,7 +101,7 @@ class TestFailures:
             assert seen(read.open(store)) == now
 
     @pytest.mark.usefixtures("_short")
-    def test_rows_that_cannot_be_encoded(self, make: Make) -> None:
+    def test_rows_that_cannot_be_encoded_do_not_block_a_tail(self, make: Make) -> None:
         """Only those are given up; what waits with them is kept."""
         store = Memory()
         writer = RunWriter.create(store, "r")
@@ -181,7 +181,7 @@ class TestSeveral:
     """Ranks, attempts, tables."""
 
     @pytest.mark.usefixtures("_short")
-    def test_attempts_that_were_killed(self, make: Make) -> None:
+    def test_tails_of_killed_attempts_are_read(self, make: Make) -> None:
         """An attempt counts up to where the next one started, with its tail."""
         store = Memory()
         first = RunWriter.create(store, "r")
@@ -209,7 +209,7 @@ class TestSeveral:
                 assert one.sql("select count(*) as n from stats where site = 'loss'")["n"][0] == start + 5
 
     @pytest.mark.usefixtures("_short")
-    def test_ranks(self, make: Make) -> None:
+    def test_tails_of_several_ranks_are_read(self, make: Make) -> None:
         store = Memory()
         ranks = [RunWriter.create(store, "r", world=2), RunWriter.join(store, "r", 0, 1)]
         run = read.open(store)

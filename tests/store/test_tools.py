@@ -59,25 +59,25 @@ def expected_rows(frame: Any, rows: int) -> None:
     assert (list(row["buckets"]), list(row["counts"])) == ([131], [36])
 
 
-def test_pandas(rank: Path) -> None:
+def test_pandas_reads_the_stats(rank: Path) -> None:
     expected_rows(pd.read_parquet(rank / "stats"), 50)
 
 
-def test_pandas_over_pyarrow_dataset_of_all_attempts(run: Path) -> None:
+def test_pandas_reads_all_attempts_through_pyarrow(run: Path) -> None:
     import pyarrow.dataset as ds
 
     files = [str(path) for path in sorted(run.glob("a*/r*/stats/*.parquet"))]
     expected_rows(ds.dataset(files).to_table().to_pandas(), 100)
 
 
-def test_polars(run: Path) -> None:
+def test_polars_reads_the_stats(run: Path) -> None:
     pl = pytest.importorskip("polars")
     frame = pl.scan_parquet(str(run / "a*" / "r*" / "stats" / "*.parquet")).collect()
     expected_rows(frame.to_pandas(), 100)
     assert frame["counts"].dtype == pl.List(pl.Int64)
 
 
-def test_duckdb(run: Path) -> None:
+def test_duckdb_reads_the_stats(run: Path) -> None:
     import duckdb
 
     glob = f"{run}/a*/r*/stats/*.parquet"
@@ -86,12 +86,12 @@ def test_duckdb(run: Path) -> None:
     assert total == [(20,)]
 
 
-def test_dask_dataframe(rank: Path) -> None:
+def test_dask_reads_the_stats(rank: Path) -> None:
     dd = pytest.importorskip("dask.dataframe")
     assert dd.read_parquet(rank / "stats", columns=["site", "mean"])["mean"].mean().compute() == 4.5
 
 
-def test_zarr(rank: Path) -> None:
+def test_zarr_reads_the_tensors(rank: Path) -> None:
     group = zarr.open_group(rank / "tensors.zarr", mode="r")
     sites = {entry["site"]: entry["path"] for entry in group.attrs["arrays"]}  # type: ignore[union-attr,index,call-overload]
     assert set(sites) == {
@@ -111,7 +111,7 @@ def test_zarr(rank: Path) -> None:
     assert group["targets/data"][4].tolist() == [4, 4, 4, 0]  # type: ignore[index]
 
 
-def test_xarray_one_site(rank: Path) -> None:
+def test_xarray_reads_one_site(rank: Path) -> None:
     data = xr.open_zarr(rank / "tensors.zarr", group="activations/conv", consolidated=False, chunks=None)[
         "data"
     ]
@@ -119,34 +119,34 @@ def test_xarray_one_site(rank: Path) -> None:
     assert data.isel(step=7).values.max() == 7.0
 
 
-def test_xarray_whole_tree(rank: Path) -> None:
+def test_xarray_reads_the_whole_tree(rank: Path) -> None:
     tree = xr.open_datatree(rank / "tensors.zarr", engine="zarr", consolidated=False)
     assert float(tree["activations/conv/data"][2].mean()) == 2.0
     sites = {node.attrs["site"] for node in tree.subtree if "site" in node.attrs}
     assert len(sites) == 5
 
 
-def test_dask_array(rank: Path) -> None:
+def test_dask_reads_the_tensors(rank: Path) -> None:
     da = pytest.importorskip("dask.array")
     array = da.from_zarr(str(rank / "tensors.zarr"), component="weights/conv/kernel/data")
     assert array.sum().compute() == 45 * 35
 
 
-def test_numpy_maps_a_chunk(rank: Path) -> None:
+def test_numpy_maps_a_chunk_into_memory(rank: Path) -> None:
     chunk = np.memmap(rank / "tensors.zarr/weights/conv/kernel/data/c.0.0.0", np.float32, "r").reshape(
         -1, 7, 5
     )
     assert (chunk[9] == 9).all()
 
 
-def test_json_is_for_people(run: Path) -> None:
+def test_the_documents_are_readable_json(run: Path) -> None:
     import json
 
     assert json.loads((run / "run.json").read_text())["id"] == "r"
     assert "\n" in (run / "run.json").read_text()
 
 
-def test_duckdb_and_zarr_over_s3(s3: str, make: Make) -> None:
+def test_duckdb_and_zarr_read_a_run_in_a_bucket(s3: str, make: Make) -> None:
     """The same run in an object store, read through the object store's own clients."""
     obstore = pytest.importorskip("obstore")
     import pyarrow.parquet as pq

@@ -26,7 +26,7 @@ def of(objects: Objects, key: str) -> dict[str, Any]:
     return document
 
 
-def test_a_run_from_begin_to_end(objects: Objects, make: Make) -> None:
+def test_a_writer_records_a_run_from_begin_to_end(objects: Objects, make: Make) -> None:
     writer = RunWriter.create(objects, "r", {"model": {"name": "m"}, "plan": ["p"], "notes": {"who": "me"}})
     assert read.open(objects).status == "running"
     assert read.open(objects).sites == []
@@ -89,7 +89,7 @@ def test_an_id_is_taken_once(objects: Objects) -> None:
         RunWriter.create(objects, "r")
 
 
-def test_nothing_to_attempt_or_join() -> None:
+def test_continuing_a_run_that_does_not_exist_is_an_error() -> None:
     with pytest.raises(StoreError, match="a run that exists"):
         RunWriter.attempt(Memory(), "r", start_step=0)
     store = Memory()
@@ -135,7 +135,7 @@ def test_a_later_attempt_owns_its_steps(objects: Objects, make: Make) -> None:
     assert run.sql("select mean from stats where site = 'a' order by step")["mean"].tolist() == [0, 1, 202]
 
 
-def test_a_site_that_counts_no_more(make: Make) -> None:
+def test_a_site_of_repeated_steps_is_no_longer_listed(make: Make) -> None:
     store = Memory()
     first = RunWriter.create(store, "r")
     first.write([make("gone", 5, np.ones((2, 2), np.float32), keep="stats")])
@@ -146,7 +146,7 @@ def test_a_site_that_counts_no_more(make: Make) -> None:
     assert run.sites == []
 
 
-def test_two_attempts_at_once_get_two_numbers(objects: Objects) -> None:
+def test_two_attempts_at_once_have_different_numbers(objects: Objects) -> None:
     RunWriter.create(objects, "r")
     with ThreadPoolExecutor(4) as pool:
         writers = pool.map(lambda _: RunWriter.attempt(objects, "r", start_step=0), range(4))
@@ -197,7 +197,7 @@ def test_ranks_are_merged(objects: Objects, make: Make) -> None:
     assert sorted(run.sql("select distinct rank from stats")["rank"]) == [0, 1, 2]
 
 
-def test_the_worst_rank_speaks(make: Make) -> None:
+def test_a_run_has_the_status_of_its_worst_rank(make: Make) -> None:
     store = Memory()
     ranks = [RunWriter.create(store, "r", world=2), RunWriter.join(store, "r", 0, 1)]
     ranks[0].close("complete")
@@ -257,7 +257,7 @@ class TestLimit:
         assert 0 < kept < 20
         assert run.lost == {"a": 20 - kept, "b": 1}
 
-    def test_no_limit_no_end(self, make: Make) -> None:
+    def test_a_run_without_a_limit_is_never_full(self, make: Make) -> None:
         writer = RunWriter.create(Memory(), "r")
         writer.write([make("a", 0, np.zeros((100, 1000), np.float32))])
         assert not writer.full
@@ -277,7 +277,7 @@ def fast(step: int, x: Any, keep: str, make: Make) -> list[Record]:
     return records
 
 
-def test_facts_do_not_replace_the_writers_own(make: Make) -> None:
+def test_facts_of_the_user_do_not_replace_those_of_the_writer(make: Make) -> None:
     store = Memory()
     writer = RunWriter.create(store, "r", {"format": 99, "id": "x", "attempt": 7, "start_step": 5})
     writer.note(status="wonderful", bytes=-1)
@@ -292,7 +292,7 @@ def test_facts_do_not_replace_the_writers_own(make: Make) -> None:
     assert run.bytes > 0
 
 
-def test_a_word_for_the_end() -> None:
+def test_an_unknown_status_is_an_error() -> None:
     writer = RunWriter.create(Memory(), "r")
     with pytest.raises(StoreError, match="complete, interrupted, failed"):
         writer.close("done")
@@ -309,7 +309,7 @@ def test_errors_are_bounded() -> None:
     assert run.errors_total == 1000
 
 
-def test_flush_without_news_is_a_heartbeat() -> None:
+def test_a_flush_without_rows_is_a_heartbeat() -> None:
     store = Memory()
     writer = RunWriter.create(store, "r")
     before = of(store, "r/a0000/r00000/status.json")["heartbeat"]
@@ -318,7 +318,7 @@ def test_flush_without_news_is_a_heartbeat() -> None:
     assert store.list("r/a0000/r00000") == ["status.json"]
 
 
-def test_interval() -> None:
+def test_the_flush_interval_grows_with_the_run() -> None:
     assert interval(0) == 2.0
     assert interval(5000) == 10.0
     assert interval(10**6) == 30.0

@@ -16,7 +16,7 @@ from fitscope.errors import StoreError
 from fitscope.record import Record
 from fitscope.store import Memory, Objects, RunWriter
 from fitscope.store import parts as parts_module
-from fitscope.store import tables as tables_module
+from fitscope.store import stats_table as tables_module
 
 Make = Callable[..., Record]
 
@@ -70,7 +70,7 @@ def write_all(
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_after_failures_the_state_is_right(
+def test_a_failed_flush_leaves_a_readable_run(
     make: Make, seed: int, mood: Mood, moody: Objects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Puts fail at random for a while. What is there afterwards is right, the rest is counted."""
@@ -110,7 +110,7 @@ def test_after_failures_the_state_is_right(
     assert writer.lost == run.lost
 
 
-def test_flush_is_tried_again(make: Make, mood: Mood, moody: Objects) -> None:
+def test_a_failed_flush_is_tried_again(make: Make, mood: Mood, moody: Objects) -> None:
     writer = RunWriter.create(moody, "r")
     writer.write([make("a", 0, np.ones((2, 2), np.float32))])
     mood.fails = lambda _: True
@@ -176,7 +176,7 @@ def test_a_tensor_that_cannot_be_stored_is_an_error(make: Make) -> None:
     assert run.lost == {"inputs": 1}
 
 
-def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     class Broken(Memory):
         def create(self, key: str, data: Any) -> bool:
             raise PermissionError(errno.EACCES, "Permission denied")

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fitscope.capture.backends import Adapter
-from fitscope.capture.keeping import Keeping
-from fitscope.capture.leaving import Frame
+from fitscope.capture.black_box import Keeping
+from fitscope.capture.exceptions import Frame
 from fitscope.capture.logged_loss import logged_loss
 from fitscope.capture.missing import Missing
 from fitscope.capture.peers import peers, rank_of
@@ -40,7 +40,7 @@ class Beginning:
     adapter: Adapter
     model: Any
     doing: str  #: "train", "evaluate", "predict", or "" in a custom loop
-    fit: dict[str, Any]  #: what is known of the call of `fit`
+    fit: dict[str, Any]  #: the known arguments of `fit`
     sizes: Sizes | None  #: of the batches of `fit`
     before: Recording | None  #: the recording before, which this one may continue
     optimizers: tuple[Any, ...] = ()

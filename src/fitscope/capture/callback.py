@@ -25,7 +25,7 @@ class Hooks:
 
     def _hook_failed(self, error: Exception) -> None:
         """Reports an error that a hook raised."""
-        warn(f"fitscope could not observe everything, training goes on. {described(error)}")
+        warn(f"fitscope could not record everything; the training continues. {described(error)}")
 
     def _lets_pass(self, hook: str, error: Exception) -> bool:  # noqa: ARG002
         """Whether an error raised in a hook should reach the user."""
@@ -52,7 +52,7 @@ class Hooks:
     def on_predict_batch_end(self, batch: int, logs: Any = None) -> None: ...
 
 
-#: The hooks that begin something, of which nothing has run yet.
+#: The hooks that begin a training or a pass, before its first step.
 BEGIN = frozenset(("on_train_begin", "on_test_begin", "on_predict_begin"))
 NAMES = frozenset(name for name in vars(Hooks) if name.startswith(("on_", "set_")))
 

@@ -18,11 +18,11 @@ from typing import Any
 
 from fitscope.capture.backends import Adapter, Ask, Call, Harvest, Program, TapFailed
 from fitscope.capture.backends._base import PHASES
+from fitscope.capture.black_box import Keeping
 from fitscope.capture.identity import STRICTEST, Checked, Ran, weakly
-from fitscope.capture.keeping import Keeping
 from fitscope.capture.shield import shield
 from fitscope.pipeline.handover import Finish
-from fitscope.pipeline.standing import Standing
+from fitscope.pipeline.identity import Standing
 from fitscope.plan.anatomy import Anatomy
 from fitscope.plan.budget import Timing
 from fitscope.plan.wants import Wants
@@ -37,7 +37,7 @@ class Request:
     wants: Wants
     step: int  #: the number of the first step of the call
     identity: str  #: how to make sure that the call changes nothing: see `identity.py`
-    #: takes what the step showed, and why it showed nothing if it could not be built with taps
+    #: takes the tapped tensors of the step, or the error if it could not be built with taps
     deliver: Callable[[list[Harvest], BaseException | None], None]
     stands: Callable[[Standing], None]  #: receives the knowledge about the tapped program
     failed: Callable[[BaseException], None]  #: reports an error of fitscope itself
@@ -90,7 +90,7 @@ class TappedSteps:
 
     def _timed(self, program: Program) -> Program:
         """Makes the program measure its own calls that trace and compile."""
-        first = True  # whatever the first run does, it does once: torch compiles without telling
+        first = True  # the first run may do extra work: torch compiles without notice
         tracing = 0.0  # seconds, of a program that was traced and not compiled yet
 
         def timed(run: Callable[..., Any], *given: Any, runs: bool) -> Any:
@@ -145,7 +145,7 @@ class StandIn:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:
             return self._step(*args, **kwargs)
-        except BaseException as error:  # also Ctrl-C while fitscope hands over: on torch nobody else sees it
+        except BaseException as error:  # also Ctrl-C during the handover, which no other hook sees on torch
             with shield(self._failed):
                 for request in self.requests:
                     request.raised(error)
@@ -162,7 +162,7 @@ class StandIn:
         for box in boxes:
             args, kwargs = box.before(Call(args, kwargs), self.plain)
         with shield(self._failed):
-            # A plain step of one scope in which another looks at something is none.
+            # A plain step of one scope is not plain if another scope captures it.
             asking = self._asking
             timings = [r.timing for r in self.requests if r.timing is not None and (r.wants or not asking)]
             if timings and self._settled((args, kwargs)):

@@ -25,9 +25,9 @@ from types import MethodType
 from typing import Any, NamedTuple
 
 from fitscope.capture.backends._base import Call, Harvest, Held, Own, Program, TapFailed
-from fitscope.pipeline.standing import Standing
+from fitscope.pipeline.identity import Standing
 
-CHOICES = ("proven", "twin", "trust")  #: of `Scope(identity=...)`, from what is usual to what is most daring
+CHOICES = ("proven", "twin", "trust")  #: values of `Scope(identity=...)`, the safest first
 STRICTEST = ("twin", "proven", "trust")  #: of several scopes that watch one step, the first of these is done
 PROOFS = 3  #: captured steps at which two programs agree before one is trusted,
 NUMBERS = 100_000  #: and so many numbers in them,
@@ -245,7 +245,7 @@ class Checked:
 
 @dataclass(slots=True)
 class PerSignature:
-    """The arguments of one signature, and the knowledge about the program for them."""
+    """One signature of arguments, and the state of the proof for it."""
 
     uses: int = 0
     proofs: int = 0

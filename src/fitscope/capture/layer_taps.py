@@ -19,7 +19,7 @@ from fitscope.sites import OF_LAYERS, Site
 
 Patch = tuple[
     Any, str, Callable[[Any], Any]
-]  #: an object, the name of a method, and what makes the one that stands in
+]  #: an object, the name of a method, and a function that makes its replacement
 
 
 class Taps:
@@ -34,7 +34,7 @@ class Taps:
         self._updated: set[int] = set()
         self._metric_sites: dict[tuple[int, str], Site] = {}
         self._sites: dict[str, list[Site]] = {}  # of layers, by path
-        self._tracked: Any = None  # what the model's own metric of the loss was given
+        self._tracked: Any = None  # the value given to the model's own loss metric
         self.states: dict[
             str, tuple[Any, list[Any]]
         ] = {}  #: by name, a metric and its state after this batch alone

@@ -15,9 +15,9 @@ from typing import Any
 from fitscope.capture.backends import Adapter
 from fitscope.capture.backends import adapter as adapter_of
 from fitscope.capture.beginning import Beginning
-from fitscope.capture.called import fit_facts
 from fitscope.capture.dispatch import when_built
-from fitscope.capture.leaving import OUTSIDE, Frame, notice, outside
+from fitscope.capture.exceptions import OUTSIDE, Frame, notice, outside
+from fitscope.capture.fit_arguments import fit_facts
 from fitscope.capture.logged_loss import sizes_in
 from fitscope.capture.loop import Loop
 from fitscope.capture.recordings import Recordings
@@ -27,7 +27,7 @@ from fitscope.errors import WatchError
 from fitscope.pipeline.batch_loss import Sizes
 from fitscope.pipeline.ending import COMPLETE
 
-#: What Keras calls the compiled function of each.
+#: Keras's name for the compiled function of each.
 FUNCTIONS = {"train": "train", "evaluate": "test", "predict": "predict"}
 
 
@@ -40,7 +40,7 @@ class Life:
         self.loop: Loop | None = None  #: that the scope is attached to
         self._recordings = recordings
         self._sizes: Sizes | None = None  # of the batches of `fit`
-        self._fit: dict[str, Any] = {}  # what is known of the call of `fit`
+        self._fit: dict[str, Any] = {}  # the known arguments of `fit`
         self._doing = ""  # "train", "evaluate" or "predict" while Keras does it
         self._pass: tuple[str, int | None] = "", None
         self._epoch, self._batch = 0, 0
@@ -214,7 +214,7 @@ class Life:
         owner_alive = self._owner
 
         def begin(failure: BaseException | None) -> None:
-            # After the first step nothing is raised any more, not even what the user got wrong.
+            # After the first step fitscope raises nothing, not even for a mistake of the user.
             with shield(self._recordings.failed, let=(WatchError,) if failure is None else ()):
                 begin_now(failure)
 

@@ -12,10 +12,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from fitscope.capture.leaving import iterator_in
+from fitscope.capture.exceptions import iterator_in
 from fitscope.pipeline.batch_loss import BatchLoss, Sizes
 
-#: What decides which loss is logged. Where a model has its own, it may be anything.
+#: The methods that decide which loss Keras logs. A model that overrides one may log anything.
 _DECIDES = (
     "train_step",
     "compute_metrics",
@@ -43,7 +43,7 @@ def sizes_in(frame: FrameType | None) -> Sizes:
         # A dataset that says nothing of its last batch has a size in its shapes, and so of every batch, or none.
         runs_on = getattr(iterator, "steps_per_epoch", None) is not None
         return Sizes(int(batch), last or None, batches, runs_on)
-    except Exception:  # whatever it is, it does not tell
+    except Exception:  # an unknown object gives no facts
         return Sizes()
 
 

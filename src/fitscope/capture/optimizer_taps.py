@@ -91,7 +91,7 @@ class OptimizerTaps:
     def _rate(self, optimizer: Any, site: Site) -> None:
         self.calls[site] += 1
         with kept(self.collector, site):
-            # A function of the user's own may count its calls; a schedule can be asked once more.
+            # A function of the user may count its calls, so only a schedule is called again.
             given = getattr(getattr(optimizer, "inner_optimizer", optimizer), "_learning_rate", None)
             own = callable(given) and not hasattr(given, "get_config")
             if self.calls[site] == 1 and not own:
@@ -149,7 +149,7 @@ def optimizers(anatomy: Anatomy) -> dict[str, Any]:
     A single optimizer has the name "".
     """
     model, found = anatomy.model, {id(o): (_loops(n), o) for n, o in enumerate(anatomy.optimizers, 1)}
-    # A user who names the optimizer of a loop means another one than the model was compiled with.
+    # If the user names the optimizer of a loop, the compiled one does not count.
     own = None if found else getattr(model, "optimizer", None)
     # Keras also keeps a model's parts in private lists, whose names begin with an underscore: those come last.
     held = sorted(vars(model).items(), key=lambda item: item[0].startswith("_"))

@@ -27,7 +27,7 @@ from fitscope._compat import jax_store, torch_store
 #: Keeps the first value that any process proposes for a key, and returns it.
 Agree = Callable[[str, str], str]
 
-_asked: Counter[str] = Counter()  # how often this process asked for a run of each kind
+_asked: Counter[str] = Counter()  # how many runs of each kind this process requested
 
 
 PATIENCE = (
@@ -61,7 +61,7 @@ class Peers(NamedTuple):
         self.agree(f"{key}/{self.rank}", "here")
         ranks = range(self.world)
         missing = next((n for n in ranks if not self.wait(f"{key}/{n}", until - time.monotonic())), None)
-        # What one process decides holds for all, also for one that comes too late.
+        # The decision of one process holds for all, also for one that comes too late.
         return self.agree(f"{key}/all", "" if missing is None else NOT_HERE.format(missing)) or None
 
 

@@ -62,7 +62,8 @@ class Recordings:
         self.newest: Any = None  #: an `AnyRecording`; None while nothing can be recorded
         self._run: tuple[Any, str] | None = None  # where the runs are, and the id of the newest
         self._cell: notebook.NotebookCell | None = None  # of a notebook, that the newest picture is in
-        self._diagnosis: tuple[Any, Diagnosis] | None = None  # of which run, and what is wrong with it
+        self._shards = False  # whether this process records parts of tensors
+        self._diagnosis: tuple[Any, Diagnosis] | None = None  # a run, and its diagnosis
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and pickles the settings alone. A copy of a scope starts without recordings."""
@@ -164,6 +165,7 @@ class Recordings:
             told = {**info, "notes": settings.notes}
             writer = open_writer(settings, there, told, step, getattr(adapter, "name", None))
             self._run = there[0] if there else settings.to, writer.id
+            self._shards = writer.shards
             if writer.world > 1:
                 recorder.output.pulse = Pulse.of(info.get("model"), shards=writer.shards)
             return writer
@@ -173,6 +175,7 @@ class Recordings:
             if self._diagnosis is None or self._diagnosis[0] != self._run:
                 told = {**info, "notes": settings.notes}
                 new = Diagnosis(told, on_finding=settings.on_finding, thresholds=settings.thresholds)
+                new.evidence.shards = self._shards
                 self._diagnosis = self._run, new
             self._diagnosis[1].stop = stop
             return self._diagnosis[1]

@@ -17,14 +17,14 @@ import numpy as np
 
 from fitscope import watch
 from fitscope.capture.backends import Adapter, Ask, adapter
-from fitscope.capture.backends._keeper import Array, Keeper
+from fitscope.capture.backends._black_box import Array, Keeper
 from fitscope.capture.identity import Checked
 from fitscope.capture.optimizer_taps import optimizers
 from fitscope.capture.stored_model import model_from
 from fitscope.errors import FitscopeWarning, RunError, one_of
 from fitscope.pipeline.by_site import BySite
 from fitscope.pipeline.handover import Finish
-from fitscope.pipeline.standing import Standing
+from fitscope.pipeline.identity import Standing
 from fitscope.plan.anatomy import Anatomy
 from fitscope.plan.plan import resolve
 from fitscope.schedule import schedule
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 #: Software whose version may change the last bit of a result; the backend is another.
 MATTERS = ("keras", "numpy", "platform")
-#: What the replayed step shows.
+#: The watches of the replayed step.
 WATCHES = (
     watch.activations(keep="tensor"), watch.gradients(keep="tensor"), watch.weight_gradients(keep="tensor"), watch.loss(),
     watch.predictions(keep="tensor"),
@@ -57,14 +57,14 @@ class Replay(BySite):
         self.model = model  #: with the weights before the step
         self.batch = batch  #: as the step was given it
         self.x, self.y, self.sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
-        self.logs: dict[str, Array] = {}  #: what the step returned now
+        self.logs: dict[str, Array] = {}  #: the logs of the replayed step
         self.recorded: dict[str, Array] | None = (
-            None  #: what it returned in the training; None if it never ended
+            None  #: the logs in the training; None if the step never ended
         )
         self.before: dict[str, Array] = {}  #: the weights: `before["dense/kernel"]`
         self.after: dict[str, Array] = {}
-        self.agrees: bool | None = None  #: every step returned now, bit for bit, what it did in the training
-        self.notes: list[str] = []  #: what may keep it from agreeing
+        self.agrees: bool | None = None  #: whether every step returned the same bits as in the training
+        self.notes: list[str] = []  #: possible reasons for a difference
         self.identity = Standing(
             "not provable", ""
         )  #: whether activations and gradients are those of the step itself
@@ -175,7 +175,9 @@ def _batches(keeper: Keeper, call: KeptCall) -> list[Any]:
     given = call.facts["given"]
     if len(given) != len(call.arrays):
         raise RunError(
-            "a batch whose parts are described", f"{len(given)} of {len(call.arrays)}", "The run is damaged"
+            "a description of every array of the batch",
+            f"{len(given)} for {len(call.arrays)} arrays",
+            "The run is damaged",
         )
     leaves = [keeper.tensor(array, given=how) for array, how in zip(call.arrays, given, strict=True)]
     try:

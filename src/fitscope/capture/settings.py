@@ -39,7 +39,7 @@ class Settings:
     watches: tuple[Watch, ...]
     every: Schedule | None  #: None: the budget decides
     budget: float | None
-    allowance: float  #: seconds that a training may spend whatever the budget
+    allowance: float  #: seconds that a training may spend before the budget counts
     identity: str
     on: tuple[str, ...]
     limit: int | None  #: bytes of disk
@@ -48,7 +48,7 @@ class Settings:
     reduce: str
     notes: Json
     sinks: Mapping[str, Make]  #: where else the records go
-    on_finding: OnFinding | None = None  #: what to do about a finding
+    on_finding: OnFinding | None = None  #: the reaction to a finding
     black_box: BlackBox | None = None  #: keeps the last steps
     thresholds: Given = None  #: of the rules, where they are to differ
     live: bool | None = None  #: draw in the notebook; None: if there is one
@@ -129,7 +129,7 @@ def _has_pace(every: Every | None, budget: float | None) -> None:
             raise WatchError(
                 "`every` or `budget`", "neither", "Write every=10, or budget=0.02 for two percent"
             )
-        Budget(budget)  # refuses what is no share
+        Budget(budget)  # raises unless it is a share
 
 
 def _action(given: Any) -> OnFinding | None:
@@ -150,7 +150,7 @@ def _limits(given: Given) -> Given:
 
 def _name(to: Any, name: str | None) -> str | None:
     if name is not None:
-        folder(to, name)  # refuses what cannot be one
+        folder(to, name)  # raises for an invalid name
         if existing(to):
             raise WatchError(
                 "`name` with a directory of runs",

@@ -68,4 +68,4 @@ def told(tell: Tell, error: Exception) -> None:
     except FitscopeWarning:
         raise
     except Exception:
-        warn(f"fitscope could not observe everything, training goes on. {described(error)}")
+        warn(f"fitscope could not record everything; the training continues. {described(error)}")

@@ -15,9 +15,9 @@ from typing import Any
 
 from fitscope.capture.backends import Adapter, Harvest
 from fitscope.capture.backends._base import PHASES
+from fitscope.capture.black_box import Keeping
 from fitscope.capture.dispatch import Request, StandIn, TappedSteps, install, run
-from fitscope.capture.keeping import Keeping
-from fitscope.capture.leaving import OUTSIDE, noticed_step
+from fitscope.capture.exceptions import OUTSIDE, noticed_step
 from fitscope.capture.missing import Missing
 from fitscope.capture.patch import patched
 from fitscope.capture.shield import shield, shielded
@@ -71,11 +71,11 @@ class Recording:
         self._ends = recorder.output.batch_ends.waiting if recorder.output.batch_ends is not None else None
         self._identity = identity
         self._lockstep = adapter.lockstep()  # whether to capture must not depend on this process alone
-        self.speaks = True  #: for all processes, of what is the same in each: the logs of epochs
+        self.speaks = True  #: records for all processes the logs of epochs, which are the same in each
         self._undo, self._noticing = ExitStack(), ExitStack()
         self._stand_in: StandIn | None = None
         self._epoch, self._epoch_start = 0, 0
-        self._quiet = range(0)  # batches of the epoch of which it is known that nothing is due
+        self._quiet = range(0)  # batches of the epoch in which nothing is due
         self._batches: int | None = None
         self._ahead: int | None = None  # steps of the training, when the epoch began
         self._pass, self._pass_step = "", 0
@@ -168,7 +168,7 @@ class Recording:
 
     @_kept
     def epoch_end(self, logs: Mapping[str, Any] | None = None) -> None:
-        """Ends an epoch, so a step that might have been its last one was. `logs` are those of Keras."""
+        """Ends an epoch, so a step that might have been its last one was. `logs` come from Keras."""
         self._goes_on()
         self._put_pending()
         if logs and self.speaks and not self.recorder.stopped and self.recorder.ready(self._epoch_start):
@@ -298,7 +298,7 @@ class Recording:
             self._undo.close()  # more than the end of the data: most likely the end of the training, which nothing reports
 
     def _goes_on(self) -> None:
-        """Continues the training: the error of the newest step was not its end."""
+        """Discards a noted ending: the training continued after the error of its newest step."""
         if self.recorder.raised is not None:
             self.recorder.raised = None
             self.note_saves()

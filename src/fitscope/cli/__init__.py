@@ -36,7 +36,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     ls,  # the runs in a directory
     show,  # one run on one screen
     watch,  # the same, live
-    check,  # what is wrong with it, with an exit code
+    check,  # its findings, with an exit code
     note,  # its notes and tags
     replay,  # a step that the black box kept, run again
     serve,  # the page, live in the browser

@@ -7,7 +7,6 @@ import warnings
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from fitscope.cli.arguments import RunArgument
 
@@ -34,8 +33,9 @@ def check(
     from fitscope.errors import FitscopeWarning, RunError, one_of
     from fitscope.read import open as open_run
     from fitscope.show.findings import listed, told
+    from fitscope.show.text import terminal
 
-    console = Console(highlight=False)
+    console = terminal()
     if list_:
         console.print(listed())
         return

@@ -142,7 +142,8 @@ def train(to: str, console: Console) -> str:
         bar.close()
     accuracy = history.history["accuracy"][-1]
     console.print(f"{time.perf_counter() - began:.0f} s, accuracy {accuracy:.0%}.", highlight=False)
-    assert scope.path is not None
+    if scope.path is None:  # the scope has warned
+        raise SystemExit(f"fitscope: nothing could be recorded in {to!r}. Choose another directory.")
     return scope.path
 
 

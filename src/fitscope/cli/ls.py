@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -23,7 +22,7 @@ def ls(
     from fitscope.errors import RunError
     from fitscope.read import runs
     from fitscope.show.summary import STATUS
-    from fitscope.show.text import clean
+    from fitscope.show.text import WIDEST, clean, terminal
 
     found = runs(directory)
     if not found:
@@ -48,9 +47,9 @@ def ls(
             sizes.show(run.bytes),
             run.created.astimezone().strftime("%Y-%m-%d %H:%M") if run.created else "",
         )
-    console = Console(highlight=False)
+    console = terminal()
     if not console.is_terminal:
-        console.width = 1000  # do not truncate output to a file or a pipe
+        console.width = WIDEST  # do not truncate output to a file or a pipe
     console.print(table)
     for run in found:
         if run.problem:
@@ -58,7 +57,7 @@ def ls(
 
 
 def _name(run: Brief) -> Text:
-    """The folder of a run, so that a copy differs from its original, and the id if it is another name."""
+    """The folder of a run, which distinguishes a copy from its original, and the id if it differs."""
     from fitscope.show.text import clean
 
     folder = run.path.replace("\\", "/").rstrip("/").rpartition("/")[2]

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from fitscope.errors import FitscopeError, FitscopeWarning, RunError, one_of
 from fitscope.read import open as open_run
-from fitscope.show.text import clean
+from fitscope.show.text import clean, terminal
 
 if TYPE_CHECKING:
     from fitscope.capture.replay import Replay
@@ -37,7 +37,7 @@ def main() -> int:
     parser.add_argument("--step", type=int, required=True)
     parser.add_argument("--model")
     given = parser.parse_args()
-    console = Console(highlight=False, soft_wrap=True)
+    console = terminal(soft_wrap=True)
     try:
         model = None if given.model is None else model_in(given.model)
         with warnings.catch_warnings():

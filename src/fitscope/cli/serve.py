@@ -28,8 +28,9 @@ def serve(
     from fitscope.show.text import clean
     from fitscope.store.places import is_local, place
 
-    # What is wrong with a place is better said here than in the browser.
-    local = is_local(place(runs, writing=False)) if not list_runs(runs) else None
+    # Report a wrong place here, not in the browser.
+    list_runs(runs)  # this opens no run
+    local = is_local(place(runs, writing=False))
     if local is not None and not local.exists():
         raise RunError(
             "a directory or URL with runs in it",

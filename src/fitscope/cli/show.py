@@ -6,7 +6,6 @@ import warnings
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from fitscope.cli.arguments import LayersOption, RunArgument, WidthOption
 
@@ -22,9 +21,9 @@ def show(
     from fitscope.read import open as open_run
     from fitscope.show.data.gather import Gathered
     from fitscope.show.summary import summary
-    from fitscope.show.text import Pen
+    from fitscope.show.text import Pen, terminal
 
-    console = Console(highlight=False, width=width)
+    console = terminal(width)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FitscopeWarning)  # the summary lists damaged files
         found = Gathered(open_run(run))

@@ -7,7 +7,6 @@ import warnings
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.live import Live
 
 from fitscope.cli.arguments import LayersOption, RunArgument, WidthOption
@@ -25,9 +24,9 @@ def watch(
     from fitscope.read import open as open_run
     from fitscope.show.data.gather import Gathered
     from fitscope.show.summary import summary
-    from fitscope.show.text import Pen
+    from fitscope.show.text import Pen, terminal
 
-    console = Console(highlight=False, width=width)
+    console = terminal(width)
     pen = Pen.of(console)
     found = Gathered(open_run(run))
     # A file or a pipe gets only the final state, because repeated screens are of no use there.

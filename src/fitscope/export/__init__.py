@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from fitscope.errors import FitscopeError, RunError, StoreError, WatchError, one_of
 from fitscope.reduce.stats import NAMES
+from fitscope.store.places import path_of
 
 if TYPE_CHECKING:
     from fitscope.read import Run
@@ -37,7 +38,7 @@ class Format:
 
     meaning: str
     of: str = "stats"  #: or "tensors"
-    more: str = ""  #: what it also exports: "samples" or "averages"
+    more: str = ""  #: additional data that it exports: "samples" or "averages"
 
 
 FORMATS = {
@@ -101,12 +102,13 @@ def _opened(run: Run | str | os.PathLike[str]) -> Run:
 
 
 def _local(out: str | os.PathLike[str]) -> Path:
+    path_of(out, "a path on this machine")
     text = os.fspath(out)
     if not text or "://" in text:
         raise StoreError(
             "a path on this machine", repr(text), "Export to a file or directory and copy it from there"
         )
-    return Path(text)
+    return Path(text).expanduser()
 
 
 def _stats(format: str, stats: str | Iterable[str] | None) -> tuple[str, ...]:  # noqa: A002

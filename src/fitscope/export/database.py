@@ -30,6 +30,7 @@ from fitscope.errors import StoreError
 from fitscope.export.rows import HISTOGRAM, SAMPLES, columns, rows, samples
 from fitscope.reduce.stats import ZERO_BUCKET, edges
 from fitscope.sites import TRAIN
+from fitscope.store.places import in_utf8, new_file_at
 from fitscope.store.schema import SAMPLES_SCHEMA, STATS_SCHEMA
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ class Database(ABC):
             if error is None:
                 self._connection.execute("COMMIT")
         finally:
-            self._connection.close()  # what is not committed by then is gone
+            self._connection.close()  # uncommitted rows are lost
 
     @abstractmethod
     def _connect(self) -> Any:
@@ -166,9 +167,7 @@ class Database(ABC):
 
 def check(database: type[Database], out: Path) -> None:
     """Raises an error unless `out` is such a database or does not exist."""
-    if out.is_dir():
-        raise StoreError("the name of a file", f"the directory {str(out)!r}", "Name a file in it")
-    if out.exists():
+    if new_file_at(out).exists():
         with out.open("rb") as file:
             start = file.read(64)
         if start and not database.is_one(start):
@@ -249,7 +248,7 @@ def facts(run: Run) -> pa.Table:
     parameters = model.get("parameters")
     row: dict[str, Any] = {
         "run": run.id,
-        "path": run.path,
+        "path": in_utf8(run.path),
         "created": run.created.isoformat(timespec="seconds"),
         "exported": datetime.now(UTC).isoformat(timespec="seconds"),
         "status": run.status,

@@ -22,7 +22,7 @@ def export(
     return fill(DuckDB, run, out, sites, stats, force, progress)
 
 
-MEMORY = "512MB"  #: what DuckDB may use beside what it is given; by default it takes most of the machine
+MEMORY = "512MB"  #: that DuckDB may use in addition to its input; by default it takes most of the machine
 
 
 class DuckDB(Database):
@@ -32,8 +32,9 @@ class DuckDB(Database):
 
     def _connect(self) -> Any:
         try:
-            return duckdb.connect(str(self._out))
-        except duckdb.Error as problem:  # another process has it open, or it is something else
+            return duckdb.connect(str(self._out.absolute()))  # `:memory:` is a file too
+        # Another process has it open, or it is something else; RuntimeError: its name is not UTF-8.
+        except (duckdb.Error, RuntimeError) as problem:
             raise not_ours(self._out, problem) from problem
 
     def _begin(self) -> None:

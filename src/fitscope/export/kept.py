@@ -22,14 +22,20 @@ BLOCK_BYTES = 64 << 20  #: read at once of many small captures; a single one may
 def sites(run: Run) -> list[str]:
     """The sites with kept tensors."""
     run._state.look()
-    found = {site for rank in run._state.ranks for site, _ in rank.arrays()}
+    found = {site for rank in run._state.ranks for site in rank.arrays()}
     run._state.damaged.warn(4)
     return sorted(found)
 
 
 def captures(run: Run, site: str) -> Captures:
-    """All committed captures of a site."""
-    return run._captures(site)
+    """All committed captures of a site, given its full name."""
+    return next(run._captures_of([site]))
+
+
+def all_captures(run: Run, names: Iterable[str]) -> dict[str, Captures]:
+    """The captures of several sites. The run's list of arrays is read once."""
+    names = list(names)
+    return dict(zip(names, run._captures_of(names), strict=True))
 
 
 def dtype(captures: Captures, place: int | None = None) -> DType:

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from fitscope.read.tensors import Captures
 
 INDEX = "index.json"
-Entry = dict[str, Any]  #: what the index says of a file
+Entry = dict[str, Any]  #: the entry of a file in the index
 
 
 def export(
     run: Run, out: Path, *, sites: Sequence[str], stats: Sequence[str], force: bool, progress: Progress
 ) -> list[Path]:
-    del stats  # there are none of a tensor
-    found = {site: kept.captures(run, site) for site in sites}
+    del stats  # a tensor has no stats to choose
+    found = kept.all_captures(run, sites)
     wanted = [(site, epoch, place) for site in sites for epoch, place in last_of_epochs(found[site])]
     out = folder(out, force)
     _clear(out)

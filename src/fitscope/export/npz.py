@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 def export(
     run: Run, out: Path, *, sites: Sequence[str], stats: Sequence[str], force: bool, progress: Progress
 ) -> list[Path]:
-    del stats  # there are none of a tensor
+    del stats  # a tensor has no stats to choose
     index: list[dict[str, Any]] = []
-    tensors = kept.sites(run)
-    found = {site: kept.captures(run, site) for site in sites if site in tensors}
-    averages = {site: run.average(site) for site in run.averages if site in sites}
+    tensors, wanted = set(kept.sites(run)), set(sites)
+    found = kept.all_captures(run, (site for site in sites if site in tensors))
+    averages = {site: run._average(site) for site in run.averages if site in wanted}
     done, total = 0, sum(len(captures.step) for captures in found.values())
     with new_file(out, force) as path, zipfile.ZipFile(path, "w", allowZip64=True) as archive:
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fitscope.errors import StoreError
+from fitscope.store.places import new_file_at
 from fitscope.store.schema import site_path
 
 _LONGEST = 120  # a name gets a number and an ending yet, and most file systems allow 255 bytes
@@ -20,11 +21,7 @@ _LONGEST = 120  # a name gets a number and an ending yet, and most file systems 
 @contextlib.contextmanager
 def new_file(out: Path, force: bool) -> Iterator[Path]:
     """A temporary path to write to, which becomes `out` unless an error occurs."""
-    out = out.resolve()
-    if out.is_dir():
-        raise StoreError("the name of a file", f"the directory {str(out)!r}", "Name a file in it")
-    if out.exists() and not out.is_file():
-        raise StoreError("the name of a file", f"{str(out)!r}, a device", "Name a file")
+    out = new_file_at(out)
     if out.exists() and out.stat().st_size and not force:
         raise _exists(f"{str(out)!r}, which exists")
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 #: The columns of a row in addition to its stats.
 ABOUT = ("step", "epoch", "batch", "time", "attempt", "rank", "site", "dtype", "shape", "batched", "value")
-#: What the samples table is called among the sites of an export.
+#: The name of the samples table among the sites of an export.
 SAMPLES = schema.SAMPLES
 #: The columns the histogram is made of.
 HISTOGRAM = ("buckets", "counts")
@@ -102,9 +102,8 @@ def _stream(
     for document in run.attempts:
         if before is not None and int(document["attempt"]) >= before:
             break
-        folders = [
-            schema.rank_folder(int(document["attempt"]), rank) for rank in run._state.numbers(document)
-        ]
+        attempt = f"{schema.attempt_folder(int(document['attempt']))}/"
+        folders = [rank.folder for rank in run._state.ranks if rank.folder.startswith(attempt)]
         lanes = [deque(p for p in parts if p.key.startswith(f"{folder}/")) for folder in folders]
         yield from _merged(lanes, read, order)
     run._state.damaged.warn(4)

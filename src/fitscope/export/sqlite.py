@@ -35,7 +35,7 @@ class SQLite(Database):
     Error = sqlite3.Error
 
     def _connect(self) -> sqlite3.Connection:
-        return sqlite3.connect(self._out, isolation_level=None)
+        return sqlite3.connect(self._out.absolute(), isolation_level=None)  # `:memory:` is a file too
 
     def _begin(self) -> None:
         self._connection.execute("BEGIN IMMEDIATE")

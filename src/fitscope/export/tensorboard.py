@@ -1,9 +1,9 @@
 """Writes scalars and histograms to a TensorBoard event file, in a directory named after the run.
 
 Tags are `activations/conv1/mean` and `activations/conv1/histogram`; for a scalar the tag is the site: `loss`, `metrics/accuracy`. Wall
-times are those of the training. TensorBoard keeps one value per tag and step. So several values at one step (from several ranks, or the
-batches of a validation) are merged, and scalars are averaged. Values are float32. A histogram takes a hundred times the bytes it has in
-the run, and TensorBoard shows a few hundred per tag. So a long training omits later histograms, unless the user asks for them by name.
+times come from the training. TensorBoard keeps one value per tag and step. So several values at one step (from several ranks, or the
+batches of a validation) are merged, and scalars are averaged. Values are float32. A histogram takes a hundred times the bytes it has in the
+run, and TensorBoard shows a few hundred per tag. So a long training omits later histograms, unless the user asks for them by name.
 
 This module needs only the `tensorboard` package. It does not use its `EventFileWriter`, which imports TensorFlow if installed
 (tensorboard 2.21) and adds a queue and a thread. Its checksum would take longer than everything else; see `checksum`.
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 #: The stats that are written by default.
 SHOWN = ("mean", "std", "min", "max", "rms", "zeros", "nans", "infs", "cosine", "histogram")
 
-#: Of these, what is shown only where it is not 0: charts that never move would hide those that do.
+#: Stats that are written only if they are not 0: flat charts would hide the others.
 SELDOM = ("nans", "infs")
 
-DENSE = 64  #: steps of which each has its histograms
+DENSE = 64  #: the first steps, each of which has histograms
 BATCH_ROWS = 1_000  #: rows turned into Python objects at once
 DT_FLOAT, DT_DOUBLE = 1, 2  #: in TensorFlow's types.proto
 ENDING = ".fitscope"  #: of our event files; TensorBoard looks only for "tfevents" in a name
@@ -54,7 +54,7 @@ def export(
     with new_file(path, force=True) as unfinished, Events(unfinished, began, stats or SHOWN) as events:
         for seen in by_step(rows(run, sites, columns(()), progress)):
             events.add(seen)
-    for earlier in where.glob(f"events.out.tfevents.*{ENDING}*"):  # also of what was written live
+    for earlier in where.glob(f"events.out.tfevents.*{ENDING}*"):  # also those of a live export
         if earlier.name != path.name:
             earlier.unlink()
     return [path]
@@ -78,7 +78,7 @@ class Events:
         """`began` is in seconds since 1970; TensorBoard shows times relative to it."""
         self._tb = package()
         self._shown = tuple(shown)
-        self._seldom = SELDOM if self._shown == SHOWN else ()  # who asks for them gets them
+        self._seldom = SELDOM if self._shown == SHOWN else ()  # unless the user names them
         self._thin = self._shown == SHOWN
         self._windows: dict[
             str, tuple[int, int]
@@ -144,7 +144,7 @@ class Events:
 
     def _value(self, summary: Any, tag: str, plugin: str, tensor: Any) -> None:
         metadata = None
-        if tag not in self._known:  # said once per tag
+        if tag not in self._known:  # only once per tag
             self._known.add(tag)
             metadata = self._tb.metadata[plugin]
         summary.value.add(tag=tag, tensor=tensor, metadata=metadata)
@@ -184,7 +184,7 @@ class Point:
     stats: Stats = field(default_factory=Stats)
     values: list[float] = field(default_factory=list)
     cosines: list[float] = field(default_factory=list)
-    touched: bool = False  #: since it was last asked for
+    touched: bool = False  #: since the last request
     told: bool = False  #: handed out, as far as it is known
 
     @property

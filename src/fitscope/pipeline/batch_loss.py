@@ -248,7 +248,7 @@ class BatchLoss:
                 error = np.maximum(error, np.where(other == loss, bound, np.abs(other - loss) + bound))
         if self.sizes.batch is None and self._readings[0].running and self._readings[0].weighted:
             error = np.where(np.isfinite(loss), np.inf, error)  # batches may differ in size
-        loss = loss.astype(np.float32).astype(np.float64)  # what is known of it: four bytes on disk
+        loss = loss.astype(np.float32).astype(np.float64)  # the precision on disk: four bytes
         rows = np.repeat(np.arange(len(some.ends)), some.over)
         batches = np.arange(some.first, some.first + len(rows))
         step = np.array([end.first for end in some.ends])[rows] + batches

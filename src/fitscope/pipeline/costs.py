@@ -80,7 +80,7 @@ class Costs:
     def weigh(self, turns: Sequence[Turn], captured: int, tapped: int) -> Timing | None:
         """Announces coming steps to the budget, with the number of steps that it captures or that a watch needs.
 
-        Returns the object that times them, if they are to be timed.
+        Returns the object that times them; None if they are not timed.
         """
         if self.budget is None or not self.budget.next(turns[0].step, len(turns), captured, tapped):
             return None
@@ -106,13 +106,14 @@ class Costs:
             warn(f"fitscope cannot keep its budget: {self.budget.trouble}")
 
     def _spent(self) -> Spent:
-        transport = self.transport
+        transport, longer = self.transport, [*self.first_calls(), *self.proofs()]
         return Spent(
             Time(time.perf_counter() - _delayed(), time.process_time()),
             transport.cpu if transport is not None else 0.0,
             transport.waited if transport is not None else 0.0,
-            len(self.first_calls()) + len(self.proofs()),
+            len(longer),
             self.work(),
+            sum(longer),
         )
 
 

@@ -22,7 +22,7 @@ from fitscope.diagnose import Evidence, Finding, Findings, diagnose
 from fitscope.diagnose.thresholds import Given
 from fitscope.record import Block, Record, Stretch
 
-#: What is done about a finding: "stop" ends the training at an error, a function is given each finding and may return True
+#: The reaction to a finding: "stop" ends the training at an error; a function gets each finding and may return True
 #: to end the training, an address is sent each finding as JSON.
 OnFinding = Literal["stop"] | Callable[[Finding], bool | None] | str
 
@@ -129,7 +129,7 @@ class Diagnosis:
         try:
             urllib.request.urlopen(request, timeout=PATIENCE).close()
         except Exception as error:
-            self.failed(f"on_finding: {address} could not be told: {error}")
+            self.failed(f"on_finding: {address} could not be notified: {error}")
 
 
 def stored(found: Findings, step: int | None) -> dict[str, Any]:

@@ -39,7 +39,7 @@ class Layout:
     def __init__(self, layout: Array, dtype: str, shown: Shown) -> None:
         self.wants = shown.wants
         self.heads: list[Head] = []  #: of those that stats are wanted of
-        self.more: list[tuple[Site, Want, Slot]] = []  #: those of which more is wanted, and what
+        self.more: list[tuple[Site, Want, Slot]] = []  #: tensors with further wants
         self.layers: list[
             tuple[Site, str, Slot]
         ] = []  #: whose activity is wanted, with the family of their nonlinearity
@@ -72,7 +72,7 @@ class Layout:
 
 
 class Taken(NamedTuple):
-    """One step, of which stats are to be computed."""
+    """One step whose stats are computed next."""
 
     at: Moment
     rows: list[HostTensor]  #: tensors handed out by themselves, those of one dtype one after the other

@@ -14,7 +14,7 @@ from fitscope.pipeline import signals
 from fitscope.pipeline.ending import UNKNOWN, Ending
 
 if TYPE_CHECKING:
-    from fitscope.capture.leaving import Frame
+    from fitscope.capture.exceptions import Frame
 
 
 class Fate:

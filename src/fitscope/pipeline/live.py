@@ -99,7 +99,7 @@ class LivePicture:
         self._stop()
 
     def _show(self, evidence: Evidence, found: Findings | None, training: Training) -> None:
-        from fitscope.show.live import drawn  # only where somebody looks
+        from fitscope.show.live import drawn  # imported only in a notebook
 
         assert self._cell is not None
         self._cell.show(drawn(evidence, found, training))

@@ -36,7 +36,7 @@ def checked(live: object) -> bool | None:
 
 
 def wanted(live: bool | None) -> Any:
-    """The shell to draw in; None if nothing is to be drawn."""
+    """The shell to draw in; None outside a notebook or if pictures are off."""
     found = shell() if live is not False else None
     quiet = found is not None and type(found.kernel).__module__.partition(".")[0] in _QUIET
     return None if quiet and live is None else found

@@ -15,12 +15,12 @@ from itertools import groupby
 from typing import Any
 
 from fitscope.pipeline.batch_ends import BatchEnds
+from fitscope.pipeline.black_box import Kept
 from fitscope.pipeline.diagnosis import Diagnosis
 from fitscope.pipeline.digest import Digest
 from fitscope.pipeline.ending import COMPLETE, Ending
 from fitscope.pipeline.epoch_logs import EpochLogs
 from fitscope.pipeline.handover import Shown
-from fitscope.pipeline.kept import Kept
 from fitscope.pipeline.live import LivePicture
 from fitscope.pipeline.pulse import Pulse
 from fitscope.pipeline.sinks import Sinks
@@ -153,7 +153,7 @@ class Output:
             self.writer.flush(tensors=self.writer.pace.tensors_due())
         finally:
             took = time.thread_time() - begun
-            self._least_flush = min(self._least_flush, took)  # what one takes however little is new
+            self._least_flush = min(self._least_flush, took)  # the time of a flush without new data
             self.captures_cpu += took - self._least_flush
             self._sinks.flush()
 
@@ -176,7 +176,7 @@ class Output:
         self._note()
         if ending.by_what is not None:
             self.writer.note(ended_by=ending.by_what)
-        self._sinks.flush()  # what goes wrong there is still noted in the run
+        self._sinks.flush()  # their errors can still be stored in the run
         try:
             self.writer.close(ending.status)
         finally:

@@ -2,7 +2,7 @@
 
 For each of these steps it has the time, the CPU seconds of the process so far, the loss, and one number for all trainable weights
 together, which is the same on ranks that hold the same weights. It is a part of the rank's status, so it costs no request. It has at
-most `MOST` steps, however long the training is: those that 2ᵏ divides. So ranks that capture the same steps keep the same ones.
+most `MOST` steps, however long the training is: the multiples of 2ᵏ. So ranks that capture the same steps keep the same ones.
 
 A *light* rank records nothing else. In a training of a thousand processes a few of them record everything
 (`store.sampled_ranks`); what the others would add is another thousand times the same.
@@ -41,7 +41,7 @@ class Pulse:
         self._lightened: tuple[Wants, Wants] = (
             Wants(),
             Wants(),
-        )  # those of a step, and what a light rank needs
+        )  # those of a step, and those that a light rank needs
 
     @classmethod
     def of(cls, model: Mapping[str, Any] | None, *, shards: bool) -> Pulse:

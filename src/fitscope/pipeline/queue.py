@@ -30,9 +30,9 @@ Item = TypeVar("Item")
 
 AT_ONCE = 64  #: items at most that are worked on together,
 GATHER = 0.02  #: seconds in which they gather,
-LULL = 0.01  #: and between two looks whether somebody waits
+LULL = 0.01  #: seconds between two checks whether a thread waits
 SMALL = 64  #: an item is small if the queue has room for so many
-PATIENCE = 0.05  #: seconds after which a thread that waits looks again, should nobody ring
+PATIENCE = 0.05  #: seconds after which a waiting thread checks again without a signal
 AT_END = 120.0  #: seconds that the end of a training waits for a store that went away
 FINISH = 10.0  #: seconds that the end of a training waits for the writer, twice, when `when_full` is "drop"
 
@@ -74,7 +74,7 @@ class Transport(Generic[Item]):
         self._work = work
         self._idle = idle  # called between items; says after how many seconds it wants to be called again
         self._on_error = on_error
-        self._skipped = skipped  # called with what is not worked on, because the user could not wait
+        self._skipped = skipped  # called with the items that are skipped because the user did not wait
         self._owner = owner
         self._limit = limit
         self._drop = when_full == "drop"
@@ -82,12 +82,12 @@ class Transport(Generic[Item]):
         self._put_back: type[_End] | type[_Look] | None = (
             None  # met behind items that were worked on together
         )
-        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()  # rung for whoever waits
+        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()  # wakes waiting threads
         self._waiters = 0
         self._putting = threading.Lock()  # several training threads put in turn; a finalizer never does
         self._closing = False
         self._hurried = False
-        self._handed = self._handed_bytes = 0  # counted by those who put
+        self._handed = self._handed_bytes = 0  # counted in `put`
         self._worked = self._worked_bytes = 0  # counted by the writer
         self.peak = 0
         self.waited = 0.0  #: seconds the training thread stood in `put`
@@ -96,7 +96,7 @@ class Transport(Generic[Item]):
         self.ready = False  #: whether `start` is done
         self.ended = False  #: the writer has done all it will do
         self.start_cpu = 0.0  #: seconds of CPU that it took
-        self._cpu = 0.0  # of the thread, as it last said itself
+        self._cpu = 0.0  # CPU seconds of the thread, as it last reported them
         self._thread = threading.Thread(
             target=self._run, args=(start, end), name="fitscope-writer", daemon=True
         )
@@ -134,7 +134,7 @@ class Transport(Generic[Item]):
 
     def put(self, item: Item, nbytes: int) -> bool:
         """Hands an item over. Returns False if it did not fit and was dropped, or if the queue is closed."""
-        if self.ended:  # in a forked child, where even a lock may be one that nobody releases
+        if self.ended:  # in a forked child, where a lock may never be released
             return False
         if self._put(item, nbytes):
             return True
@@ -251,7 +251,7 @@ class Transport(Generic[Item]):
         again, last = time.monotonic(), False
         while True:
             try:
-                # Behind the end there may be what another thread was just handing over.
+                # Another thread may have put an item after the end.
                 entry = self._put_back or self._items.get(
                     timeout=0.0 if last else max(0.0, again - time.monotonic())
                 )

@@ -23,11 +23,11 @@ from fitscope.pipeline.ending import Ending
 from fitscope.pipeline.epoch_logs import EpochLogs
 from fitscope.pipeline.fate import Fate
 from fitscope.pipeline.handover import HostAdapter, Shown
+from fitscope.pipeline.identity import Standings
 from fitscope.pipeline.output import Capture, Output
 from fitscope.pipeline.queue import Transport
 from fitscope.pipeline.sample_loss import SampleLosses
 from fitscope.pipeline.sinks import Make, Sinks
-from fitscope.pipeline.standing import Standings
 from fitscope.pipeline.troubles import Troubles
 from fitscope.plan.wants import Wants
 from fitscope.record import Moment
@@ -36,7 +36,7 @@ from fitscope.sites import TRAIN
 from fitscope.store import RunWriter
 
 if TYPE_CHECKING:
-    from fitscope.capture.leaving import Frame
+    from fitscope.capture.exceptions import Frame
 
 LOG_BYTES = 200  #: of one number of the logs of an epoch, in the queue
 DERIVE = 0.5  #: seconds between two looks at the losses of batches
@@ -85,7 +85,7 @@ class Recorder:
         self._troubles = Troubles()
         self._early: list[str] = []  # errors from before there was a run
         self._unseen: dict[str, str] = {}
-        self._seen: set[str] = set()  # that are not unseen, whatever another kind of step says
+        self._seen: set[str] = set()  # recorded sites, even if another kind of step could not record them
         self._checkpoints: list[dict[str, Any]] = []
         # The newest captured step without its tensors, where a limit may stop the recording.
         self._newest = Shown({}, {}, Wants())
@@ -175,7 +175,7 @@ class Recorder:
             self.expect(at.step)
         if self._transport.put(capture, shown.nbytes(self._adapter)):
             self.costs.captured += 1
-        elif not self.finished:  # a signal may have ended the run just now: this step is none of it any more
+        elif not self.finished:  # a signal may have ended the run just now, without this step
             self._skipped(capture)
 
     def begin_picture(self) -> None:
@@ -185,7 +185,7 @@ class Recorder:
             return
         try:
             live.begin()
-        except Exception as error:  # a front end that is not what we think must not end the recording
+        except Exception as error:  # an unexpected front end must not end the recording
             self.output.live = None
             self.failed(error)
 

@@ -1,4 +1,4 @@
-"""Joins what several replicas handed out of one tensor, on the writer thread.
+"""Joins the parts of one tensor that several replicas handed over, on the writer thread.
 
 A replica hands out its rows in one of the forms of `handover`: whole, some of them, or statistics. The result has the same form,
 as if one device had computed all rows; so nothing after this depends on the number of replicas.
@@ -56,7 +56,7 @@ def _on_host(part: dict[str, Any], adapter: HostAdapter) -> dict[str, Any]:
 
 
 def _reduced(parts: list[dict[str, Any]], samples: int | None) -> dict[str, Any]:
-    """What the step computed itself of each replica's rows."""
+    """The values that the step itself computed from the rows of each replica."""
     found: dict[str, Any] = {"shape": _shape([part["shape"] for part in parts]), "like": parts[0]["like"]}
     if "stats" in parts[0]:
         found["stats"] = in_step.merge([part["stats"] for part in parts])

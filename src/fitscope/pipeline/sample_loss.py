@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from fitscope.pipeline.handover import HostAdapter
+from fitscope.pipeline.handover import HostAdapter, Shard
 from fitscope.record import Moment, Samples
 from fitscope.sites import Site
 
@@ -42,6 +42,9 @@ class SampleLosses:
     def of(self, at: Moment, in_pass: str, shown: Mapping[tuple[str, str], Any]) -> list[Samples]:
         """One `Samples` for each output with a loss, from the step's values by the labels and parts of their sites."""
         self._site = Site("sample_loss").within(in_pass)
+        shown = self._of_this_process(shown)
+        if not shown:
+            return []
         groups: dict[str, dict[str, Any]] = {}
         for (group, suffix), tensor in shown.items():
             groups.setdefault(group, {})[suffix] = tensor
@@ -86,6 +89,22 @@ class SampleLosses:
             )
         return found
 
+    def _of_this_process(self, shown: Mapping[tuple[str, str], Any]) -> Mapping[tuple[str, str], Any]:
+        """The values themselves, where several processes hold parts of them: those of the rows that this one holds."""
+        shards = [value for value in shown.values() if isinstance(value, Shard)]
+        if not shards:
+            return shown
+        rows = {(shard.offset[0], shard.extent[0]) for shard in shards if shard.shape}
+        if len(rows) > 1 or not all(shard.whole_rows for shard in shards):
+            self._note("each process holds only a part of every sample, so there is no loss per sample")
+            return {}
+        if not {"y", "y_pred"} <= {part for part, _ in shown}:
+            return {}  # another process holds them
+        return {
+            key: self._adapter.to_numpy(value) if isinstance(value, Shard) else value
+            for key, value in shown.items()
+        }
+
     def _elements(self, loss: Any, y: Any, y_pred: Any) -> Array:
         """The loss of each element, as Keras computes it before it weights and reduces them."""
         from keras import ops
@@ -96,7 +115,7 @@ class SampleLosses:
     def _identities(self, inputs: Mapping[str, Any]) -> list[str] | None:
         if self._ids is not None and "/" + self._ids not in inputs:
             there = ", ".join(repr(name.lstrip("/")) for name in inputs if name) or "one that has no name"
-            self._note(f"there is no input {self._ids!r} to know the samples by; the inputs are {there}")
+            self._note(f"there is no input {self._ids!r} to identify samples by; the inputs are {there}")
             return None
         if self._ids is not None:
             return [_text(row) for row in self._adapter.to_numpy(inputs["/" + self._ids])]

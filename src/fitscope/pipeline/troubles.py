@@ -34,7 +34,7 @@ class Troubles:
         self._told.update(kind for kind, _ in new)
         self._texts.update(fresh)
         for text in fresh.values():
-            warn(f"fitscope could not observe everything, training goes on. {text}")
+            warn(f"fitscope could not record everything; the training continues. {text}")
         if last and self._told.total() > len(fresh):
             worst = "; ".join(
                 f"{self._texts[kind]} ({n}×)" if n > 1 else self._texts[kind]

@@ -6,7 +6,7 @@ does not count. So every end of the process that Python sees (the end of the scr
 
 Python waits in two places. Functions of `threading` run first, before Python joins threads and before any `atexit` function:
 JAX and TensorFlow tear themselves down there, executors and the starting of threads end in between, and captured tensors are
-theirs. Writers whose training may still go on in another thread are left until those threads are joined: to `atexit`.
+theirs. Writers whose training may still run in another thread wait until those threads are joined, in `atexit`.
 
 Nothing here takes a lock. A second Ctrl-C, a signal handler or the garbage collector may run at any instruction, also in the middle of
 a call to this module.
@@ -54,7 +54,7 @@ Ending = dict[threading.Thread, Writer]
 
 _registered = False
 _given_up = False  # the user did not want to wait at all
-_dying: tuple[int, set[threading.Thread]] | None = None  # of which signal, and which writers it waits for
+_dying: tuple[int, set[threading.Thread]] | None = None  # the signal, and the writers that it waits for
 
 
 def enter(thread: threading.Thread, writer: Writer) -> None:

@@ -4,6 +4,9 @@ Two percent of a training of twenty seconds are only a few captured steps, and a
 spend its allowance, spread evenly over the remaining steps, as `fit` announces them. If their number is unknown, the training is assumed to
 last as long again as it has so far, and at least `UNKNOWN` seconds. In a long training the allowance is smaller than the share and
 changes nothing.
+
+Compiling the tapped program and proving identity come out of the allowance too, because a user waits for them. They take at most
+`COMPILING` of it, so that a program that compiles slowly is still recorded closely.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import re
 from fitscope.errors import WatchError
 
 UNKNOWN = 60.0  #: the assumed minimum duration of a training of unknown length, in seconds
+COMPILING = 0.4  #: the most that compiling and proofs may take of an allowance
 _UNITS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0}
 
 
@@ -26,14 +30,20 @@ class Allowance:
 
     def again(self) -> None:
         """Starts another training."""
-        self.spent = 0.0  #: seconds
+        self.spent = 0.0  #: seconds of captures
+        self.compiling = 0.0  #: seconds of compiling and proofs
         self.end: int | None = None  #: the step at which the training will be over, where that is known
         self._first: int | None = None
+
+    @property
+    def for_captures(self) -> float:
+        """The seconds that captures may take."""
+        return self.seconds - min(self.compiling, COMPILING * self.seconds)
 
     def every(self, step: int, plain: float, captured: float) -> float:
         """How many steps to let pass for each captured one, from this step on, given the seconds of a plain step and of a capture."""
         self._first = step if self._first is None else self._first
-        left = self.seconds - self.spent
+        left = self.for_captures - self.spent
         if left <= 0:
             return math.inf
         so_far = step - self._first

@@ -21,7 +21,7 @@ class LayerPart:
 
     path: str
     layer: Any
-    container: bool  #: a model inside the model; its output is that of one of its own layers
+    container: bool  #: a nested model; its output is that of one of its layers
     looped: str = (
         ""  #: the layer that runs this one once per time step; of its calls none is a value of the step
     )

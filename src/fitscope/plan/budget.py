@@ -11,8 +11,8 @@ as large as its noise allows; against the allowance, as it is.
 
 Then every n-th step is captured. n is the smallest of a short list of round numbers that keeps the cost within the share, and at
 most `LEAST`, so that every run records something. If no step would be plain, two are left out now and then for comparison.
-Compiling the tapped step and proving identity do not count: both happen a few times at the start, and would use up the budget of
-a short training. The run records them, and every decision.
+Compiling the tapped step and proving identity do not count against the share: both happen a few times at the start, and would use up
+the budget of a short training. They take a part of the allowance. The run records them, and every decision.
 
 Which steps are captured does not change the programs, so nothing is compiled again.
 """
@@ -65,6 +65,7 @@ class Spent(NamedTuple):
     waited: float  #: seconds that the training stood before a full queue
     compiled: int  #: programs compiled and proven: steps that take longer than others
     work: float  #: seconds of CPU of the writer's thread for captured steps; the rest is due every few seconds anyway
+    compiling: float = 0.0  #: seconds of those steps
 
 
 class Timing(NamedTuple):
@@ -80,7 +81,7 @@ class _Execution:
 
     step: int  #: the first
     steps: int
-    tapped: int  #: in so many of them something is looked at that we decide on
+    tapped: int  #: the number of them that are captured when the budget says so
 
 
 class Budget:
@@ -94,7 +95,7 @@ class Budget:
                 "Write budget=0.02 for two percent, or say with `every` when to capture",
             )
         self.share = float(share)
-        self.allowance = Allowance(allowance)  #: that may be spent whatever the share
+        self.allowance = Allowance(allowance)  #: seconds that may be spent before the share counts
         self.every = START
         self.decisions: list[dict[str, int]] = []  #: {"step", "every"}, for the run
         self.cost: float | None = None  #: of one captured step, in plain steps
@@ -139,7 +140,7 @@ class Budget:
         plain = self._usual().wall if self._plain else 0.0
         begun = self.decisions[0]["step"] if self.decisions else step
         by_share = self.share * (step - begun) * plain
-        free = self.allowance.seconds
+        free = self.allowance.for_captures
         room = free if by_share < free else by_share + free
         spent = self.allowance.spent + CLOSER * self._seconds
         if step in self._closer or len(self.closer) >= MOST_CLOSER or spent > room or self.cost is None:
@@ -217,6 +218,7 @@ class Budget:
         timed, begun, self._timed, self._begun = self._timed, self._begun, None, None
         self._work.is_now(now.work)
         self._waited.is_now(now.waited)
+        self.allowance.compiling = now.compiling
         if timed is None or begun is None or begun.compiled != now.compiled:
             return
         own = Time(now.waited - begun.waited, now.writer - begun.writer)  # counted by itself

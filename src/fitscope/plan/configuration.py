@@ -22,7 +22,8 @@ T = TypeVar("T")
 _SETTINGS = (
     "units", "filters", "kernel_size", "strides", "padding", "dilation_rate", "rate", "momentum", "epsilon", "axis",
     "center", "scale", "use_bias", "return_sequences", "input_dim", "output_dim", "num_heads", "key_dim", "groups",
-    "negative_slope", "max_value", "threshold", "stddev",
+    "negative_slope", "max_value", "threshold", "stddev", "dropout", "recurrent_dropout",
+    "data_format",
 )  # fmt: skip
 _INITIALIZERS = (
     "kernel_initializer", "bias_initializer", "recurrent_initializer", "depthwise_initializer", "pointwise_initializer",

@@ -88,7 +88,7 @@ class Plan:
 
     def rest(self, step: int) -> int:
         """The number of training steps after this one for which nothing is certainly due."""
-        ahead = 1 if self._compares else 0  # the batch before is looked at too
+        ahead = 1 if self._compares else 0  # the previous batch is captured too
         return min((s.rest(step) for s, _ in self.in_pass("train")), default=sys.maxsize) - ahead
 
     def _due(self, turn: Turn) -> tuple[Watches, Watches]:
@@ -224,7 +224,7 @@ def _places(watch: Watch, anatomy: Anatomy, families: Mapping[str, str]) -> list
         places.append(SAMPLE_LOSS)
     if places and kind in ("gradients", "weight_gradients") and scaled_dynamically(anatomy.model):
         places.append(LOSS_SCALE)
-    # A session's graph has no optimizer that could be asked.
+    # A session's graph has no optimizer object.
     if places and watch.kind == "updates" and (anatomy.optimizers or hasattr(anatomy.model, "optimizer")):
         places.append(LEARNING_RATE)
     return places

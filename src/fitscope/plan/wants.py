@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from fitscope.sites import Place, Site
 
-#: Under loss scaling gradients are multiples of what they mean; the factor is recorded with them.
+#: Under loss scaling gradients are multiplied by the loss scale; it is recorded with them.
 LOSS_SCALE: Place = ("loss_scale", "")
 #: An update is a gradient times this, more or less; it is recorded with them.
 LEARNING_RATE: Place = ("learning_rate", "")
-BESIDE = frozenset((LOSS_SCALE, LEARNING_RATE))  #: what nobody asks for by itself, and not every step has
+BESIDE = frozenset((LOSS_SCALE, LEARNING_RATE))  #: never watched alone, and not in every step
 LOSS: Place = ("loss", "")
 SAMPLE_LOSS: Place = ("sample_loss", "")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -33,7 +33,7 @@ BLOCK_BYTES = 64 << 20  #: of tensors that one task reads; at least one step
 TASKS = 32  #: for each worker, so that none waits long for another
 MOST_OPEN = 8  #: runs that a worker keeps open
 
-_kept_open: dict[str, Run] = {}  # in a worker, by place
+_kept_open: dict[tuple[str, int | None], Run] = {}  # in a worker, by place
 
 
 def map_steps(
@@ -53,16 +53,16 @@ def map_steps(
     cluster: Any = client
     size = max(math.ceil(len(wanted) / (TASKS * max(len(cluster.nthreads()), 1))), 1)
     some = [wanted[i : i + size] for i in range(0, len(wanted), size)]
-    futures = cluster.map(_applied, some, place=run._state.objects, fn=fn, pure=False)
+    futures = cluster.map(_applied, some, place=_Place.of(run), fn=fn, pure=False)
     return {step: value for part in cluster.gather(futures) for step, value in part}
 
 
 def captured_steps(run: Run) -> list[int]:
-    """The training steps at which something was captured: not those of which only Keras's logs are known."""
+    """The training steps with captured tensors, without those that have only Keras's logs."""
     found = run.sql(
         "select distinct step from stats where pass = 'train' and kind <> 'logs' and over is null"
     )["step"]
-    sites = {site for rank in run._state.ranks for site, _ in rank.arrays() if pass_of(site) is None}
+    sites = {site for rank in run._state.ranks for site in rank.arrays() if pass_of(site) is None}
     kept = [run.tensor(site)["step"].values for site in sorted(sites)]
     return [int(step) for step in np.unique(np.concatenate([found.to_numpy(), *kept]))]
 
@@ -77,7 +77,7 @@ def frame(run: Run) -> dd.DataFrame:
     if not stored:
         return waiting
     empty = frame_of(table.form.empty_table())
-    parts: dd.DataFrame = frames.from_map(_part, stored, place=run._state.objects, meta=empty)
+    parts: dd.DataFrame = frames.from_map(_part, stored, place=_Place.of(run), meta=empty)
     both: dd.DataFrame = frames.concat([parts, waiting])
     return both
 
@@ -86,7 +86,7 @@ def array(run: Run, site: str) -> da.Array:
     """The kept tensors of a site as `run.tensor` has them, in chunks of some steps."""
     arrays = _dask("dask.array")
     whole = run.tensor(site)
-    captures = Elsewhere(run._state.objects, str(whole.name), whole.shape, whole.dtype)
+    captures = Elsewhere(_Place.of(run), str(whole.name), whole.shape, whole.dtype)
     step_bytes = max(whole.nbytes // max(len(whole), 1), 1)
     chunks = (max(BLOCK_BYTES // step_bytes, 1), *whole.shape[1:])
     found: da.Array = arrays.from_array(
@@ -95,10 +95,21 @@ def array(run: Run, site: str) -> da.Array:
     return found
 
 
+class _Place(NamedTuple):
+    """Where a run is, and the rank that it is restricted to."""
+
+    objects: Objects
+    rank: int | None
+
+    @classmethod
+    def of(cls, run: Run) -> _Place:
+        return cls(run._state.objects, run._only)
+
+
 class Elsewhere:
     """The tensors of a site, as an array that is read where it is used."""
 
-    def __init__(self, place: Objects, site: str, shape: tuple[int, ...], dtype: Any) -> None:
+    def __init__(self, place: _Place, site: str, shape: tuple[int, ...], dtype: Any) -> None:
         self.shape, self.dtype, self.ndim = shape, dtype, len(shape)
         self._place, self._site = place, site
 
@@ -107,18 +118,20 @@ class Elsewhere:
         return values
 
 
-def _applied(steps: list[int], place: Objects, fn: Callable[[Run, int], T]) -> list[tuple[int, T]]:
+def _applied(steps: list[int], place: _Place, fn: Callable[[Run, int], T]) -> list[tuple[int, T]]:
     run = _opened(place)
     return [(step, fn(run, step)) for step in steps]
 
 
-def _part(key: str, place: Objects) -> pd.DataFrame:
+def _part(key: str, place: _Place) -> pd.DataFrame:
     table = _stats(_opened(place))
     part = next((part for part in table.parts if part.key == key), None)
     rows = table.take(part, table.form.names) if part is not None else None
     if rows is None:
         raise RunError(
-            f"the part {key} of {place.describe()!r}", "a file that cannot be read", "run.damaged says why"
+            f"the part {key} of {place.objects.describe()!r}",
+            "a file that cannot be read",
+            "run.damaged gives the reason",
         )
     return frame_of(rows)
 
@@ -128,15 +141,16 @@ def _stats(run: Run) -> Table:
     return run._state.stats
 
 
-def _opened(place: Objects) -> Run:
+def _opened(place: _Place) -> Run:
     """The run at a place, opened once in each worker."""
     from fitscope.read.find import open as open_run
 
-    name = place.describe()
+    name = (place.objects.describe(), place.rank)
     if name not in _kept_open:
         if len(_kept_open) >= MOST_OPEN:
             _kept_open.clear()
-        _kept_open[name] = open_run(place)
+        run = open_run(place.objects)
+        _kept_open[name] = run if place.rank is None else run.rank(place.rank)
     return _kept_open[name]
 
 

@@ -24,7 +24,7 @@ class DamageReport:
         self._run = run
         self._found: dict[str, Damage] = {}
         self._warned: set[str] = set()
-        self.quiet = False  #: nobody is warned: who reads shows the list
+        self.quiet = False  #: no warnings: the caller shows the list
 
     def __iter__(self) -> Iterator[Damage]:
         return iter(sorted(self._found.values(), key=lambda damage: damage.name))
@@ -43,13 +43,14 @@ class DamageReport:
 
     def warn(self, stacklevel: int = 3) -> None:
         """Warns once about all damage found since the last warning."""
+        if self.quiet or len(self._warned) == len(self._found):
+            return
         new = [damage for damage in self if damage.name not in self._warned]
-        if new and not self.quiet:
-            self._warned.update(damage.name for damage in new)
-            others = f" and {len(new) - 1} more" if len(new) > 1 else ""
-            warnings.warn(
-                f"{new[0].name}{others} of run {self._run!r} cannot be read ({new[0].reason}) and is skipped. "
-                "run.damaged has the list.",
-                FitscopeWarning,
-                stacklevel=stacklevel + 1,
-            )
+        self._warned.update(damage.name for damage in new)
+        others = f" and {len(new) - 1} more" if len(new) > 1 else ""
+        warnings.warn(
+            f"{new[0].name}{others} of run {self._run!r} cannot be read ({new[0].reason}) and is skipped. "
+            "run.damaged has the list.",
+            FitscopeWarning,
+            stacklevel=stacklevel + 1,
+        )

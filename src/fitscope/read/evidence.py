@@ -40,9 +40,11 @@ class StoredEvidence:
         self.evidence = self._begin()
 
     def _begin(self) -> Evidence:
-        evidence = Evidence(self._run.model, self._run.configuration)
-        evidence.notes = self._run.info.get("notes")
-        evidence.unseen = self._run.unseen
+        with self._run._state.looked():
+            evidence = Evidence(self._run.model, self._run.configuration)
+            evidence.notes = self._run.info.get("notes")
+            evidence.shards = self._run._state.shards and self._run._state.several_ranks
+            evidence.unseen = self._run.unseen
         return evidence
 
     def update(self) -> bool:
@@ -136,7 +138,7 @@ def _order(codes: Array, steps: Array, ranks: Array) -> Array:
 
 
 def _numbered(sites: pa.ChunkedArray, known: Mapping[str, _About]) -> Array:
-    """By row: the number of its site among the known ones."""
+    """For each row, the index of its site among the known ones."""
     codes, names = _coded(sites)
     numbers = np.array([known[name][0] if name in known else -1 for name in names], np.int64)
     return numbers[codes]
@@ -175,7 +177,7 @@ def _site(name: str, kind: str, layer: str | None, weight: str | None) -> Site:
 
 
 def _below_normal(stats: Table, site: Site, steps: Array) -> Array:
-    """By step: the numbers other than zero that are below the normal range of float16."""
+    """For each step, the count of nonzero numbers below the normal range of float16."""
     table = stats.read(("step", "rank", "buckets", "counts"), str(site))
     found: dict[int, int] = {}
     for row in table.filter(pc.equal(table["rank"], 0)).to_pylist() if table is not None else ():

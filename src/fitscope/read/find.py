@@ -6,10 +6,10 @@ import contextlib
 import functools
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, SupportsIndex, overload
+from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, overload
 
 from fitscope.errors import RunError, StoreError, one_of
 from fitscope.read import untrusted
@@ -18,7 +18,7 @@ from fitscope.read.run import Run
 from fitscope.read.state import RunState
 from fitscope.store import schema
 from fitscope.store._base import Objects
-from fitscope.store.places import is_local, place
+from fitscope.store.places import in_utf8, is_local, place
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -104,6 +104,8 @@ class Runs(Sequence[Brief]):
 
         columns = ("path", "created", "status", "last_step", "bytes", "model")
         rows = [{"run": brief.id, **{name: getattr(brief, name) for name in columns}} for brief in self]
+        for row in rows:
+            row["path"] = in_utf8(row["path"])
         return pd.DataFrame(rows, columns=["run", *columns])
 
     def __repr__(self) -> str:
@@ -117,22 +119,40 @@ class Runs(Sequence[Brief]):
         return runs_html(self)
 
 
-def open(path: Path = "runs", run: str | None = None) -> Run:  # noqa: A001 - fs.open(…) is the name people expect
+class HasPath(Protocol):
+    """An object that knows the path of its run: a scope, a run, or a row of `fs.runs`."""
+
+    @property
+    def path(self) -> str | None: ...
+
+
+def open(path: Path | HasPath = "runs", run: str | None = None) -> Run:  # noqa: A001 - fs.open(…) is the name people expect
     """Opens a run.
 
     Args:
-        path: A run, or a directory with runs: a path or URL.
+        path: A run, or a directory with runs: a path or URL. A scope, a row of `fs.runs` or an open run stands for its run.
         run: The id of a run in that directory. The newest run by default.
     """
-    with _readable(path):
-        return _find(_place(path), run)
+    known = path.run if isinstance(path, Brief) else path
+    if isinstance(known, Run) and run is None:
+        return _open(known._state.objects)
+    place = path if isinstance(path, str | os.PathLike | Objects) else _path_of(path)
+    with _readable(place):
+        return _find(_place(place), run)
+
+
+def _path_of(known: HasPath) -> str:
+    path = getattr(known, "path", known)
+    if path is None:
+        raise RunError("a scope with a run", f"{known!r}, which has no run yet", "Train with it first")
+    return path  # type: ignore[return-value]  # anything else: `place` names it
 
 
 def _find(objects: Objects, run: str | None) -> Run:
     if run is not None:
         ids = [name for name, _ in _inside(objects)]
         if run not in ids:
-            raise RunError(f"the id of a run in {objects.describe()!r}", f"{run!r}", one_of(ids, run))
+            raise RunError(f"the id of a run in {objects.describe()!r}", f"{run!r}", one_of(ids, str(run)))
         return _open(objects.folder(run))
     if schema.RUN in objects.list():
         return _open(objects)
@@ -169,9 +189,14 @@ def runs(path: Path = "runs") -> Runs:
             if schema.RUN in objects.list():
                 return [_brief(objects)]
             briefs = [_brief(objects.folder(name)) for name, _ in _inside(objects)]
-        return sorted(briefs, key=lambda brief: (_age(_nanoseconds(brief.created)), brief.id))
+        return in_order(briefs)
 
     return Runs(find, objects)
+
+
+def in_order(briefs: Iterable[Brief]) -> list[Brief]:
+    """Oldest first."""
+    return sorted(briefs, key=lambda brief: (_age(_nanoseconds(brief.created)), brief.id))
 
 
 def _state(objects: Objects) -> RunState:
@@ -221,7 +246,11 @@ def _inside(objects: Objects) -> list[tuple[str, dict[str, Any] | Exception]]:
 
 
 def _open(objects: Objects) -> Run:
-    document = _document(objects)
+    return run_of(objects, _document(objects))
+
+
+def run_of(objects: Objects, document: dict[str, Any]) -> Run:
+    """The run that `run.json` describes."""
     written = document.get("format")
     if not isinstance(written, int) or written > schema.FORMAT:
         raise RunError(
@@ -234,26 +263,49 @@ def _open(objects: Objects) -> Run:
 
 
 def _document(objects: Objects) -> dict[str, Any]:
+    return parsed(objects, fetched(objects))
+
+
+def fetched(objects: Objects) -> bytes:
+    """What `run.json` holds."""
     try:
-        document = untrusted.read(objects, schema.RUN)
+        return objects.get(schema.RUN, untrusted.MOST_BYTES)
     except (FileNotFoundError, PermissionError):
         raise
     except untrusted.UNREADABLE as problem:
-        raise RunError(
-            f"a readable {schema.RUN}",
-            f"a damaged one at {objects.describe(schema.RUN)!r} ({_reason(problem)})",
-            "Its tables and tensors can still be read with pandas, DuckDB, xarray or zarr",
-        ) from problem
+        raise _damaged(objects, problem) from problem
+
+
+def parsed(objects: Objects, data: bytes) -> dict[str, Any]:
+    """The document in `run.json`."""
+    try:
+        document = untrusted.parse(data)
+    except untrusted.UNREADABLE as problem:
+        raise _damaged(objects, problem) from problem
     untrusted.cleaned(document, untrusted.RUN)
     return document
 
 
+def _damaged(objects: Objects, problem: BaseException) -> RunError:
+    return RunError(
+        f"a readable {schema.RUN}",
+        f"a damaged one at {objects.describe(schema.RUN)!r} ({_reason(problem)})",
+        "Its tables and tensors can still be read with pandas, DuckDB, xarray or zarr",
+    )
+
+
 def _brief(objects: Objects) -> Brief:
+    return brief_of(objects, lambda: _open(objects))
+
+
+def brief_of(objects: Objects, opened: Callable[[], Run]) -> Brief:
+    """The summary of a run, and the run itself; or why it cannot be read."""
     path = objects.describe()
     try:
-        run = _open(objects)
-        model = run.model.get("name") if isinstance(run.model, dict) else None
-        return Brief(run.id, path, run.created, run.status, run.last_step, run.bytes, model, run=run)
+        run = opened()
+        with run._state.looked():
+            model = run.model.get("name") if isinstance(run.model, dict) else None
+            return Brief(run.id, path, run.created, run.status, run.last_step, run.bytes, model, run=run)
     except (RunError, *untrusted.UNREADABLE) as problem:  # of this run, and no reason to hide the others
         return Brief(_folder(path), path, None, "unreadable", None, 0, None, _reason(problem))
 

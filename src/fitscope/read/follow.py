@@ -27,7 +27,7 @@ class Exchange(NamedTuple):
 
     whole: Part
     pieces: list[Part]  #: those that were taken
-    rest: Part  #: the rows of the whole that were in none of them
+    rest: Part  #: the other rows of the whole
 
 
 class Follow:
@@ -94,7 +94,7 @@ class Follow:
     @property
     def kept(self) -> set[str]:
         """The sites with kept tensors."""
-        return {site for rank in self._run._state.ranks for site, _ in rank.arrays()}
+        return {site for rank in self._run._state.ranks for site in rank.arrays()}
 
     def each(self, parts: Sequence[Part], columns: Sequence[str]) -> Iterator[tuple[Part, pa.Table | None]]:
         """`rows` of one part after another. The next parts are read while the caller works on this one."""

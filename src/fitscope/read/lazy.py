@@ -1,6 +1,6 @@
 """The kept tensors of a site as one xarray array, which reads only the chunks that a slice needs.
 
-`Captures` says which row of which stored array belongs where in the whole; the classes here answer xarray's requests for elements of it.
+`Captures` maps each row of a stored array to its place in the whole array; the classes here answer xarray's requests for elements.
 """
 
 from __future__ import annotations

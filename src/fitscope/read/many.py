@@ -20,6 +20,7 @@ import pyarrow.dataset as ds
 from pyarrow.fs import LocalFileSystem
 
 from fitscope.errors import RunError
+from fitscope.read import untrusted
 from fitscope.read.damage import DamageReport
 from fitscope.read.sources import Stored
 from fitscope.read.sql import refused
@@ -28,9 +29,10 @@ from fitscope.read.tables import READERS
 from fitscope.read.untrusted import UNREADABLE
 from fitscope.store import schema
 from fitscope.store._base import Objects
-from fitscope.store.places import is_local
+from fitscope.store.places import in_utf8, is_local
 
 RUN = pa.field("run", pa.string())
+LARGE = 9  #: ranks, of which some may be light
 NAMES_RUNS = re.compile(r"\b(from|join)\s+runs\b", re.IGNORECASE)
 
 
@@ -73,20 +75,32 @@ class ManyRuns:
 
     def _parts(self, name: str) -> list[str] | None:
         """The keys of all parts of a run, or None if its rows are more or less than these."""
+        if in_utf8(self._objects.describe(name)) != self._objects.describe(name):
+            return None  # Arrow's datasets take names in UTF-8 only
         try:
             if len(self._objects.list(f"{name}/{schema.ATTEMPTS}")) != 1:
                 return None
             found = []
             attempt = f"{name}/{schema.attempt_folder(0)}"
-            for rank in self._objects.list(attempt):
+            for rank in self._recording(name, self._objects.list(attempt)):
                 there = self._objects.list(f"{attempt}/{rank}".rstrip("/"))
                 if f"{schema.TAIL}/" in there:
                     return None
                 folders = [f"{attempt}/{rank}{table}" for table in schema.TABLES if f"{table}/" in there]
                 found += [f"{folder}/{part}" for folder in folders for part in self._objects.list(folder)]
-        except OSError:
+        except UNREADABLE:
             return None
         return [key for key in found if key.endswith(".parquet")]
+
+    def _recording(self, name: str, ranks: list[str]) -> list[str]:
+        """The folders of the ranks that have tables. In a large run the others have only a status."""
+        if len(ranks) < LARGE:
+            return ranks
+        document = untrusted.read(self._objects, f"{name}/{schema.attempt_key(0)}")
+        untrusted.cleaned(document, untrusted.ATTEMPT)
+        sampled = {schema.rank_folder(0, number) for number in document.get("sampled", ())}
+        some = [rank for rank in ranks if f"{schema.attempt_folder(0)}/{rank}".rstrip("/") in sampled]
+        return some if "sampled" in document else ranks
 
     def _check(self, key: str) -> Path | None:
         """Where a part can be read from, once it has been checked."""
@@ -133,7 +147,7 @@ class ManyRuns:
                 self._damaged[name].add(schema.RUN, problem)
                 continue
             for rows in state.rows(table):
-                column = pa.array([name] * rows.num_rows, pa.string())
+                column = pa.array([in_utf8(name)] * rows.num_rows, pa.string())
                 yield rows.add_column(0, RUN, column).cast(whole)
 
 

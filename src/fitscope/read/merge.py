@@ -16,12 +16,19 @@ if TYPE_CHECKING:
     from fitscope.read.stored import StoredArray
 
 
-def arrays_of(ranks: Iterable[Rank], site: str) -> tuple[list[list[tuple[StoredArray, int | None]]], bool]:
+def listed(ranks: Iterable[Rank]) -> list[tuple[Rank, dict[str, list[str]]]]:
+    """Each rank with the paths of its arrays by site, read once."""
+    return [(rank, rank.arrays()) for rank in ranks]
+
+
+def arrays_of(
+    ranks: Iterable[tuple[Rank, dict[str, list[str]]]], site: str
+) -> tuple[list[list[tuple[StoredArray, int | None]]], bool]:
     """The arrays of a site, rank by rank, each with the step at which its attempt stops counting; and whether one is broken."""
     found: dict[int, list[tuple[StoredArray, int | None]]] = {}
     broken = False
-    for rank in ranks:
-        for path in (path for name, path in rank.arrays() if name == site):
+    for rank, paths in ranks:
+        for path in paths.get(site, ()):
             array = rank.array(path)
             broken = broken or array is None
             if array is not None:

@@ -1,6 +1,6 @@
 """One part of a table, read only as far as needed.
 
-A part never changes, so the rows read from it stay in memory until they are let go. The footer of a large part has the place of
+A part never changes, so the rows read from it stay in memory until they are dropped. The footer of a large part has the place of
 each site's rows, so a reader reads only the row groups that hold them.
 """
 
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from fitscope.read.sources import FACTS, Rest, RowSpan, Source, rows_by_site, sound
 from fitscope.sites import TRAIN
-from fitscope.store.tables import facts
+from fitscope.store.stats_table import facts
 
 
 class Part:

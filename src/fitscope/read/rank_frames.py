@@ -20,7 +20,7 @@ COLUMNS = (
 )  # fmt: skip
 PULSE = ("step", "time", "cpu", "loss", "weights")
 _NO_PACE = (math.nan, math.nan)
-LATEST = 4_102_444_800.0  #: the year 2100 in seconds since 1970: a later heartbeat is none
+LATEST = 4_102_444_800.0  #: the year 2100 in seconds since 1970: a later heartbeat is invalid
 
 
 def ranks(found: Sequence[tuple[int, Rank]], pulses: Pulses | None) -> pd.DataFrame:
@@ -55,7 +55,7 @@ def ranks(found: Sequence[tuple[int, Rank]], pulses: Pulses | None) -> pd.DataFr
 
 
 def _paces(pulses: Pulses) -> dict[int, tuple[float, float]]:
-    """By rank: the median time of a step, and the newest skew."""
+    """For each rank, the median time of a step and the newest skew."""
     usual = medians(pulses.step_seconds, axis=1)[:, 0]
     newest = [row[np.isfinite(row)][-1:] for row in pulses.skew]
     return {
@@ -80,7 +80,7 @@ def pulse(found: Mapping[int, Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def told(frame: pd.DataFrame) -> str:
-    """How many ranks there are, and which of them stopped while others did not. Empty for one rank."""
+    """The number of ranks, and which of them stopped while others did not. Empty for one rank."""
     if len(frame) < 2:
         return ""
     said = frame["status"]

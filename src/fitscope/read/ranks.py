@@ -21,26 +21,35 @@ from fitscope.store import averages, schema
 from fitscope.store._base import Objects
 from fitscope.store.black_box import BOX, folders
 from fitscope.store.liveness import is_alive
+from fitscope.store.memory import Memory
 from fitscope.store.pace import LIGHT_SECONDS
 
 LIGHT_LOOK = LIGHT_SECONDS / 3  #: seconds between two looks at the status of a light rank
+_NOWHERE: Objects = Memory()  #: where a rank without a folder is
 
 
 class Rank:
     """The folder of one rank."""
 
     def __init__(
-        self, run: Objects, attempt: int, number: int, damaged: DamageReport, *, light: bool = False
+        self,
+        run: Objects | None,
+        attempt: int,
+        number: int,
+        damaged: DamageReport,
+        *,
+        light: bool = False,
     ) -> None:
         self.number = number
         self.light = light  #: it writes only its status, and that seldom
+        self._started = run is not None  # otherwise it has no folder yet, and nothing is read
         self._looked = -math.inf
         self.folder = schema.rank_folder(attempt, number)
         self.end: int | None = None  #: the step from which on a later attempt counts, as of the last look
         self.settled = False  #: it has ended, and all it ever wrote is known
-        self._objects = run.folder(self.folder)
+        self._objects = _NOWHERE if run is None else run.folder(self.folder)
         self._damaged = damaged
-        self._seen: dict[str, tuple[bytes, Any]] = {}  # documents by key, with what was made of them
+        self._seen: dict[str, tuple[bytes, Any]] = {}  # documents by key, with their parsed form
 
     def settle(self) -> None:
         """Marks the rank as final: every document is read at most once more."""
@@ -54,12 +63,12 @@ class Rank:
             return document
         return {**document, "status": "running" if is_alive(document) else "interrupted"}
 
-    def arrays(self) -> list[tuple[str, str]]:
-        """(site, path) of every array of tensors."""
+    def arrays(self) -> dict[str, list[str]]:
+        """The paths of all arrays of tensors, by site."""
         if self.light:
-            return []
+            return {}
         found = self._document(f"{schema.TENSORS}/zarr.json", _listed)
-        return found if isinstance(found, list) else []
+        return found if isinstance(found, dict) else {}
 
     def array(self, path: str) -> StoredArray | None:
         """One array as committed so far; None if it cannot be read, which is then reported."""
@@ -85,9 +94,14 @@ class Rank:
             return None
 
     def boxes(self) -> list[Box]:
-        """What the black box wrote, in order. One that cannot be read is reported."""
+        """The steps that the black box wrote, in order. An unreadable box is reported."""
         found = []
-        for folder in () if self.light else folders(self._objects):
+        try:
+            there = [] if self.light else list(folders(self._objects))
+        except OSError as problem:
+            self._damaged.add(f"{self.folder}/{schema.BLACK_BOX}", problem)
+            return []
+        for folder in there:
             try:
                 found.append(Box(self._objects, folder, self.end))
             except UNREADABLE as problem:
@@ -99,14 +113,17 @@ class Rank:
         known = self._seen.get(schema.STATUS)
         return self.look() if known is None else known[1]
 
-    def due(self) -> bool:
-        """Whether there may be something new. A light rank is asked seldom, because it writes seldom."""
-        if self.light and schema.STATUS in self._seen and time.monotonic() < self._looked + LIGHT_LOOK:
+    def due(self, light_wait: float = 0.0) -> bool:
+        """Whether there may be something new. Readers check a light rank rarely, because it writes rarely."""
+        wait = max(LIGHT_LOOK, light_wait)
+        if self.light and schema.STATUS in self._seen and time.monotonic() < self._looked + wait:
             return False
         return not self.settled
 
     def look(self) -> dict[str, Any] | None:
         """Reads the status document."""
+        if not self._started:
+            return None
         self._looked = time.monotonic()
         document = self._document(schema.STATUS, self._status)
         return document if isinstance(document, dict) else None
@@ -135,10 +152,14 @@ class Rank:
             return None
 
 
-def _listed(root: bytes) -> list[tuple[str, str]]:
+def _listed(root: bytes) -> dict[str, list[str]]:
     arrays = untrusted.parse(root)["attributes"]["arrays"]
-    if not untrusted.listing(
-        untrusted.fields({"site": untrusted.text, "path": untrusted.key}, "site", "path")
-    )(arrays):
+    entry = untrusted.fields({"site": untrusted.text, "path": untrusted.key}, "site", "path")
+    if not untrusted.listing(entry)(arrays):
         raise ValueError("it does not list arrays")
-    return [(entry["site"], entry["path"]) for entry in arrays]
+    if not untrusted.distinct(untrusted.listing(untrusted.key))([one["path"] for one in arrays]):
+        raise ValueError(f"it lists an array twice, or more than {untrusted.MOST_ARRAYS:,}")
+    found: dict[str, list[str]] = {}
+    for one in arrays:
+        found.setdefault(one["site"], []).append(one["path"])
+    return found

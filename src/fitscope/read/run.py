@@ -8,12 +8,12 @@ thread-safe: open it once per thread.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from fitscope.errors import FitscopeWarning, RunError, one_of
 from fitscope.read.black_box import Box, ranges
-from fitscope.read.merge import arrays_of, average_of
+from fitscope.read.merge import arrays_of, average_of, listed
 from fitscope.read.run_facts import RunFacts
 from fitscope.reduce.average import Average
 from fitscope.reduce.stats import NAMES
@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # imported by the methods that need them
     from fitscope.diagnose import Findings, Rule
     from fitscope.diagnose.expect import Expectation
     from fitscope.diagnose.thresholds import Given
+    from fitscope.read.ranks import Rank
     from fitscope.read.stored import Array
     from fitscope.read.tensors import Captures
     from fitscope.show.plot import Plot
@@ -62,7 +63,7 @@ class Run(RunFacts):
         """The same run, but only what one process of the training recorded."""
         self._state.look()
         numbers = sorted({rank.number for rank in self._state.ranks})
-        if number not in numbers:
+        if number not in numbers and all(number != rank.number for _, rank in self._state.newest_ranks()):
             there = one_of([str(one) for one in numbers], str(number))
             raise RunError(f"a rank of run {self.id!r}", f"{number!r}", there)
         return Run(self._state.objects, self.info, number)
@@ -111,7 +112,7 @@ class Run(RunFacts):
         self._state.look()
         sites = self._state.stats.sites()
         for rank in self._state.ranks:
-            sites.update(site for site, _ in rank.arrays())
+            sites.update(rank.arrays())
             sites.update(rank.averages())
         self._state.damaged.warn()
         return sorted(sites)
@@ -247,23 +248,11 @@ class Run(RunFacts):
 
     def average(self, site: str) -> Average:
         """The running average of one site over all ranks and attempts: `.mean`, `.std`, `.count`, `.captures`."""
-        name = self._resolve(site, self.averages, "a site with an average")
-        found, twice = average_of(self._state.ranks, name)
-        self._state.damaged.warn()
-        if found.shape is None:
-            raise RunError(f"the average of {name!r}", "a damaged file", "run.damaged lists it")
-        if twice:
-            warnings.warn(
-                f"The average of {name!r} in run {self.id!r} includes steps that a later attempt repeated: they "
-                "count twice.",
-                FitscopeWarning,
-                stacklevel=2,
-            )
-        return found
+        return self._average(self._resolve(site, self.averages, "a site with an average"))
 
     @property
     def black_box(self) -> list[Box]:
-        """What the black box wrote: for each time, its `.steps` and `.why`. Empty if nothing made it write."""
+        """The steps that the black box wrote, one entry per write with `.steps` and `.why`. Empty if it never wrote."""
         self._state.look()
         found = [box for rank in self._state.ranks if rank.number == 0 for box in rank.boxes()]
         self._state.damaged.warn()
@@ -334,11 +323,12 @@ class Run(RunFacts):
         found = [name for name in sites if abbreviates(site, name)]
         if len(found) == 1:
             return found[0]
+        found = found or [name for name in sites if name.startswith(f"{site}/")]  # a kind, or a layer
         if found:
-            raise RunError(
-                "the name of one site", f"{site!r}, which matches {len(found)}", one_of(found, site)
-            )
-        raise RunError(f"{what} of run {self.id!r}", f"{site!r}", one_of(sites, site))
+            raise RunError("the name of one site", f"{site!r}, which matches {len(found)}", one_of(found, ""))
+        name, _, stat = site.rpartition(".")
+        fix = f"Write {name!r}, {stat!r}" if stat in STATS and name in sites else one_of(sites, site)
+        raise RunError(f"{what} of run {self.id!r}", f"{site!r}", fix)
 
     def _rows(self, name: str, columns: tuple[str, ...]) -> pa.Table:
         """The rows of one site, given its full name."""
@@ -353,11 +343,34 @@ class Run(RunFacts):
             )
         return table
 
+    def _average(self, name: str) -> Average:
+        """The average of a site, given its full name."""
+        found, twice = average_of(self._state.ranks, name)
+        self._state.damaged.warn()
+        if found.shape is None:
+            raise RunError(f"the average of {name!r}", "a damaged file", "run.damaged lists it")
+        if twice:
+            warnings.warn(
+                f"The average of {name!r} in run {self.id!r} includes steps that a later attempt repeated: they "
+                "count twice.",
+                FitscopeWarning,
+                stacklevel=3,
+            )
+        return found
+
     def _captures(self, site: str) -> Captures:
+        """The captures of one site, or of the only one that it abbreviates."""
+        return next(self._captures_of([self.resolve(site)]))
+
+    def _captures_of(self, names: Iterable[str]) -> Iterator[Captures]:
+        """The captures of sites, given their full names."""
+        ranks = listed(self._state.ranks)
+        return (self._captures_in(ranks, name) for name in names)
+
+    def _captures_in(self, ranks: Sequence[tuple[Rank, dict[str, list[str]]]], name: str) -> Captures:
         from fitscope.read.tensors import Captures
 
-        name = self.resolve(site)
-        made_of, broken = arrays_of(self._state.ranks, name)
+        made_of, broken = arrays_of(ranks, name)
         self._state.damaged.warn()
         if broken and not made_of:
             raise RunError(

@@ -36,7 +36,7 @@ class RunFacts:
             min((document.get("created_ns") or 0) / 1e9, LATEST), UTC
         )  #: in UTC
         self._state = self._follow(objects)
-        self._pulsed: tuple[dict[int, dict[str, Any]], Pulses | None] | None = None  # what was made of what
+        self._pulsed: tuple[dict[int, dict[str, Any]], Pulses | None] | None = None  # statuses, their pulses
 
     @property
     def status(self) -> str:

@@ -7,6 +7,7 @@ be those of the table, and its data must fit into memory (`store/decoded.py`) be
 from __future__ import annotations
 
 import math
+import os
 from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
 from collections import Counter
@@ -28,7 +29,7 @@ from fitscope.store.tail import SITES, sort
 
 _REPETITIVE = ("site", "kind", "layer", "weight", "pass", "dtype", "output")
 
-FACTS = {"kind", "layer", "weight", "pass"}  #: columns that say what a site is
+FACTS = {"kind", "layer", "weight", "pass"}  #: columns with the facts about a site
 
 #: Where rows are: in which row group, None for all together, and there one stretch or the number of each.
 RowSpan = tuple[int | None, slice | np.ndarray[Any, Any]]
@@ -57,7 +58,7 @@ class Source(ABC):
 
     @abstractmethod
     def read_group(self, columns: Sequence[str], group: int) -> pa.Table:
-        """The same of one row group, as `sites` has it."""
+        """Columns of one row group, numbered as in `sites`."""
 
     @abstractmethod
     def sites(self, before: int | None) -> Mapping[str, list[RowSpan]] | None:
@@ -130,7 +131,8 @@ class Stored(Source):
         if is_local(self._objects) is None:
             return pa.BufferReader(self.fetch())
         self._objects.size(self._key)  # which says so if it is no regular file: opening a pipe would wait
-        return pa.OSFile(self._objects.describe(self._key))
+        # As bytes: Arrow encodes a text as UTF-8, which not every name is.
+        return pa.OSFile(os.fsencode(self._objects.describe(self._key)))
 
     def _open(self) -> pq.ParquetFile:
         source = self._source()
@@ -160,7 +162,7 @@ class Stored(Source):
 
     @property
     def _names(self) -> list[str]:
-        """The columns of names, all of which are read as dictionaries: a name that is repeated is read once."""
+        """The columns of names, read as dictionaries, so that a repeated name is read once."""
         strings = [name for name in self._form.names if pa.types.is_string(self._form.field(name).type)]
         if self._older:  # it has `phase` instead of `pass`, and no facts of sites
             strings = [name for name in strings if name not in FACTS]
@@ -262,7 +264,7 @@ class TailRows(Whole):
         self.table = sort(table, "site") if "site" in table.column_names else table
 
     def counted(self) -> Counter[str]:
-        """How many rows there are of each site."""
+        """The number of rows of each site."""
         names = self.table["site"].value_counts()
         return Counter({item["values"]: item["counts"] for item in names.to_pylist()})
 

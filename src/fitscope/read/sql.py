@@ -53,7 +53,7 @@ def _ask(query: str, tables: Sequence[Table], ends: Mapping[int, int | None]) ->
 
 
 def _owned(ends: Mapping[int, int | None]) -> str:
-    """The condition that a row counts, as in `Part.owned`."""
+    """The condition for a row to count, as in `Part.owned`."""
     rules = [
         f"(attempt = {number} AND (step > {end} OR (step = {end} AND pass = '{TRAIN}')))"
         for number, end in ends.items()
@@ -67,6 +67,6 @@ def refused(query: str, problem: BaseException, more: str = "") -> RunError:
     tables = "; ".join(f"{name}: {', '.join(form.names)}" for name, form in schema.TABLES.items())
     return RunError(
         "a query that DuckDB can answer",
-        f"{query!r}, of which it says: {str(problem).strip()}",
+        f"{query!r}, which fails with: {str(problem).strip()}",
         f"{more}The tables and their columns are {tables}",
     )

@@ -7,7 +7,9 @@ before it recorded anything. A pass or a checkpoint at that step describes weigh
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -21,11 +23,10 @@ from fitscope.store import schema
 from fitscope.store._base import Objects
 from fitscope.store.places import is_local
 
-READERS = (
-    32  #: ranks that are looked at at once in an object store; in a directory one by one, which is faster
-)
+READERS = 64  #: ranks that are read at once in an object store; in a directory one by one is faster
 
-TOGETHER = 4  #: of them in one task
+SELDOM = 10  #: a look at light ranks that takes long is repeated after so many times as long
+TOGETHER = 4  #: of them in one task, if there are many
 T = TypeVar("T")
 
 
@@ -41,10 +42,14 @@ class RunState:
         older = written_as < schema.FORMAT
         self.tables = {name: Table(name, objects, self.damaged, older=older) for name in schema.TABLES}
         self._attempts: dict[str, dict[str, Any]] = {}
+        self._numbers: set[int] = set()  # of these attempts
         self._ranks: dict[tuple[int, int], Rank] = {}
+        self._light_wait = 0.0  # seconds between two looks at a light rank, at least
         self._held = 0
         self._memo: dict[bool, list[dict[str, Any]]] = {}  # statuses, while it is held
         self._begun: set[int] = set()  # attempts that have recorded something
+        self._absent: dict[tuple[int, int], Rank] = {}  # of the newest attempt: those that have none
+        self._known: dict[int, set[int]] = {}  # by attempt of several ranks: those that have a folder
 
     @property
     def stats(self) -> Table:
@@ -61,7 +66,7 @@ class RunState:
 
     @property
     def ranks(self) -> list[Rank]:
-        """All ranks, in the order of attempts and then of ranks."""
+        """All ranks that have a folder, in the order of attempts and then of ranks."""
         return [rank for _, rank in sorted(self._ranks.items())]
 
     @property
@@ -74,10 +79,10 @@ class RunState:
         """Whether ranks hold parts of one tensor, each element once."""
         return any(document.get("shards") for document in self._attempts.values())
 
-    def numbers(self, document: dict[str, Any]) -> list[int]:
-        """The numbers of the ranks of an attempt, as far as they count."""
+    def numbers(self, document: dict[str, Any]) -> Sequence[int]:
+        """The numbers of the ranks of an attempt, as far as they count. The document names their count; not all may have a folder."""
         world = range(int(document.get("world") or 1))
-        return list(world) if self._only is None else [self._only] if self._only in world else []
+        return world if self._only is None else [self._only] if self._only in world else []
 
     @property
     def ends(self) -> dict[int, int | None]:
@@ -85,25 +90,29 @@ class RunState:
         starts = {
             int(document["attempt"]): int(document["start_step"]) for document in self._attempts.values()
         }
-        last = max(starts, default=0)
-        taking_over = {number: start for number, start in starts.items() if self._recorded(number, last)}
-        return {
-            attempt: min((start for later, start in taking_over.items() if later > attempt), default=None)
-            for attempt in starts
-        }
+        ranks: dict[int, list[Rank]] = {}
+        for (attempt, _), rank in self._ranks.items():
+            ranks.setdefault(attempt, []).append(rank)
+        ends: dict[int, int | None] = {}
+        end: int | None = None
+        for attempt in sorted(starts, reverse=True):
+            ends[attempt] = end
+            # The first has nobody to take over from.
+            if attempt and self._recorded(attempt, ranks.get(attempt, ())):
+                end = starts[attempt] if end is None else min(end, starts[attempt])
+        return ends
 
-    def _recorded(self, attempt: int, last: int) -> bool:
+    def _recorded(self, attempt: int, ranks: Sequence[Rank]) -> bool:
         """Whether an attempt takes over. It does not if it ended or was killed before it recorded anything."""
         if attempt not in self._begun:
-            if not last:  # the only one has nobody to take over from
-                return True
             folder = schema.attempt_folder(attempt)
-            ranks = [name[:-1] for name in self.objects.list(folder) if name.endswith("/")]
-            if any(set(self.objects.list(f"{folder}/{rank}")) - {schema.STATUS} for rank in ranks):
+            there = [name[:-1] for name in self._list(folder) if name.endswith("/")]
+            if any(set(self._list(f"{folder}/{rank}")) - {schema.STATUS} for rank in there):
                 self._begun.add(attempt)
-        said = [rank.status() for (number, _), rank in self._ranks.items() if number == attempt]
-        trained = any(each.get("status") == "running" or each.get("checkpoints") for each in said)
-        return attempt in self._begun or trained
+        if attempt in self._begun:
+            return True
+        said = [rank.status() for rank in ranks]
+        return any(each.get("status") == "running" or each.get("checkpoints") for each in said)
 
     def rows(self, table: str) -> Iterator[pa.Table]:
         """The rows of a table that count, part by part. A damaged part is skipped and reported."""
@@ -114,6 +123,13 @@ class RunState:
             if rows is not None:
                 yield rows
         self.damaged.warn()
+
+    @contextlib.contextmanager
+    def looked(self) -> Iterator[None]:
+        """Looks once. Inside, everything stays as it was then: each look at a run that is still written takes several requests."""
+        self.look()
+        with self.held():
+            yield
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
@@ -130,13 +146,13 @@ class RunState:
         """Finds new attempts, ranks and parts."""
         if self._held:
             return
-        for name in self.objects.list(schema.ATTEMPTS):
+        for name in (name.rstrip("/") for name in self._list(schema.ATTEMPTS)):
             key = f"{schema.ATTEMPTS}/{name}"
             if name.endswith(".json") and key not in self._attempts and key not in self.damaged:
                 self._read_attempt(key)
         for document in self._attempts.values():
             attempt = int(document["attempt"])
-            for number in self.numbers(document):
+            for number in self._started(attempt, self.numbers(document)):
                 if (attempt, number) not in self._ranks:
                     light = number not in document.get("sampled", [number])
                     self._ranks[attempt, number] = Rank(
@@ -146,13 +162,30 @@ class RunState:
         todo = [
             (rank, ends[attempt])
             for (attempt, _), rank in sorted(self._ranks.items())
-            if rank.due() or rank.end != ends[attempt]
+            if rank.due(self._light_wait) or rank.end != ends[attempt]
         ]
+        began = time.monotonic()
         each(lambda both: self._read_rank(*both), todo, remote=is_local(self.objects) is None)
+        if any(rank.light for rank, _ in todo):
+            self._light_wait = SELDOM * (time.monotonic() - began)
+
+    def _started(self, attempt: int, numbers: Sequence[int]) -> Iterable[int]:
+        """The ranks that have a folder. A forged document may name 65,536 of them, and reading what is not there takes time too."""
+        if len(numbers) <= 1:
+            return numbers
+        known = self._known.setdefault(attempt, set())
+        if len(known) < len(numbers):
+            there = self._list(schema.attempt_folder(attempt))
+            known.update(
+                number
+                for name in there
+                if (number := schema.rank_of(name.rstrip("/"))) is not None and number in numbers
+            )
+        return known
 
     def _read_rank(self, rank: Rank, end: int | None) -> None:
         """Finds what is new in the folder of one rank."""
-        # Asked before the tables are listed: who has ended by then adds nothing afterwards.
+        # Read before the tables are listed: a rank that has ended by then adds nothing afterwards.
         said = rank.look()
         rank.end = end
         if not rank.light:
@@ -170,22 +203,62 @@ class RunState:
         )
 
     def newest_ranks(self) -> list[tuple[int, Rank]]:
-        """The ranks of the newest attempt, each with its number."""
-        last = max((attempt for attempt, _ in self._ranks), default=0)
-        return [(attempt, rank) for (attempt, _), rank in sorted(self._ranks.items()) if attempt == last]
+        """The ranks of the newest attempt, each with the number of the attempt; also those that have not started."""
+        newest = self._newest()
+        if newest is None:
+            return []
+        attempt, numbers = int(newest["attempt"]), self.numbers(newest)
+        sampled = frozenset(newest.get("sampled", numbers))
+        for number in numbers:
+            if (attempt, number) not in self._ranks and (attempt, number) not in self._absent:
+                light = number not in sampled
+                self._absent[attempt, number] = Rank(None, attempt, number, self.damaged, light=light)
+        return [
+            (attempt, self._ranks.get((attempt, number)) or self._absent[attempt, number])
+            for number in numbers
+        ]
+
+    def _newest(self) -> dict[str, Any] | None:
+        """The document of the newest attempt with a rank that counts."""
+        return next((one for one in reversed(self.attempts) if self.numbers(one)), None)
+
+    def _newest_started(self) -> list[Rank]:
+        """The ranks of the newest attempt that have a folder."""
+        newest = self._newest()
+        ranks = sorted(self._ranks.items())
+        return [rank for (attempt, _), rank in ranks if newest is not None and attempt == newest["attempt"]]
 
     def pulses(self) -> dict[int, dict[str, Any]]:
         """By rank of the newest attempt: the pulse in its status."""
-        said = {rank.number: (rank.said() or {}).get("pulse") for _, rank in self.newest_ranks()}
+        said = {rank.number: (rank.said() or {}).get("pulse") for rank in self._newest_started()}
         return {number: pulse for number, pulse in said.items() if isinstance(pulse, dict)}
 
     def statuses(self, *, newest: bool = False) -> list[dict[str, Any]]:
         """The status of every rank that has one, of all attempts or of the newest."""
         if self._held and newest in self._memo:
             return self._memo[newest]
-        found = [rank.status() for rank in ([r for _, r in self.newest_ranks()] if newest else self.ranks)]
+        found = [rank.status() for rank in (self._newest_started() if newest else self.ranks)]
         self._memo[newest] = there = [status for status in found if "heartbeat" in status]
         return there
+
+    @property
+    def silence(self) -> float:
+        """The seconds for which no process has written: infinite if all have ended, 0 if one may be running. As of the last look."""
+        ranks = self.ranks
+        if ranks and all(rank.settled for rank in ranks):
+            return math.inf
+        said = self.statuses()
+        if not said or any(status.get("status") == "running" for status in said):
+            return 0.0
+        return time.time() - max(float(status["heartbeat"]) for status in said)
+
+    def _list(self, folder: str) -> list[str]:
+        """The entries of a folder; none if it cannot be listed, which is reported."""
+        try:
+            return self.objects.list(folder)
+        except OSError as problem:
+            self.damaged.add(folder, problem)
+            return []
 
     def _read_attempt(self, key: str) -> None:
         try:
@@ -195,20 +268,21 @@ class RunState:
             return
         wrong = untrusted.cleaned(document, untrusted.ATTEMPT)
         wrong += [f"it has no {name!r}" for name in ("attempt", "start_step") if name not in document]
-        numbers = {one["attempt"] for one in self._attempts.values()}
-        if document.get("attempt") in numbers:
+        if document.get("attempt") in self._numbers:
             wrong.append(f"attempt {document['attempt']} is there already")
             del document["attempt"]
         if wrong:
             self.damaged.add(key, wrong[0])
         if "attempt" in document and "start_step" in document:
             self._attempts[key] = document
+            self._numbers.add(document["attempt"])
 
 
 def each(action: Callable[[T], object], items: Sequence[T], *, remote: bool) -> None:
     """Does something with each item; in a remote store with many of them at once."""
     if remote and len(items) > 1:
-        some = [items[at : at + TOGETHER] for at in range(0, len(items), TOGETHER)]
+        size = min(TOGETHER, -(-len(items) // READERS))
+        some = [items[at : at + size] for at in range(0, len(items), size)]
         with ThreadPoolExecutor(min(READERS, len(some))) as pool:
             list(pool.map(lambda chunk: [action(item) for item in chunk], some))
     else:

@@ -26,7 +26,7 @@ Index = np.ndarray[Any, np.dtype[np.intp]]
 
 MOST_DIMENSIONS = 32  #: what NumPy can
 MOST_CHUNK = 64 << 20  #: bytes; the writer splits a capture into chunks of 16 MB or less
-PLENTY = 64 << 20  #: bytes of tensors that may be asked for whatever lies in the store
+PLENTY = 64 << 20  #: bytes of tensors that may always be requested, however much is stored
 MOST_PADDING = 64  #: times the bytes in the store
 LARGEST_OFFSET = 2**40
 
@@ -42,7 +42,7 @@ class StoredArray:
     ) -> None:
         self._rank = rank
         self._report = report
-        self._files: int | None = None  # chunks that there are, once that was asked
+        self._files: int | None = None  # the number of stored chunks, once counted
         self._folder = f"{TENSORS}/{path}/{DATA}"
         meta = untrusted.parse(document)
         facts = meta["attributes"]
@@ -108,7 +108,10 @@ class StoredArray:
     def _stored_bytes(self) -> int:
         """The bytes of all existing chunks."""
         if self._files is None:
-            self._files = len(self._rank.list(self._folder))
+            try:
+                self._files = len(self._rank.list(self._folder))
+            except OSError as problem:
+                raise self._broken(self._folder, str(problem)) from problem
         return int(self._files * self.chunk_bytes)
 
     def capture(self, row: int) -> Array:

@@ -24,7 +24,7 @@ from fitscope.read.untrusted import UNREADABLE
 from fitscope.read.untrusted import key as is_key
 from fitscope.store import decoded, schema, tail
 from fitscope.store._base import Objects
-from fitscope.store.places import is_local
+from fitscope.store.places import in_utf8, is_local
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
@@ -69,7 +69,11 @@ class Table:
         if said is None or said is not self._said.get(folder):
             self._take_tail(folder, end)
             self._said[folder] = said
-        names = self._run.list(base)
+        try:
+            names = [name.rstrip("/") for name in self._run.list(base)]
+        except OSError as problem:
+            self._damaged.add(base, problem)
+            return
         for name in names:
             key = f"{base}/{name}"
             known = self._parts.get(key)
@@ -191,7 +195,7 @@ class Table:
             return ds.dataset(
                 pa.concat_tables([table.cast(self.form) for table in tables if table is not None])
             )
-        if is_local(self._run):
+        if is_local(self._run) and self._run.describe() == in_utf8(self._run.describe()):
             return ds.dataset([self._run.describe(part.key) for part in stored], self.form, format=form)
         self._each(list(stored), lambda part: stored[part].fetch())
         fragments = [

@@ -50,7 +50,7 @@ class Segment(NamedTuple):
 class Entry:
     """A capture of the run: the same batch on each rank, or all batches of a pass."""
 
-    rank: int  #: who saw it first: it speaks for the others where there are no samples
+    rank: int  #: the first rank that recorded it; without samples it stands for the others
     epoch: int
     batch: int  #: the first
     segments: list[Segment] = field(default_factory=list)
@@ -187,7 +187,7 @@ class Captures:
 
 
 def _placed(segments: Sequence[Segment]) -> Iterator[tuple[Segment, int]]:
-    """Each row, and where it begins along the first axis of its capture: after those before it, or where a shard belongs."""
+    """Each row with its offset on the first axis of its capture. A shard has its own offset; other rows follow one another."""
     end = 0
     for _, batch in itertools.groupby(segments, key=lambda segment: segment.batch):
         start = end

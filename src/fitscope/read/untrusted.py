@@ -25,17 +25,19 @@ MOST_BYTES = 16 << 20  #: of a JSON document; that of a model with 10,000 layers
 MOST_NESTED = 1_000_000  #: lists and objects in one: each takes some 80 bytes of memory for two of the file
 DEEPEST = 64
 LARGEST = 2**62  #: of an integer, either sign: sums and differences stay within 64 bits
+LONGEST_NAME = 4096  #: characters of the path of a layer
 MOST_ATTEMPTS = 1_000_000
 MOST_RANKS = 65_536
+MOST_ARRAYS = 100_000  #: of one rank, and of its averages
 
-#: What reading a damaged or forged object of a run may raise.
+#: The errors that reading a damaged or forged object of a run may raise.
 UNREADABLE = (
     OSError, ValueError, TypeError, KeyError, IndexError, AttributeError, ArithmeticError, AssertionError,
     RuntimeError, MemoryError, EOFError, struct.error, zipfile.BadZipFile, pa.ArrowException,
 )  # fmt: skip
 
 Check = Callable[[Any], bool]
-Form = Mapping[str, "Check | Form"]  #: by field: what it may be, or the form of the object that it is
+Form = Mapping[str, "Check | Form"]  #: by field: its check, or the form of a nested object
 
 
 def read(objects: Objects, key: str) -> dict[str, Any]:
@@ -104,6 +106,10 @@ def text(value: Any) -> bool:
     return isinstance(value, str)
 
 
+def name(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= LONGEST_NAME
+
+
 def integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and -LARGEST <= value <= LARGEST
 
@@ -139,9 +145,32 @@ def listing(fits: Check) -> Check:
     return lambda value: isinstance(value, list) and all(map(fits, value))
 
 
+def numbers(value: Any) -> bool:
+    """A list of numbers, or None. A thousand ranks send hundreds of thousands of them, so they are looked at one by one only if needed."""
+    if not isinstance(value, list):
+        return False
+    there = [one for one in value if one is not None]
+    if {*map(type, there)} <= {int, float}:
+        with contextlib.suppress(OverflowError):
+            if sum(map(abs, there)) <= LARGEST:  # so each of them is, and none is NaN
+                return True
+    return all(map(number, there))
+
+
 def mapping(fits: Check) -> Check:
     """Any names, all values alike. (JSON has no other names than text.)"""
     return lambda value: isinstance(value, dict) and all(map(fits, value.values()))
+
+
+def distinct(fits: Check) -> Check:
+    """A list or mapping of at most `MOST_ARRAYS` texts, none of them twice: one file read under many names is an attack."""
+
+    def check(value: Any) -> bool:
+        if not fits(value) or len(value) > MOST_ARRAYS:
+            return False
+        return len(set(value.values() if isinstance(value, dict) else value)) == len(value)
+
+    return check
 
 
 def fields(form: Mapping[str, Check], *needed: str) -> Check:
@@ -157,10 +186,10 @@ def fields(form: Mapping[str, Check], *needed: str) -> Check:
 
 _LAYER = fields(
     {
-        "path": text,
+        "path": name,
         "type": maybe(text),
         "weights": maybe(mapping(fields({"shape": maybe(listing(maybe(integer)))}))),
-        "from": maybe(listing(text)),
+        "from": maybe(listing(name)),
         "output_shape": anything,
     }
 )
@@ -168,9 +197,9 @@ _LAYER = fields(
 _CONFIGURATION = fields(
     {
         "layers": maybe(
-            listing(fields({"path": text, "class": maybe(text), "inbound": maybe(listing(text))}))
+            listing(fields({"path": name, "class": maybe(text), "inbound": maybe(listing(name))}))
         ),
-        "outputs": maybe(listing(fields({"layer": maybe(text)}))),
+        "outputs": maybe(listing(fields({"layer": maybe(name)}))),
     }
 )
 _MODEL: Form = {"name": maybe(text), "parameters": maybe(count), "layers": maybe(listing(_LAYER))}
@@ -206,7 +235,7 @@ STATUS: Form = {
     "started": maybe(text),
     "step": maybe(integer),
     **dict.fromkeys(("rows", "parts", "samples", "captures", "bytes", "errors_total"), count),
-    "averages": mapping(key),
+    "averages": distinct(mapping(key)),
     "limit": maybe(count),
     "full_at": maybe(integer),
     "lost": mapping(count),
@@ -224,7 +253,7 @@ STATUS: Form = {
             "severity": text,
         }
     ),
-    "pulse": fields(dict.fromkeys(("step", "time", "cpu", "loss", "weights"), listing(maybe(number)))),
+    "pulse": fields(dict.fromkeys(("step", "time", "cpu", "loss", "weights"), numbers)),
     "identity": mapping(fields({"status": text, "steps": maybe(listing(integer)), "why": maybe(text)})),
     "checkpoints": listing(
         fields(

@@ -39,7 +39,7 @@ class _Kernel(NamedTuple):
     add: Callable[[Array, Array, Array], None]
     add_nogil: Callable[[Array, Array, Array], None]
     add_all: Callable[[Array, Array, Array, Array, Array, Array, Array], int]  #: many, one after the other
-    seen_as: np.dtype[Any]  #: what the kernel takes
+    seen_as: np.dtype[Any]  #: the dtype that the kernel takes
 
 
 _FLOAT32, _FLOAT64, _UINT16 = np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.uint16)
@@ -80,7 +80,7 @@ class Tally:
         self._row = 0  # the next one
         self._arrays: list[
             tuple[int, Callable[[int], Array]]
-        ] = []  # from which row on, and what gives them again
+        ] = []  # the first row, and a function that returns the values again
 
     def add(self, array: Array) -> None:
         """Counts an array in the next row."""
@@ -172,7 +172,7 @@ def _add(array: Array, hist: Array, totals: Array) -> None:
         add = found.add if array.size < _LONG else found.add_nogil
         add(_flat(array, found.seen_as), hist, totals)
         return
-    with np.errstate(all="ignore"):  # what the user wants of NumPy's errors is not about us
+    with np.errstate(all="ignore"):  # the user's settings for NumPy's errors do not apply here
         for piece in _pieces(array, _exact(array.dtype)):
             _KERNELS[piece.dtype].add(piece, hist, totals)
 

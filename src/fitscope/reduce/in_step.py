@@ -193,8 +193,8 @@ def _layout(dtype: str) -> _Layout:
     return _FLOAT64 if dtype == "float64" else _FLOAT32
 
 
-# What keras.ops has not, or not exactly: the bits of floats, and counting (on torch it counts in float32).
-# One function per framework, the same two things in each.
+# Functions that keras.ops lacks or computes inexactly: the bits of floats, and counting (on torch in float32). Each framework
+# has one function for both.
 
 
 class Device(NamedTuple):

@@ -76,7 +76,7 @@ def _layout_of(words):
 
 @compiled(forceinline=True)
 def _in_order(word, layout):
-    """From bits to integers in the order of the floats, and back.
+    """Converts bits to integers that sort like the floats, and back.
 
     Read as integers, floats above zero are in order and those below in reverse.
     """

@@ -2,7 +2,7 @@
 
 It only reads. It opens runs by the folder names of a directory listing, never by a path from the address, because anyone can
 write an id into a file. It does not follow links. A tick carries only new columns and changed facts, so its size does not grow
-with the run. `guard` rejects foreign requests, `asked` checks their parameters, and `shelf` holds the runs.
+with the run. `guard` rejects foreign requests, `parameters` checks what they ask for, and `shelf` holds the runs.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 
 from fitscope.errors import FitscopeError
-from fitscope.show.asked import Asked, BadRequestError
 from fitscope.show.data import page_facts, payload
 from fitscope.show.data.gather import Gathered
 from fitscope.show.data.pack import pack, plain_json, squeezed
 from fitscope.show.data.runs import RunTable
 from fitscope.show.data.samples import worst_of_batch
 from fitscope.show.guard import Guard
+from fitscope.show.parameters import BadRequestError, Parameters
 from fitscope.show.shelf import Shelf
 from fitscope.store import Objects
 
@@ -103,16 +103,16 @@ class Pages:
 
     def table(self, request: Request) -> Response:  # noqa: ARG002
         try:
-            return _json(self._table.rows(self._shelf.briefs()))
+            return _json(self._shelf.table(self._table))
         except FitscopeError as problem:
             return _said(problem)
 
-    def answer(self, what: Callable[[Asked], Response]) -> Callable[[Request], Response]:
+    def answer(self, page: Callable[[Parameters], Response]) -> Callable[[Request], Response]:
         """An endpoint that turns fitscope errors into answers."""
 
         def endpoint(request: Request) -> Response:
             try:
-                return what(Asked(request.query_params))
+                return page(Parameters(request.query_params))
             except FitscopeError as problem:
                 return _said(problem)
             except BadRequestError as problem:
@@ -120,45 +120,45 @@ class Pages:
 
         return endpoint
 
-    def head(self, asked: Asked) -> Response:
+    def head(self, asked: Parameters) -> Response:
         with self._shelf.run(asked.run) as g:
             return _json(page_facts.head(g))
 
-    def matrix(self, asked: Asked) -> Response:
+    def matrix(self, asked: Parameters) -> Response:
         with self._both(asked) as (g, other):
             found = payload.matrix(
                 g, asked.measure, asked.mode, other, columns=asked.columns, span=asked.span
             )
             return _bytes(pack(*found))
 
-    def step(self, asked: Asked) -> Response:
+    def step(self, asked: Parameters) -> Response:
         cell = payload.Cell(asked.row, asked.level, asked.column, asked.mark) if asked.column >= 0 else None
         with self._both(asked) as (g, other):
             return _bytes(
                 pack(*payload.single(g, asked.measure, asked.mode, other, asked.step, asked.by, cell))
             )
 
-    def series(self, asked: Asked) -> Response:
+    def series(self, asked: Parameters) -> Response:
         with self._shelf.run(asked.run) as g:
             return _bytes(pack(*payload.series(g)))
 
-    def moment(self, asked: Asked) -> Response:
+    def moment(self, asked: Parameters) -> Response:
         with self._shelf.run(asked.run) as g:
             return _json(payload.moment(g, asked.row, asked.step, asked.measure))
 
-    def distribution(self, asked: Asked) -> Response:
+    def distribution(self, asked: Parameters) -> Response:
         with self._shelf.run(asked.run) as g:
             site = payload.main_site(g, asked.row, asked.measure)
             found = payload.distribution(g, [site]) if site else {}
             return _bytes(pack(*found.get(site or "", ({}, {}))))
 
-    def samples(self, asked: Asked) -> Response:
+    def samples(self, asked: Parameters) -> Response:
         with self._shelf.run(asked.run) as g:
             return _json(worst_of_batch(g, asked.step))
 
     async def live(self, request: Request) -> Response:
         try:
-            asked = Asked(request.query_params)
+            asked = Parameters(request.query_params)
             watcher = await run_in_threadpool(Watcher, self, asked)
         except FitscopeError as problem:
             return _said(problem)
@@ -185,18 +185,18 @@ class Pages:
             while time.monotonic() < until and not self._ending():
                 await asyncio.sleep(min(self._tick, 0.2))
 
-    def _both(self, asked: Asked) -> AbstractContextManager[tuple[Gathered, Gathered | None]]:
+    def _both(self, asked: Parameters) -> AbstractContextManager[tuple[Gathered, Gathered | None]]:
         return self._shelf.both(asked.run, asked.other if asked.mode == "run" else None)
 
 
 class Watcher:
     """The state of one open page, so that a tick contains only new data."""
 
-    def __init__(self, pages: Pages, asked: Asked) -> None:
+    def __init__(self, pages: Pages, asked: Parameters) -> None:
         self._pages = pages
         self._asked = asked
         asked.run = pages._shelf.name(asked.run)  # the newest of now, not one that begins later
-        # What is looked at stays open.
+        # The runs on a page stay open.
         self._held = [pages._shelf.shelved(name) for name in (asked.run, asked.other) if name]
         self._told: dict[str, Any] = {}
         self._counts: tuple[int, ...] = ()
@@ -235,7 +235,7 @@ def _static() -> frozenset[str]:
     return frozenset(entry.name for entry in folder.iterdir() if "." + entry.name.rpartition(".")[2] in TYPES)
 
 
-STATIC = _static()  #: the files that may be asked for, by their whole names
+STATIC = _static()  #: the files that may be requested, by their full names
 
 
 def _read(name: str) -> bytes:

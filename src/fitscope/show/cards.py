@@ -56,7 +56,7 @@ def _cost(run: Run) -> str:
     return percent(share) if isinstance(share, float) else NOTHING
 
 
-#: Title → what stands there for a run.
+#: Title → a function that returns the cell of a run.
 COLUMNS: Mapping[str, Callable[[Run], str]] = {
     "name": lambda run: run.id,
     "model": _model,
@@ -103,7 +103,7 @@ def runs_text(runs: Sequence[Brief]) -> str:
         table.add_column(title, justify="right" if title in _NUMBERS else "left", no_wrap=True)
     for line in _lines(runs):
         table.add_row(*(Text(clean(cell)) for cell in line.values()))
-    # rich ignores `file` in a notebook unless it is told that there is none.
+    # rich ignores `file` in a notebook unless `force_jupyter` is False.
     console = Console(file=io.StringIO(), width=200, color_system=None, force_jupyter=False)
     console.print(table)
     lines = str(console.file.getvalue()).splitlines()  # type: ignore[attr-defined]
@@ -150,7 +150,7 @@ def _all_findings(run: Run) -> str:
 
 
 def _kinds(run: Run) -> str:
-    """How many sites of each kind there are: `activations 3, loss 1, validation/loss 1`."""
+    """The number of sites of each kind: `activations 3, loss 1, validation/loss 1`."""
     sites = map(Site.parse, run.sites)
     return counted(str(Site(site.base, in_pass=site.in_pass, moved=site.moved)) for site in sites)
 

@@ -18,7 +18,7 @@ VIRIDIS: tuple[RGB, ...] = (
     (165, 219, 54), (210, 226, 27), (253, 231, 37),
 )  # fmt: skip
 
-#: What is no value has a colour that viridis does not have.
+#: The marks have colours that viridis does not have.
 COLOURS: dict[int, RGB] = {NAN: (255, 0, 179), INF: (255, 95, 31), MISSING: (70, 70, 70)}
 
 

@@ -73,10 +73,12 @@ class Guard:
         try:
             await (self._refusal(scope) or self._app)(scope, receive, sending)
         except Exception as problem:
-            # The server goes on, and so does every other page. Who looks is told; who serves reads it in the log.
+            # The server and all other pages continue. This page shows the error, and the log of the server has it too.
             _log.error("%s could not be answered: %s: %s", scope["path"], type(problem).__name__, problem)
             if not begun:
-                failed = PlainTextResponse("fitscope could not answer this. Its terminal says why.", 500)
+                failed = PlainTextResponse(
+                    "fitscope could not answer this. Its terminal shows the reason.", 500
+                )
                 await failed(scope, receive, guarded)
 
     def _refusal(self, scope: Scope) -> Response | None:
@@ -87,9 +89,10 @@ class Guard:
             return PlainTextResponse("This server goes by localhost only.", 403)
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         given = next((value for name, value in query if name == "token"), "")
-        origin = headers.get("origin")
-        foreign = headers.get("sec-fetch-site") in ("cross-site", "same-site")  # the same site: another port
-        if (origin is not None and not self._is_origin(origin)) or (
+        origins = headers.getlist("origin")
+        # The same site: another port. Values that contradict each other, or that no browser sends, are foreign too.
+        foreign = any(site not in ("same-origin", "none") for site in headers.getlist("sec-fetch-site"))
+        if any(not self._is_origin(origin) for origin in origins) or (
             foreign and not self._arrives(headers, given)
         ):
             return PlainTextResponse("Not for other sites.", 403)

@@ -1,7 +1,9 @@
-"""The HTTP protocol of the page's server: uvicorn's, with two additions.
+"""The HTTP protocol of the page's server: uvicorn's, with three additions.
 
 The server closes a connection whose request does not arrive whole within `PATIENCE` seconds, so that an incomplete request blocks
-nothing. And uvicorn's own refusal of bytes that are not HTTP carries the same headers as every other answer.
+nothing. It keeps at most `MOST` connections, and makes room by closing the one that has waited longest for its request, so that
+nobody uses up the files that the process may open. And uvicorn's own refusal of bytes that are not HTTP carries the same headers
+as every other answer.
 """
 
 from __future__ import annotations
@@ -15,6 +17,21 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fitscope.show.guard import HEADERS
 
+BACKLOG = 64  #: connections that are accepted at once, before any is counted
+
+
+def _most() -> int:
+    """Half of the files that this process may open, at most 1,024."""
+    try:
+        import resource
+
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    except ImportError:  # Windows
+        return 256
+    return 1024 if files == resource.RLIM_INFINITY else max(16, min(files // 2, 1024))
+
+
+MOST = _most()  #: connections at once
 PATIENCE = 5.0  #: seconds from the first byte, or from the beginning, until a request must be whole
 
 
@@ -26,6 +43,12 @@ class Patient(H11Protocol):
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self._expect()
+        there = [
+            one for one in self.connections if isinstance(one, Patient) and not one.transport.is_closing()
+        ]
+        if len(there) > MOST:
+            waiting = [(one._deadline.when(), one) for one in there if one._deadline is not None]
+            min(waiting, key=lambda each: each[0])[1].transport.abort()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -46,7 +69,7 @@ class Patient(H11Protocol):
         headers += [(b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close")]
         headers += [(b"content-length", str(len(body)).encode())]
         answer = h11.Response(status_code=400, headers=headers, reason=b"Bad Request")
-        # What was begun before, for an earlier request of the same connection, cannot be taken back.
+        # An answer to an earlier request of the same connection may have begun.
         with contextlib.suppress(h11.LocalProtocolError):
             for event in (answer, h11.Data(data=body), h11.EndOfMessage()):
                 self.transport.write(self.conn.send(event) or b"")

@@ -24,6 +24,7 @@ from fitscope.show.data.gather import Gathered
 from fitscope.show.data.pack import pack, squeezed
 from fitscope.show.data.samples import worst_of_batch
 from fitscope.show.text import clean
+from fitscope.store.places import new_file_at
 
 #: The modules, each after those it needs.
 MODULES = (
@@ -54,7 +55,7 @@ class Wanted:
     """The content of a file: everything, or one view."""
 
     parts: tuple[str, ...] | None = None  #: the panels; all of them if None
-    measure: str | None = None  #: shown first; what shows the worst finding if None
+    measure: str | None = None  #: shown first; if None, the measure that shows the worst finding
     mode: str = "absolute"
     other: Gathered | None = None  #: for the mode `run`
     row: str | None = None
@@ -62,7 +63,7 @@ class Wanted:
     site: str | None = None  #: of the row; the first that the measure is about if None
     series: tuple[dict[str, Any], dict[str, Any]] | None = None  #: instead of the loss
     table: dict[str, Any] | None = None
-    title: str | None = None  #: above the picture; the whole page has a head of its own
+    title: str | None = None  #: above the picture; the page has its own header
 
 
 def report(g: Gathered, wanted: Wanted | None = None) -> str:
@@ -172,7 +173,7 @@ def _moments(
         spreads = payload.distribution(g, list(sites), 96)
         for s, (_, spread) in spreads.items():
             arrays |= {f"distribution {s}.{part}": array for part, array in spread.items()}
-        # By measure, so that the page never shows the values of something else in place of what is missing.
+        # By measure, so that the page never replaces missing values by those of another measure.
         facts["distributions"] |= {f"{name} {m}": spreads[s][0] for m, s in about.items() if s in spreads}
 
 
@@ -221,7 +222,7 @@ def _hash(text: str) -> str:
 
 def save(path: str | Path, text: str) -> Path:
     """Writes a file atomically; on failure it leaves nothing that was not there before."""
-    to = Path(path)
+    to = new_file_at(path)
     made = [folder for folder in to.absolute().parents if not folder.exists()]
     part = to.with_name(f".{to.name}.{os.getpid()}.part")
     try:
@@ -234,4 +235,4 @@ def save(path: str | Path, text: str) -> Path:
             for folder in made:
                 folder.rmdir()
         raise
-    return to
+    return Path(path).expanduser()

@@ -16,7 +16,7 @@ import uvicorn
 from fitscope.errors import StoreError
 from fitscope.show.app import TICK, app
 from fitscope.show.guard import Guard
-from fitscope.show.protocol import Patient
+from fitscope.show.protocol import BACKLOG, Patient
 from fitscope.store import Objects
 
 Path = str | os.PathLike[str] | Objects
@@ -40,7 +40,7 @@ class Server:
         # `log_config=None`, because configuring it would close the log handlers of the user's program.
         config = uvicorn.Config(
             self._guard, log_config=None, log_level="error", access_log=False, lifespan="off", server_header=False,
-            ws="none", timeout_graceful_shutdown=3, http=Patient,
+            ws="none", timeout_graceful_shutdown=3, http=Patient, backlog=BACKLOG,
         )  # fmt: skip
         self._server = uvicorn.Server(config)
         self._thread: threading.Thread | None = None

@@ -8,37 +8,48 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from typing import Any
 from weakref import WeakValueDictionary
 
 from fitscope.errors import RunError, one_of
 from fitscope.read import Brief, Run
 from fitscope.read import open as open_run
-from fitscope.read import runs as list_runs
+from fitscope.read.find import in_order
+from fitscope.read.listing import Listed
+from fitscope.read.state import each
 from fitscope.show.data.gather import Gathered
-from fitscope.store import Files, Objects
+from fitscope.show.data.runs import RunTable
+from fitscope.store import Files, Objects, schema
 from fitscope.store import place as find_place
+from fitscope.store.places import is_local
 
 PARTS = (
     128  #: that one answer takes in: the first rank of a large run at once, the others with the next ticks
 )
-KEEP = 4  #: runs that are kept though nobody looks at them
+PAUSE = 0.5  #: seconds after that in which an answer uses what is already there
+KEEP = 4  #: runs that stay open without a page
+OPEN = 32  #: runs that stay open between two lists of all runs
 
 
 class Shelved:
     """A run, for one thread at a time."""
 
-    def __init__(self, opened: Callable[[], Run]) -> None:
+    def __init__(self, opened: Callable[[], Run], lock: threading.RLock) -> None:
         self._opened = opened
         self._gathered: Gathered | None = None
-        self.lock = threading.RLock()  # the same request may use one run twice
+        self._next = 0.0  # when more of a large run is taken in
+        self.lock = lock  # which the same request may take twice
 
     def updated(self) -> Gathered:
         """The run's numbers, up to date. The caller must hold the lock."""
         if self._gathered is None:
             self._gathered = Gathered(self._opened(), quiet=True)
-        self._gathered.update(most=PARTS)
+        if not self._gathered.behind or time.monotonic() >= self._next:
+            self._gathered.update(most=PARTS)
+            self._next = time.monotonic() + PAUSE
         return self._gathered
 
 
@@ -48,16 +59,46 @@ class Shelf:
     def __init__(self, place: str | os.PathLike[str] | Objects) -> None:
         found = find_place(place, writing=False)
         self.place = Files(found.root, links=False) if isinstance(found, Files) else found
+        self._listed: dict[str, Listed] = {}  # by folder
         self._known: WeakValueDictionary[str, Shelved] = WeakValueDictionary()
         self._kept: OrderedDict[str, Shelved] = OrderedDict()  # the longest unused first
-        self._lock = threading.Lock()  # over these two, never while a run is read
+        self._lock = threading.Lock()  # over these three, never while a run is read
 
     def briefs(self) -> dict[str, Brief]:
-        """The runs by the names they are opened with, the newest first."""
-        found = list_runs(self.place)[::-1]
-        if [brief.path for brief in found] == [self.place.describe()]:  # the place is itself a run
-            return {found[0].id: found[0]}
-        return {brief.path.replace("\\", "/").rstrip("/").rpartition("/")[2]: brief for brief in found}
+        """The runs by the names they are opened with, the newest first.
+
+        A run that another request is reading now has the brief of the last time.
+        """
+        found: list[Brief] = []
+
+        def look(listed: Listed) -> None:
+            with contextlib.suppress(FileNotFoundError):  # a folder without a run
+                if listed.lock.acquire(blocking=False):
+                    try:
+                        found.append(listed.look())
+                    finally:
+                        listed.lock.release()
+                else:
+                    found.append(listed.brief or Listed(listed.objects).look())
+
+        listed = self._list()
+        each(look, list(listed.values()), remote=is_local(self.place) is None)
+        for one in [one for _, one in sorted(listed.items()) if one.run is not None][:-OPEN]:
+            one.run = None
+        if "" in listed:  # the place is itself a run
+            return {brief.id: brief for brief in found}
+        return {_folder(brief): brief for brief in in_order(found)[::-1]}
+
+    def _list(self) -> dict[str, Listed]:
+        """What may be a run, by folder."""
+        names = self.place.list()
+        folders = [""] if schema.RUN in names else [name[:-1] for name in names if name.endswith("/")]
+        with self._lock:
+            self._listed = {
+                name: self._listed.get(name) or Listed(self.place.folder(name) if name else self.place)
+                for name in folders
+            }
+            return dict(self._listed)
 
     def name(self, wanted: str | None) -> str:
         """The name of the requested run: the newest readable one if the request names none."""
@@ -76,7 +117,7 @@ class Shelf:
         """A run, and another to compare it with, if one is named."""
         first = self.shelved(self.name(wanted))
         second = self.shelved(other) if other is not None else None
-        # In the same order whoever asks: two that wait for each other would wait for ever.
+        # Always in the same order: two requests that wait for each other would wait for ever.
         locks = sorted({shelved.lock for shelved in (first, second) if shelved is not None}, key=id)
         with contextlib.ExitStack() as held:
             for lock in locks:
@@ -88,21 +129,61 @@ class Shelf:
 
     def shelved(self, name: str) -> Shelved:
         """The run of that name, whether it can be read or not."""
+        listed = self._listed_as(name)
         with self._lock:
             known = self._known.get(name)
             if known is None:
-                known = self._known[name] = Shelved(lambda: self._find(name))
+                lock = threading.RLock() if listed is None else listed.lock
+                known = self._known[name] = Shelved(lambda: self._find(name, lock), lock)
             self._kept[name] = known
             self._kept.move_to_end(name)
             while len(self._kept) > KEEP:
                 self._kept.popitem(last=False)
             return known
 
-    def _find(self, name: str) -> Run:
-        names = self.briefs()
+    def table(self, rows: RunTable) -> list[dict[str, Any]]:
+        """The table of runs. Of a run that another request is reading now, it has what was known before."""
+
+        @contextlib.contextmanager
+        def held(name: str) -> Iterator[Run | None]:
+            listed = self._listed_as(name)
+            if listed is None or not listed.lock.acquire(blocking=False):
+                yield None
+                return
+            try:
+                yield listed.opened()
+            finally:
+                listed.lock.release()
+
+        return rows.rows(self.briefs(), held)
+
+    def _listed_as(self, name: str) -> Listed | None:
+        """What is listed under the name of a run."""
+        listed = self._listed
+        if name not in listed or "" in listed:
+            listed = self._list()
+        itself = listed.get("")
+        if itself is None:
+            return listed.get(name)
+        brief = itself.brief or Listed(itself.objects).look()
+        return itself if brief.id == name else None
+
+    def _find(self, name: str, lock: threading.RLock) -> Run:
         if not name:
-            return open_run(self.place)  # which says why there is none
-        if name not in names:
-            raise RunError("the name of a run that is served", repr(name), one_of(names, name))
-        itself = names[name].path == self.place.describe()
-        return open_run(self.place) if itself else open_run(self.place, name)
+            return open_run(self.place)  # which raises the reason
+        listed = self._listed_as(name)
+        try:
+            if listed is None:
+                raise FileNotFoundError(name)
+            if listed.lock is lock:
+                return listed.opened()
+            return Listed(listed.objects).opened()  # it was not there when it was first asked for
+        except FileNotFoundError:
+            raise RunError(
+                "the name of a run that is served", repr(name), one_of(self.briefs(), name)
+            ) from None
+
+
+def _folder(brief: Brief) -> str:
+    """The name of the folder that a run is in."""
+    return brief.path.replace("\\", "/").rstrip("/").rpartition("/")[2]

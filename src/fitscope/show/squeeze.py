@@ -72,7 +72,7 @@ class Grid:
 
 
 def log10(grid: Grid) -> Grid:
-    """The same on a log scale. Zero becomes −inf, below every scale."""
+    """The grid on a log scale. Zero becomes −inf, below every scale."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return Grid(np.log10(np.abs(grid.values)), grid.marks)
 

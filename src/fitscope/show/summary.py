@@ -34,7 +34,7 @@ STATUS = {
     "interrupted": ("▲", "bold yellow"),
     "failed": ("✖", "bold red"),
 }
-MANY_ZEROS = 0.9  #: a share that is printed in bold; what it means is for the rules to say
+MANY_ZEROS = 0.9  #: a share that is printed in bold; the rules judge it
 TREND = 10  #: characters
 
 

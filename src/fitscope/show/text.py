@@ -27,6 +27,16 @@ from fitscope.show.squeeze import INF, MISSING, NAN, VALUE, Array, Grid, log10, 
 WORDS = {NAN: "NaN", INF: "Inf", MISSING: "not recorded"}
 
 
+WIDEST = 1000  #: characters of a line; a window that claims to be wider would take memory, and nobody could read it
+
+
+def terminal(width: int | None = None, **settings: Any) -> Console:
+    """The terminal, or what stands in for it, with a width that can be drawn."""
+    console = Console(highlight=False, width=width, **settings)
+    console.width = min(console.width, WIDEST)
+    return console
+
+
 @dataclass(frozen=True, slots=True)
 class Pen:
     """The characters and colours that a terminal or file can show."""

@@ -32,7 +32,8 @@ from fitscope.show.data import payload
 from fitscope.show.data.gather import Gathered
 from fitscope.show.data.series import GrowingSeries
 from fitscope.show.report import TITLE_TALL, Wanted, report, save
-from fitscope.show.text import Pen, clean
+from fitscope.show.text import WIDEST, Pen, clean, terminal
+from fitscope.store.places import new_file_at
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -67,7 +68,8 @@ class View:
 
     def to_text(self, width: int = 100, *, colour: bool = False) -> str:
         """The view as text, by default without colour."""
-        # rich 15 ignores `file` in a notebook and displays what it prints there, unless it is told not to.
+        width = min(width, WIDEST)
+        # rich 15 ignores `file` in a notebook and displays the text there, unless `force_jupyter` is False.
         console = Console(
             file=io.StringIO(), width=width, highlight=False, force_terminal=colour, legacy_windows=False,
             color_system="truecolor" if colour else None, force_jupyter=False,
@@ -86,13 +88,14 @@ class View:
 
             display(self)  # type: ignore[no-untyped-call, unused-ignore]
             return
-        console = Console(highlight=False)
+        console = terminal()
         console.print(self._drawn(console.width, Pen.of(console)))
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Writes the view to a file: .html, .txt, or with matplotlib .png, .svg or .pdf."""
         to = Path(path)
         try:
+            new_file_at(to)
             if to.suffix == ".html":
                 return save(to, self.to_html())
             if to.suffix == ".txt":

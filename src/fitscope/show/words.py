@@ -11,7 +11,7 @@ from fitscope.diagnose.history import History
 from fitscope.show.text import clean, number
 from fitscope.sites import Site
 
-FINDINGS = 3  #: that are told; the last line counts them all
+FINDINGS = 3  #: findings in the caption; the last line counts all of them
 STATUS = {"running": "●", "complete": "✓", "interrupted": "▲", "failed": "✖"}
 SEVERITY = {"error": "✖", "warning": "▲", "note": "●"}
 

@@ -36,7 +36,7 @@ LARGEST_CHUNK = (
 )  #: a larger capture is split along its first axis, and the next where one row is larger
 SHARED_CHUNK = 256 << 10  #: captures of up to half of this share a chunk of this size
 MOST_SHARED = 1024  #: captures in one chunk
-INDEX_BYTES = 60  #: what a capture takes in the index, about
+INDEX_BYTES = 60  #: bytes of a capture in the index, about
 
 _LITTLE_ENDIAN = {"name": "bytes", "configuration": {"endian": "little"}}
 
@@ -95,7 +95,7 @@ class GrowingArray:
         self._tails: dict[Cell, Array] = {}  # the chunks still being filled, by cell
         self._tails_put: set[Cell] = set()  # those of them that are in the store in an earlier state
         self._stale: set[Cell] = set()  # put for a capture that then failed: the next one must overwrite them
-        self._sums: dict[str, int] = {}  # the checksum of what is `stored`, by chunk
+        self._sums: dict[str, int] = {}  # the checksum of the `stored` bytes, by chunk
         self._json_bytes = 0
         index = ("step", "epoch", "batch", *(("size", "batch_size") if kind.batched else ()), "shapes")
         index += ("offset",) if kind.sharded else ()

@@ -61,7 +61,7 @@ def writer_of(run: Objects, attempts: int) -> int | None:
             if status["status"] == "running" and ours and pid != os.getpid() and is_alive(status):
                 return int(pid)
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
-            continue  # who cannot be told from the dead cannot be waited for
+            continue  # a process that may be dead cannot be waited for
     return None
 
 

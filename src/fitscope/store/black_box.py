@@ -26,7 +26,7 @@ from fitscope.store.npz import member
 
 Array = np.ndarray[Any, Any]
 
-VOLUME = 64 << 20  #: bytes of arrays in one archive; a larger array has one of its own
+VOLUME = 64 << 20  #: bytes of arrays in one archive; a larger array has a separate one
 MOST_ARCHIVE = 8 << 30  #: bytes of an archive that is read
 BOX = "box.json"
 MODEL = "model.json"
@@ -42,10 +42,10 @@ class KeptCall:
     batch: int
     forms: list[Any]  #: of its batches: see `structure`
     arrays: list[Array]  #: of its batches, all together
-    changed: dict[int, Array]  #: by number of the variable: what was assigned since the step before
+    changed: dict[int, Array]  #: values assigned since the previous step, by number of the variable
     random: dict[str, Array]  #: by generator
     facts: dict[str, Any]  #: of the backend
-    logs: Mapping[str, Any] | None = None  #: what it returned; None if it did not
+    logs: Mapping[str, Any] | None = None  #: its result; None if it did not return
 
     @property
     def steps(self) -> int:
@@ -97,7 +97,7 @@ class Boxes:
 
     def write(self, laps: Sequence[Lap], facts: Mapping[str, Any], model: bytes | None) -> str:
         """Writes laps, and returns the path of their folder. OSError if that fails; `NoRoomError` beyond the limit."""
-        calls = [list(lap.calls) for lap in laps]  # the training goes on
+        calls = [list(lap.calls) for lap in laps]  # the training continues
         size = sum(lap.nbytes for lap in laps) + len(model or b"")
         if not self._meter.room(size + size // 50 + (64 << 10)):
             raise NoRoomError(f"it takes {size:,} bytes, more than the limit of the run leaves")

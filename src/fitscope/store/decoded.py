@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-MOST = 256 << 20  #: bytes of memory for what is read of one object at once
+MOST = 256 << 20  #: bytes of memory for the decoded data of one object
 MOST_FILE = 256 << 20  #: bytes of a file that holds rows
 MOST_FOOTER = 2 << 20
 MOST_GROUPS = 4096
@@ -67,7 +67,7 @@ def pages_fit(source: pa.NativeFile, file: Any, places: Collection[int], groups:
 
 
 def column_chunk(file: Any, group: int, place: int) -> Any:
-    """What the footer says about one column of one row group.
+    """The facts in the footer about one column of one row group.
 
     For some damaged footers `RowGroupMetaData.column` ends the process: a C++ exception leaves a function of pyarrow (17 to 26) that
     does not expect any. Arrow's reader makes the same object when it begins to read the column, and raises an OSError there. So it

@@ -32,7 +32,7 @@ from fitscope.store import direct
 from fitscope.store._base import Data, Objects, within
 
 STAGE = ".tmp"
-STALE_SECONDS = 24 * 3600.0  # far beyond any single write: nobody's temporary file is swept while in use
+STALE_SECONDS = 24 * 3600.0  # far beyond any single write: no temporary file in use is removed
 
 _serial = itertools.count()
 
@@ -47,7 +47,7 @@ class Files(Objects):
         self.root = Path(root).expanduser().absolute()
         self.durable = durable
         self.links = links
-        self._top = self.root  # what was named: a link on the way there was meant
+        self._top = self.root  # the directory that the user named: a link on the way there is intended
         self._stage_folder = f"{self.root}{os.sep}{STAGE}"
         self._swept = False
 
@@ -77,7 +77,7 @@ class Files(Objects):
     def get(self, key: str, most: int | None = None) -> bytes:
         path = self._readable(key)
         try:
-            # Not blocking: opening a pipe would wait for whoever writes to it.
+            # Not blocking: opening a pipe would wait for a writer.
             fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
             with open(fd, "rb", buffering=0) as file:
                 size = _regular(os.fstat(fd), path)
@@ -185,11 +185,11 @@ class Files(Objects):
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
-    """Whether an entry is a folder. A link that leads to itself is none; asking for its kind raises an error."""
+    """Whether an entry is a folder. A link to itself is none. One that cannot be examined counts: reading it raises the error."""
     try:
         return entry.is_dir()
-    except OSError:
-        return False
+    except OSError as problem:
+        return problem.errno != errno.ELOOP
 
 
 def _regular(found: os.stat_result, path: str) -> int:

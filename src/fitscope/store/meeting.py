@@ -26,7 +26,7 @@ from fitscope.store.begin import usable as usable_place
 from fitscope.store.liveness import is_alive
 from fitscope.store.places import place
 
-MOST_BESIDE = 100  #: runs of one name that are looked at
+MOST_BESIDE = 100  #: runs of one name that are tried
 
 
 def next_attempt(runs: Location, run_id: str, launch: str) -> tuple[str, int]:

@@ -16,7 +16,7 @@ class Meter:
         self.objects = objects
         self.limit = limit
         self.bytes = 0
-        self.promised = 0  #: bytes of objects that will be put for what was already accepted
+        self.promised = 0  #: bytes of objects that accepted records will still need
 
     def put(self, key: str, data: Data, before: int = 0) -> None:
         """Writes an object that had `before` bytes so far."""

@@ -21,7 +21,7 @@ from fitscope.store._base import Data, Objects, within
 
 T = TypeVar("T")
 
-RETRY_SECONDS = 5.0  #: for which a request is repeated by itself; what waits longer is above (`patient`)
+RETRY_SECONDS = 5.0  #: seconds for which obstore repeats a request; `outages` handles longer failures
 
 
 class Remote(Objects):

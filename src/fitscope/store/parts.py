@@ -41,7 +41,7 @@ PART_BYTES = 4_000  #: the bytes of a part in addition to its rows
 
 _PARQUET: dict[str, Any] = {
     "compression": "zstd",
-    "store_schema": False,  # 2.7 kB a part to tell Arrow what Parquet's own schema says
+    "store_schema": False,  # 2.7 kB a part, and Parquet's own schema says the same
     "write_page_checksum": True,
 }
 
@@ -95,11 +95,11 @@ class Parts:
         self._objects = objects
         self._new = rows
         self._waiting = Waiting(TABLES[rows.name], rows.by)
-        self._waiting_disk = 0  # what those will take up in a part, guessed high
+        self._waiting_disk = 0  # an upper estimate of their bytes in a part
         self._part: bytes | None = None  # encoded, not yet put
         self._part_sites: Counter[str] = Counter()
         self._number = 0  # of the next part
-        self._in_tail: Counter[str] = Counter()  # rows in the tail, of which there is no part
+        self._in_tail: Counter[str] = Counter()  # rows that are in the tail and in no part
         self._outdated = False  # there is a tail with rows that are in a part, or given up
         self.name = rows.name
         self.parts = 0  #: in the store

@@ -6,7 +6,9 @@ scope that is never used leaves no trace.
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -31,7 +33,7 @@ def place(to: str | os.PathLike[str] | Objects, *, writing: bool = True) -> Obje
             f"{to!r}",
             "Name a place for the runs, such as 'runs' or 's3://bucket/runs'",
         )
-    text = os.fspath(to)
+    text = to if isinstance(to, str) else str(path_of(to, "a directory"))
     scheme, separator, rest = text.partition("://")
     if not separator:
         return _directory(text, writing)
@@ -47,8 +49,39 @@ def place(to: str | os.PathLike[str] | Objects, *, writing: bool = True) -> Obje
     )
 
 
+def path_of(to: str | os.PathLike[str], what: str) -> Path:
+    """An absolute path on this machine, or an error that names what was expected there."""
+    try:
+        text = os.fspath(to)
+        if isinstance(text, str) and "\0" not in os.fsencode(text).decode("latin-1"):
+            return Path(text).expanduser().absolute()
+        problem = "it is not text" if not isinstance(text, str) else "it contains a null character"
+    except (TypeError, UnicodeEncodeError):
+        problem = "it is not text that a path can have"
+    except (RuntimeError, OSError) as error:  # no such user; or the current directory was deleted
+        problem = str(error)
+    raise StoreError(what, f"{to!r} ({problem})", "Choose another path")
+
+
+def new_file_at(to: str | os.PathLike[str]) -> Path:
+    """The absolute path of a file to write. What is there must be a regular file: a device or a pipe is never replaced."""
+    path = path_of(to, "the name of a file")
+    try:
+        path = path.resolve()
+        kind = path.stat().st_mode
+    except FileNotFoundError:
+        return path
+    except RuntimeError as problem:  # a link to itself, before Python 3.13
+        raise OSError(errno.ELOOP, str(problem), str(path)) from problem
+    if stat.S_ISDIR(kind):
+        raise StoreError("the name of a file", f"the directory {str(path)!r}", "Name a file in it")
+    if not stat.S_ISREG(kind):
+        raise StoreError("the name of a file", f"{str(path)!r}, a device or a pipe", "Name a file")
+    return path
+
+
 def _directory(text: str, writing: bool) -> Files:
-    files = Files(text)
+    files = Files(path_of(text, "a directory"))
     there = files.root
     while not os.path.lexists(there) and there != there.parent:
         there = there.parent
@@ -65,6 +98,11 @@ def _directory(text: str, writing: bool) -> Files:
             "Choose another directory, or change its permissions",
         )
     return files
+
+
+def in_utf8(path: str) -> str:
+    """The path with a question mark for each byte that is not UTF-8: Arrow, DuckDB and SQLite take nothing else."""
+    return path.encode("utf-8", "replace").decode()
 
 
 def is_local(objects: Objects) -> Path | None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from fitscope.store._base import Objects
 from fitscope.store.files import Files
 
-BYTES = 64 << 10  #: several times what a status takes
+BYTES = 64 << 10  #: several times the size of a status
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -31,13 +31,13 @@ class Reserve:
         if self._path is None or self._held:
             return
         try:
-            self._path.write_bytes(os.urandom(BYTES))  # what compresses would take none
+            self._path.write_bytes(os.urandom(BYTES))  # compressible bytes would reserve nothing
             self._held = True
         except OSError:
             self._remove()
 
     def release(self) -> bool:
-        """Gives the room up. False if there was none."""
+        """Releases the reserved space. False if there was none."""
         held, self._held = self._held, False
         if held:
             self._remove()

@@ -267,6 +267,14 @@ def rank_folder(attempt: int, rank: int) -> str:
     return f"{attempt_folder(attempt)}/r{rank:05d}"
 
 
+def rank_of(folder: str) -> int | None:
+    """The number of the rank whose folder has this name; None if it is no such folder."""
+    number = folder.removeprefix("r")
+    return (
+        int(number) if number.isascii() and number.isdecimal() and folder == f"r{int(number):05d}" else None
+    )
+
+
 def attempt_key(attempt: int) -> str:
     return f"{ATTEMPTS}/{attempt:04d}.json"
 

@@ -45,7 +45,7 @@ class Status:
 
     @property
     def refused(self) -> Counter[str]:
-        """By site: how many of those there were."""
+        """The number of refused records, by site."""
         with self._lock:
             return self._refused.copy()
 

@@ -18,7 +18,7 @@ from fitscope.store.meter import Meter
 from fitscope.store.parts import MOST_MEMORY, Parts
 from fitscope.store.samples import ROW_BYTES as SAMPLE_BYTES
 from fitscope.store.samples import SamplesRows, numbers
-from fitscope.store.tables import ROW_BYTES, StatsRows
+from fitscope.store.stats_table import ROW_BYTES, StatsRows
 
 T = TypeVar("T")
 

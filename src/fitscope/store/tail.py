@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from fitscope.store import decoded
 
-GROUP_ROWS = 16_384  #: of a row group, about: what must be decoded to get one site of a part
+GROUP_ROWS = 16_384  #: rows in a row group, about: they are decoded to get one site of a part
 MOST_GROUPS = 16  #: in a part: more make its footer long
 SITES = b"fitscope.sites"  #: in a part's footer: [[site, rows], …] in the order of its rows
 PART = b"fitscope.part"  #: in a tail's schema: the part that its rows will be in
@@ -162,7 +162,7 @@ def sort(table: pa.Table, by: str) -> pa.Table:
 
 
 def stretches(column: pa.ChunkedArray) -> tuple[list[str], list[int]]:
-    """The names in a sorted column, and the first row of each, with the end."""
+    """The names in a sorted column, and where the rows of each begin and end."""
     found = column.combine_chunks()
     codes = found.indices.to_numpy()
     starts = np.flatnonzero(np.diff(codes, prepend=-1))

@@ -33,7 +33,7 @@ class TensorStore:
         self._meter = meter
         self._open: dict[ArrayKind, GrowingArray] = {}
         self._full: list[GrowingArray] = []  # complete, but not committed yet
-        self._listed: list[dict[str, str]] = []  # what the root's document says
+        self._listed: list[dict[str, str]] = []  # the arrays in the root's document
         self._listed_put = 0  # how many of these are in the document that is in the store
         self._root_bytes = 0
         self._leaves: set[str] = set()  # groups that hold an array, and

@@ -1,4 +1,4 @@
-"""The one sink: records go in, a run comes out.
+"""Writes the records of a training as a run.
 
 One RunWriter belongs to one rank of one attempt and writes only in its own folder, so any number of processes can write one run
 independently. Once `flush` returns, its rows survive the death of the process at any moment, and every reader sees them; nothing
@@ -39,16 +39,16 @@ from fitscope.store.begin import (
     writer_of,
 )
 from fitscope.store.black_box import Boxes
-from fitscope.store.load import Load, Room
 from fitscope.store.meeting import meet
 from fitscope.store.meter import Meter
+from fitscope.store.outages import PatientStore
 from fitscope.store.pace import Pace
 from fitscope.store.parts import PART_BYTES
-from fitscope.store.patient import PatientStore
 from fitscope.store.reserve import FULL, Reserve
+from fitscope.store.room import Load, Room
+from fitscope.store.stats_table import STRETCH_BYTES
 from fitscope.store.status import Status
 from fitscope.store.table_store import TableStore
-from fitscope.store.tables import STRETCH_BYTES
 from fitscope.store.tensors import TensorStore, storable
 
 ENDINGS = ("complete", "interrupted", "failed")
@@ -84,7 +84,7 @@ class RunWriter:
         self._status_bytes = 0
         self._reserve = Reserve(self._objects)
         self._documents: dict[str, bytes] = {}  # of the run and the attempt, by key
-        self.trouble: str | None = None  #: why the run is not the one that was asked for
+        self.trouble: str | None = None  #: why the run is not the requested one
 
     @classmethod
     def create(
@@ -193,7 +193,7 @@ class RunWriter:
         return dict(self._refused + self._tables.lost + Counter(self._tensors.lost) + self._status.refused)
 
     def reached(self, step: int) -> None:
-        """Notes a step of which nothing is handed over: a light rank writes only its status."""
+        """Notes a step without records: a light rank writes only its status."""
         self._step = max(step, self._step or 0)
 
     def refuse(self, sites: Iterable[str]) -> None:
@@ -334,7 +334,7 @@ class RunWriter:
         if self.patient is not None:
             self.patient.try_now()
         with self._waiting():
-            errors = self._commit_tensors(last=True)
+            errors = self._still_there() + self._commit_tensors(last=True)
             self._tables.commit(errors, last=True)
             self._tensors.discard()
             self._tables.discard()

@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fitscope.capture.backends._several import Several
+from fitscope.capture.backends._ranks import Several
 from fitscope.pipeline.handover import Finish
 from fitscope.plan.anatomy import Anatomy
 from fitscope.plan.wants import Wants
 from fitscope.sites import Site
 
 if TYPE_CHECKING:
-    from fitscope.capture.backends._keeper import Keeper
+    from fitscope.capture.backends._black_box import Keeper
 
 #: The attribute of a Keras model that holds the compiled function of a phase, and the method it is made from.
 PHASES = {
@@ -43,7 +43,7 @@ class Harvest:
     tensors: dict[str, Any] = field(default_factory=dict)
     sites: dict[str, Site] = field(default_factory=dict)  #: by name: a trace hands back plain strings
     failed: dict[Site, str] = field(default_factory=dict)  #: site → why it could not be seen
-    noted: list[str] = field(default_factory=list)  #: what the user should hear of
+    noted: list[str] = field(default_factory=list)  #: warnings for the user
     broken: Exception | None = None  #: why nothing of it could be handed out, after a step that did run
 
     def rename(self, names: Mapping[Site, Site]) -> None:
@@ -130,11 +130,11 @@ class Ask:
     wants: Wants
     phase: str = "train"
     finish: Finish = field(default_factory=Finish)
-    #: The user's own step, where it is none of the model's (phase "step").
+    #: The user's own step, if it is not a step of the model (phase "step").
     function: Callable[..., Any] | None = None
     #: To be called whenever a program is traced, which is then compiled.
     traced: Callable[[], None] = lambda: None
-    #: Sites that are not asked for because their taps may change the step, with the reason.
+    #: Sites left out because their taps may change the step, with the reason.
     left_out: Mapping[Site, str] = field(default_factory=dict)
 
     def without_gradients(self, why: str) -> Ask | None:
@@ -144,9 +144,9 @@ class Ask:
         return replace(self, wants=rest, left_out=left_out) if left_out else None
 
 
-#: The user's own compiled step: takes and returns what Keras, or the user's loop, gives it and expects of it.
+#: The user's own compiled step, with the arguments and the result that Keras or the user's loop expects.
 Own = Callable[..., Any]
-#: What a step returned, and what it showed.
+#: The result of a step, and its tapped tensors.
 Outcome = tuple[Any, list[Harvest]]
 
 
@@ -155,7 +155,7 @@ class Obstacle(NamedTuple):
 
     why: str
     beside: bool  #: the tapped program may still run alongside the user's own
-    instead: Program | None = None  #: shows less than was asked for, and is identical by construction
+    instead: Program | None = None  #: records less than the request, and is identical by construction
 
 
 class Held(ABC):
@@ -201,7 +201,7 @@ class Held(ABC):
 class Program(ABC):
     """A step with taps, and three ways to use it: instead of the user's own step, compared with it, or alongside it."""
 
-    identical: str | None = None  #: why it computes what the user's own step does, by construction
+    identical: str | None = None  #: the reason why it equals the user's own step by construction
 
     @abstractmethod
     def take(self, call: Call) -> Outcome:

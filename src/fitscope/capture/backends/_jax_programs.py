@@ -1,6 +1,6 @@
 """How a tapped step runs on JAX: instead of the user's own, compared with it, or alongside it.
 
-The arguments of a second run are kept in `_jax_held`. The twin, which runs alongside the user's own program, is
+The arguments of a second run are kept in `_jax_second_run`. The twin, which runs alongside the user's own program, is
 compiled for that alone. It donates nothing and returns only the tapped tensors, so XLA removes the update unless it is watched. It
 leaves out pure effects such as printing, because the user's own program has them.
 
@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fitscope.capture.backends._base import Call, Harvest, Held, Obstacle, Outcome, Program, TapFailed
-from fitscope.capture.backends._jax_held import (
+from fitscope.capture.backends._jax_second_run import (
     HeldArguments,
     HeldBatches,
     copied,
@@ -41,9 +41,7 @@ class Traced:
 
     seen: Harvest = field(default_factory=Harvest)  #: sites and failures
     effects: bool = False  #: it prints, or calls back
-    lasting: list[str] = field(
-        default_factory=list
-    )  #: what calls back and is answered, so that it cannot be left out
+    lasting: list[str] = field(default_factory=list)  #: callbacks with a result, which cannot be left out
 
     def harvest(self, tensors: dict[str, Any]) -> Harvest:
         return Harvest(tensors, self.seen.sites, self.seen.failed, self.seen.noted, self.seen.broken)
@@ -147,7 +145,7 @@ class Step(Program):
 
 
 def _alone(results: Any) -> Any:
-    """What a twin returned. Among several processes it ends first: its messages must not meet those of the user's own program."""
+    """The result of the twin. Among several processes it ends first: its messages must not meet those of the user's own program."""
     return jax.block_until_ready(results) if jax.process_count() > 1 else results
 
 

@@ -27,7 +27,7 @@ def spread() -> bool:
 
 
 def divide(harvest: Harvest) -> None:
-    """Replaces each tensor of all processes by the part that this process owns, and drops those of which it owns nothing."""
+    """Replaces each tensor of all processes by the part that this process owns, and drops the others."""
     for name, tensor in list(harvest.tensors.items()):
         if not isinstance(tensor, jax.Array) or tensor.is_fully_addressable:
             if jax.process_index() > 0:  # every process has it, and one records it

@@ -157,7 +157,7 @@ def lasting_effects(jaxpr: Any) -> list[str]:
 
 
 def own_copy(x: Any, zero: Any) -> Any:
-    """The same bits, from an operation that the compiler can fuse. What is known while tracing needs none."""
+    """A value with the same bits, computed by an operation that the compiler can fuse. A value that is known while tracing needs none."""
     if not isinstance(x, jax.core.Tracer) or not (
         jnp.issubdtype(x.dtype, jnp.floating) or jnp.issubdtype(x.dtype, jnp.integer)
     ):

@@ -1,7 +1,7 @@
 """How a tapped step runs on TensorFlow: instead of the user's own, compared with it, or alongside it.
 
 A batch that was drawn is given again by an iterator with the element spec of the user's own, so that the user's own function runs the very
-graph that it would have run. `_tensorflow_held` has the rest of the support for a second run.
+graph that it would have run. `_tensorflow_second_run` has the rest of the support for a second run.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from fitscope.capture.backends import _tensorflow_replicas as replicas
 from fitscope.capture.backends._base import Call, Harvest, Held, Obstacle, Outcome, Program, TapFailed
-from fitscope.capture.backends._tensorflow_held import (
+from fitscope.capture.backends._tensorflow_second_run import (
     HeldArguments,
     HeldBatches,
     HeldVariables,
@@ -166,7 +166,7 @@ class Fit(_Graph):
                 elif self._model.steps_per_execution == 1:
                     logs, tensors = self._on_iterator(iterator)
                 else:
-                    # Asked for, as Keras does here: a graph that finds no batch counts the step all the same.
+                    # Keras asks for a batch here too: a graph that finds none counts the step all the same.
                     optional = iterator.get_next_as_optional()
                     if not optional.has_value():
                         raise StopIteration

@@ -3,9 +3,8 @@ gradients.
 
 A tap only remembers the tensor; the layer's own output goes on. It must not even be wrapped in `tf.identity`: Keras looks
 for the `Softmax` op behind the model's output to use its logits, an identity hides it, and the numbers change.
-For gradients, `tf.GradientTape.gradient` is asked, in the one call that the training step makes anyway, for the
-tapped tensors as well as for the weights. It is replaced while a tapped step is traced (or runs eagerly), for
-that thread only, and put back.
+For gradients, the training step's own call of `tf.GradientTape.gradient` also gets the tapped tensors as sources, next to the
+weights. fitscope replaces that method while a tapped step is traced (or runs eagerly), for that thread only, and restores it.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class Collector:
         self.noted = self.harvest.noted
         self.losses = Losses(self)
         self.graph = _graph()
-        self.ungraded: dict[Site, Any] = {}  # site → tensor whose gradient no tape was asked for yet
+        self.ungraded: dict[Site, Any] = {}  # site → tensor that still needs its gradient from a tape
         self.logits: dict[Site, Site] = {}  # a site → the one of the logits behind it
 
     def see(self, site: Site, tensor: Any) -> Any:
@@ -98,7 +97,7 @@ class Collector:
         return True
 
 
-#: Types of which there is nothing to count.
+#: Types without numbers.
 _NO_NUMBERS = (tf.string, tf.variant, tf.resource)
 
 
@@ -122,7 +121,7 @@ def asking_tapes(collector: Collector, wants_loss: bool) -> AbstractContextManag
 
 @contextmanager
 def asking_tapes_of(mine: Callable[[], Collector | None], wants_loss: bool) -> Iterator[None]:
-    """The same for the collector of the thread that asks a tape; None: its tapes are left alone."""
+    """Makes tapes report to the collector of the thread that uses them. None leaves its tapes alone."""
     original = tf.GradientTape.gradient
 
     def gradient(tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
@@ -208,7 +207,7 @@ _BITS = {1: tf.uint8, 2: tf.uint16, 4: tf.uint32, 8: tf.uint64}
 
 
 def _own_copy(x: Any, zero: Any) -> Any:
-    """The same bits, from an operation that XLA can fuse: see the JAX adapter for the reason."""
+    """A value with the same bits, from an operation that XLA can fuse: see the JAX adapter for the reason."""
     bits = _BITS.get(x.dtype.size)
     if bits is None or not (x.dtype.is_floating or x.dtype.is_integer):
         return x

@@ -58,7 +58,7 @@ class Collector:
 
     def _kept(self, site: Site, tensor: Any) -> Any:
         """A value that later operations do not change, or whose version shows that they did."""
-        if not isinstance(tensor, Thin):  # of what a weight was
+        if not isinstance(tensor, Thin):  # the old value of a weight
             tensor = torch.as_tensor(tensor).detach()
             if not torch.compiler.is_compiling():
                 tensor = self.finish.thin(site, tensor)
@@ -77,8 +77,8 @@ class Collector:
             return tensor
         self.failed[site] = NO_GRADIENT
 
-        def keep(grad: Any) -> None:
-            if site not in self.harvest.tensors:
+        def keep(grad: Any) -> None:  # None: autograd passes by, but has nothing to hand on
+            if grad is not None and site not in self.harvest.tensors:
                 self.failed.pop(site, None)
                 guarded(self, site, grad)
 
@@ -161,9 +161,13 @@ def _watching_local(ask: Ask, collector: Collector) -> Iterator[None]:
 
     def see(site: Site) -> Callable[[Any], None]:
         def keep(gradient: Any) -> None:
+            if gradient is None:
+                return
             with kept(collector, site):
                 before = collector.harvest.tensors.get(site)  # of an earlier backward pass of the step
-                collector.see(site, gradient if before is None else before + gradient)
+                collector.see(
+                    site, gradient if before is None else _plus(before, ask.finish.thin(site, gradient))
+                )
 
         return keep
 
@@ -197,6 +201,12 @@ def _copy(ask: Ask, weight: Any, site: Site) -> Any:
     """A copy of a weight, or of the needed part, because the step changes it in place."""
     value = _now(ask, weight, site)
     return value if isinstance(value, Thin) else value.clone()
+
+
+def _plus(one: Any, other: Any) -> Any:
+    if isinstance(one, Thin):
+        return Thin(one.rows + other.rows, one.shape)
+    return one + other
 
 
 def _minus(new: Any, old: Any) -> Any:

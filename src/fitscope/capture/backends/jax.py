@@ -27,8 +27,9 @@ from fitscope.capture.backends._base import (
     no_local,
     steps_of,
 )
-from fitscope.capture.backends._jax_keeper import JaxKeeper
-from fitscope.capture.backends._jax_known import Known
+from fitscope.capture.backends._black_box import Keeper
+from fitscope.capture.backends._jax_black_box import JaxKeeper
+from fitscope.capture.backends._jax_constants import Known
 from fitscope.capture.backends._jax_programs import IN_ANOTHER_ORDER, EagerFit, EagerStep, Fit, Step, Traced
 from fitscope.capture.backends._jax_shards import assembled, divide, spread
 from fitscope.capture.backends._jax_taps import (
@@ -39,7 +40,6 @@ from fitscope.capture.backends._jax_taps import (
     own_copy,
     tagging,
 )
-from fitscope.capture.backends._keeper import Keeper
 from fitscope.capture.collector import kept
 from fitscope.capture.patch import guarded, show_batch
 from fitscope.pipeline.handover import SMALL, Shard, Thin
@@ -57,7 +57,7 @@ def _single_step(ask: Ask, collector: Collector, state: Any, data: Any) -> Any:
             before = _weights(model, state)
             _show(collector, ask, "weights", before)
         logs, after_state = getattr(model, PHASES[ask.phase][1])(state, data)
-        if ask.phase == "predict":  # its step returns only what may have changed
+        if ask.phase == "predict":  # its step returns only the state that may have changed
             after_state = (state[0], after_state)
         if ask.phase == "train" and before:
             with kept(collector, *(Site.at(place) for place in wants if place[0] == "updates")):

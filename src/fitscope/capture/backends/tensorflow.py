@@ -6,12 +6,15 @@ The step runs as Keras runs it: in `tf.function`, with XLA or without, or eagerl
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
+import random
 import types
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -24,9 +27,9 @@ from fitscope.capture.backends._base import (
     TapFailed,
     steps_of,
 )
-from fitscope.capture.backends._keeper import Keeper
+from fitscope.capture.backends._black_box import Keeper
 from fitscope.capture.backends._shadow import rows_of
-from fitscope.capture.backends._tensorflow_keeper import TensorFlowKeeper
+from fitscope.capture.backends._tensorflow_black_box import TensorFlowKeeper, array_of
 from fitscope.capture.backends._tensorflow_programs import Fit, Predict, Step, without_optionals
 from fitscope.capture.backends._tensorflow_replicas import NO_LOOP, Replicas, why_not_replicas
 from fitscope.capture.backends._tensorflow_trace import Trace
@@ -95,20 +98,20 @@ class TensorFlowAdapter(Adapter):
         def on_data(data: Any) -> Any:
             return getattr(model, PHASES[phase][1])(without_optionals(data))
 
-        # Traces, as Keras would, and runs nothing.
         (given,) = args
-        if isinstance(given, tf.data.Iterator | tf.distribute.DistributedIterator):
-            tf.function(on_iterator).get_concrete_function(given)
-        elif phase == "predict":  # a list of batches
-            tf.function(on_data).get_concrete_function(given[0])
-        else:
-            batch = next(given)
-            rest = (itertools.chain([batch], given),)
-            try:
-                tf.function(on_data).get_concrete_function(batch)
-            except Exception as error:
-                raise TapFailed(error, Call(rest, {})) from error
-            return rest
+        with _rehearsal(model):
+            if isinstance(given, tf.data.Iterator | tf.distribute.DistributedIterator):
+                tf.function(on_iterator).get_concrete_function(given)
+            elif phase == "predict":  # a list of batches
+                tf.function(on_data).get_concrete_function(given[0])
+            else:
+                batch = next(given)
+                rest = (itertools.chain([batch], given),)
+                try:
+                    tf.function(on_data).get_concrete_function(batch)
+                except Exception as error:
+                    raise TapFailed(error, Call(rest, {})) from error
+                return rest
         return args
 
     def build_step(self, function: Any, *args: Any, **kwargs: Any) -> bool:
@@ -204,7 +207,7 @@ class TensorFlowAdapter(Adapter):
         )
 
     def to_numpy(self, tensor: Any) -> np.ndarray[Any, Any]:
-        return np.asarray(tensor)
+        return array_of(tensor)
 
     def nbytes(self, tensor: Any) -> int:
         return int(np.prod(tensor.shape.as_list(), dtype=np.int64)) * int(tensor.dtype.size)
@@ -218,6 +221,37 @@ class TensorFlowAdapter(Adapter):
 
     def on_accelerator(self) -> bool:
         return bool(tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("TPU"))
+
+
+@contextlib.contextmanager
+def _rehearsal(model: Any) -> Iterator[None]:
+    """Around a trace of the step that only builds the model and is never run: the training that follows must not notice it.
+
+    The Python of the step may draw random numbers. In an eager training an optimizer also gives its variables their first
+    values when it is built; inside a trace it would only note that down, and be built without them.
+    """
+    drawn, legacy = random.getstate(), np.random.get_state()
+    found = [thing for thing in vars(model).values() if isinstance(thing, keras.optimizers.Optimizer)]
+    eager = {id(one): one for one in found if model.run_eagerly and not one.built}.values()
+    for optimizer in eager:
+        vars(optimizer)["build"] = _lifted(optimizer.build)
+    try:
+        yield
+    finally:
+        for optimizer in eager:
+            vars(optimizer).pop("build", None)
+        random.setstate(drawn)
+        np.random.set_state(legacy)
+
+
+def _lifted(build: Any) -> Any:
+    """A function that runs outside of the graph that is being traced."""
+
+    def lifted(*args: Any, **kwargs: Any) -> Any:
+        with tf.init_scope():
+            return build(*args, **kwargs)
+
+    return lifted
 
 
 def _short(tensor: Any) -> bool:

@@ -22,8 +22,8 @@ from fitscope.capture.backends._base import (
     TapFailed,
     steps_of,
 )
-from fitscope.capture.backends._keeper import Keeper
-from fitscope.capture.backends._torch_keeper import TorchKeeper
+from fitscope.capture.backends._black_box import Keeper
+from fitscope.capture.backends._torch_black_box import TorchKeeper
 from fitscope.capture.backends._torch_programs import Compiled, Eager
 from fitscope.capture.backends._torch_taps import Collector, single_step
 from fitscope.capture.patch import show_batch

@@ -85,7 +85,7 @@ def anatomy_of(graph: Any, roles: Roles, watches: Sequence[Watch]) -> tuple[Grap
     )
     known = {part.path for part in parts}
     parts += [
-        LayerPart(path, GraphLayer(path, tensor, True), container=True)  # only where it was asked for
+        LayerPart(path, GraphLayer(path, tensor, True), container=True)  # only if a watch names it
         for path, tensor in named.items()
         if path not in known
     ]

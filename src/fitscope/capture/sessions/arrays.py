@@ -16,7 +16,7 @@ class Later:
     """An array that is created on the writer thread."""
 
     make: Callable[[], Array]
-    nbytes: int  #: what it holds until then
+    nbytes: int  #: its size until then
 
 
 class Arrays:

@@ -39,7 +39,7 @@ def gradient_scope(op: Op) -> str | None:
 
 
 def differentiated(op: Op) -> str | None:
-    """The name of the operation whose gradient this one is a part of."""
+    """The name of the operation whose gradient this operation helps to compute."""
     scope = gradient_scope(op)
     if scope is None:
         return None
@@ -77,7 +77,7 @@ class Backward:
         found: list[Tensor] = []
         for seed in sorted((op for op in among if _SEED.search(op.name)), key=lambda op: str(op.name)):
             loss = _sum_of(self._begun_by(seed)) if gradient_scope(seed) not in inner else None
-            # A backward pass that begins with what the user gives, not with ones, is that of another loss, which is not here.
+            # A backward pass that starts from the user's values, not from ones, belongs to a loss outside this graph.
             given = seed.type == "Identity" and loss is not None and loss.shape.rank != 0
             if loss is not None and not given and all(loss.name != known.name for known in found):
                 found.append(loss)

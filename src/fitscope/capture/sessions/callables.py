@@ -28,7 +28,7 @@ class SeenCallable:
         run: Run,
         active: Callable[[], bool],
     ) -> None:
-        self._makers = makers  # one that others who watch the session see, and one that they do not
+        self._makers = makers  # one that other scopes of the session see, and one that they do not
         self._run, self._recording, self._active = run, recording, active
         self._options = _copy(options)
         self._connected = {c.to_tensor: c.from_tensor for c in options.tensor_connection}

@@ -17,7 +17,7 @@ import numpy as np
 from fitscope.pipeline.handover import Shown
 from fitscope.record import Moment
 
-Data = dict[str, Any]  #: by name of what was fed: a fingerprint
+Data = dict[str, Any]  #: a fingerprint of each fed value, by name
 
 _LOOKED_AT = 64  #: elements of an array
 _ROWS = 8  #: of a list
@@ -75,9 +75,9 @@ class Evaluations:
 
     def __init__(self, put: Callable[[Moment, Shown], None]) -> None:
         self._put = put
-        self._newest: Data = {}  # what was trained on last
+        self._newest: Data = {}  # the newest training batch
         self._trained: set[int] = set()  # and before that
-        self._looks: bool | None = None  # whether this program looks at batches before it trains on them
+        self._looks: bool | None = None  # whether this program evaluates batches before it trains on them
         self._held: list[_Held] = []
         self._validated = False
 

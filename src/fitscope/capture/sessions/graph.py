@@ -27,7 +27,7 @@ _READ_ONLY = {
     "Enter", "Identity", "ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VarIsInitializedOp", "VariableShape",
 }  # fmt: skip
 
-#: Operations that hand a variable on, for somebody else to write to it.
+#: Operations that pass a variable on to an operation that writes to it.
 _PASS_ON_VARIABLE = {"Enter", "Identity", "RefEnter", "RefIdentity"}
 
 

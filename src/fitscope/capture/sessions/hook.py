@@ -63,7 +63,7 @@ class CaptureHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
             self._recording.recorder.abandon(error)
 
 
-#: A monitored session goes on after these, with another session.
+#: A monitored session recovers from these errors with a new session.
 RECOVERED = (tf.errors.AbortedError, tf.errors.UnavailableError)
 
 

@@ -24,7 +24,7 @@ import numpy as np
 from fitscope.capture.identity import FIRST, MOST_STEPS, PerSignature
 from fitscope.capture.sessions.graph import Op, executed, written_variables
 from fitscope.capture.sessions.reading import Reading, RunCall
-from fitscope.pipeline.standing import Standing
+from fitscope.pipeline.identity import Standing
 
 #: Operations with a state that is a variable, or does not outlive the run.
 _REPEATABLE = re.compile(
@@ -188,7 +188,7 @@ class _Known:
     kind: PerSignature = field(default_factory=PerSignature)
     twin: bool = False
     looking_writes: bool = (
-        False  #: what we fetch waits for updates: gradients under `control_dependencies(UPDATE_OPS)` do
+        False  #: the extra fetches wait for updates, as gradients under `control_dependencies(UPDATE_OPS)` do
     )
     settled: bool = False  #: nothing is compared any more
 

@@ -22,7 +22,7 @@ except ImportError as missing:
         "Install it with: pip install fitscope[legacy]",
     ) from None
 
-from fitscope.capture.leaving import Frame, notice, outside
+from fitscope.capture.exceptions import Frame, notice, outside
 from fitscope.capture.recordings import Recordings
 from fitscope.capture.sessions.progress import Progress
 from fitscope.capture.shield import shield
@@ -67,7 +67,7 @@ class LegacyCallback(tf_keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
         self._fitting = True
-        if self._way is None:  # said already why there is none
+        if self._way is None:  # the reason was reported before
             return
         # Keras does not tell callbacks of an exception. Its callback list lives just as long as `fit` does.
         hook = caller()

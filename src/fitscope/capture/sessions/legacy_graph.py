@@ -1,4 +1,4 @@
-"""Legacy Keras with eager execution off: its train function is a callable of a session, to which fetches can be added.
+"""Legacy Keras with eager execution off: its train function is a callable of a session, and fitscope can add fetches to it.
 
 Keras makes that function when it needs it, and again when sample weights appear. fitscope patches each one: the same object,
 whose calls are recorded. On a captured step it has extra fetches; on all others it is unchanged. Random operations keep
@@ -30,7 +30,7 @@ from fitscope.plan.anatomy import Anatomy, LayerPart, WeightPart
 from fitscope.plan.configuration import configuration
 from fitscope.watch import Watch
 
-#: What a function of Keras keeps of the callable that it has made, and for which fetches.
+#: The attributes in which a function of Keras keeps its callable and its fetches.
 _KEPT = (
     "fetches", "fetch_callbacks", "_callable_fn", "_feed_arrays", "_feed_symbols", "_symbol_vals", "_fetches", "_session",
 )  # fmt: skip
@@ -55,7 +55,9 @@ class GraphWay:
         self._model = model
         self._functions: list[Any] = []
         self._calls: dict[tuple[int, str], RunCall] = {}
-        self._fetching: dict[tuple[int, object], dict[str, Any]] = {}  # what `_KEPT` is while we fetch
+        self._fetching: dict[
+            tuple[int, object], dict[str, Any]
+        ] = {}  # the values of `_KEPT` during a captured call
         own = vars(model)
         self._makers = {name: own.get(name) for name in ("_make_train_function", "_make_test_function")}
         for name in self._makers:

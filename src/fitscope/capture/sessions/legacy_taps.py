@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 from tf_keras.src.engine import data_adapter
 
-from fitscope.capture.backends._base import Harvest
+from fitscope.capture.backends._base import LOCAL, NO_LOCAL, Harvest
 from fitscope.capture.backends._tensorflow_taps import Collector, asking_tapes, detach
 from fitscope.capture.patch import leaves
 from fitscope.plan.plan import Plan
@@ -80,6 +80,9 @@ class LegacyTaps:
             detach(collector, self._zero)
         self.seen.sites.update(collector.harvest.sites)
         self.seen.failed.update(collector.failed)
+        if self._in_pass == "train":
+            local = (place for place, want in self._wants.items() if want.local)
+            self.seen.failed.update({Site.at(place, suffix=LOCAL): NO_LOCAL for place in local})
         return dict(collector.harvest.tensors)
 
     def _patches(self) -> Iterator[tuple[Any, str, Callable[[Any], Any]]]:

@@ -16,7 +16,7 @@ from fitscope.capture.backends._shadow import Excerpt, NoShadow, as_it_is, chang
 from fitscope.capture.sessions.graph import SHAPE_ONLY, SOURCES, Op, Tensor, executed
 from fitscope.capture.sessions.packed import Pack, packable
 
-#: What may be executed in addition: what makes probabilities, classes, an accuracy or a loss of the outputs of a network.
+#: Operations that may run in addition: they turn outputs into probabilities, classes, an accuracy or a loss.
 _CHEAP = {
     "Abs", "Add", "AddN", "AddV2", "All", "Any", "ArgMax", "Cast", "ClipByValue", "ConcatV2", "Const", "Cosh", "DivNoNan",
     "Equal", "Exp", "ExpandDims", "Fill", "GatherNd", "GatherV2", "Greater", "GreaterEqual", "Identity", "IsFinite", "L2Loss",
@@ -28,7 +28,7 @@ _CHEAP = {
 }  # fmt: skip
 _MOST = 32  #: operations in addition, without those that are there before the run
 
-#: What makes a prediction, how it is compared, what a label comes from, and what a loss makes of the difference.
+#: The operations of a loss by hand: the difference, those after it, and those that make a prediction and a label.
 _DIFFERENCES = {"SquaredDifference", "Sub"}
 _AFTER = {"Abs", "Mul", "Square"}
 _OUTPUTS = {"Add", "AddV2", "BiasAdd", "MatMul", "Reshape", "Squeeze"}
@@ -44,7 +44,7 @@ class Outlets:
 
     def __init__(self, graph: Any) -> None:
         self.graph = graph
-        self._made: dict[Op, list[Op]] = {}  # shadows, by what they are a shadow of
+        self._made: dict[Op, list[Op]] = {}  # shadows, by their original
         self._originals: dict[Op, Op] = {}  # and the other way round
         self._packs: list[tuple[dict[str, str], Pack]] = []
 

@@ -102,7 +102,7 @@ class _PatchedSession:
         return results
 
     def make_callable(self, fetches: Any, feed_list: Any = None, accept_options: bool = False) -> Any:
-        plain = self._raw_make(fetches, feed_list, accept_options)  # refuses what it refuses
+        plain = self._raw_make(fetches, feed_list, accept_options)  # raises TensorFlow's own errors
         if feed_list is not None:
             return plain  # it calls `run`
         return lambda *args, **kwargs: (

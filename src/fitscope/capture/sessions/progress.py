@@ -39,7 +39,7 @@ class Upcoming:
     turn: Turn
     due: Due = field(default_factory=lambda: _NOTHING)
     scheduled: int | None = None  #: its number as schedules count, where there are steps of several kinds
-    held: bool = False  #: it is not yet sure what it is: it ends no epoch, and what it shows waits
+    held: bool = False  #: not classified yet: it does not end an epoch, and its values wait
 
 
 def kept(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -76,7 +76,7 @@ class Progress:
         self._batches: int | None = None
         self._epoch_over = False  # the next step begins another one
         self._told = False  # the user says when an epoch ends
-        self._pass: tuple[str, int] = "", 0  # the pass that goes on, and its next batch
+        self._pass: tuple[str, int] = "", 0  # the current pass, and its next batch
         self._pending: tuple[Moment, Shown] | None = None
         self.leaving: Callable[[], None] = lambda: None  #: called once, when the training ends
         recorder.leaving = self._leave

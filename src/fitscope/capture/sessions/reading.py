@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from fitscope.capture.backends._base import LOCAL, NO_LOCAL
 from fitscope.capture.backends._shadow import Excerpt
 from fitscope.capture.sessions import arrays
 from fitscope.capture.sessions.anatomy import site_path
@@ -49,7 +50,7 @@ class Watched:
     train_ops: tuple[Op, ...] = ()
     given_gradients: Mapping[str, Any] = field(
         default_factory=dict
-    )  #: by variable: what the user said is applied
+    )  #: by variable: the gradient that the user named
     _plain: dict[tuple[str, str], str] = field(default_factory=dict)  # whose the short names are
 
     def call(self, sig: Signature) -> RunCall:
@@ -60,8 +61,8 @@ class Watched:
     def name(self, in_pass: str, kind: str, tensor: Tensor) -> Site:
         """The name of a tensor in a role and a pass: the same in every run of the session, and unique.
 
-        The short name goes to the only tensor in training, or to the only other one, for a network that was built twice, for
-        training and validation.
+        A network may be built twice, for training and validation. The only tensor of the training network gets the short name, or
+        else the only other one.
         """
         peers = [t for t in self.roles.of(kind) if self.trained(t) == self.trained(tensor)]
         plain = len(peers) == 1 and self._plain.get((in_pass, kind), tensor.name) == tensor.name
@@ -89,7 +90,7 @@ class Watched:
             return "save"
         inner = inner_scopes(self.graph)
         if any((scope := gradient_scope(op)) is not None and scope not in inner for op in ops):
-            return None  # gradients without a step: they are gathered for a later one, or looked at
+            return None  # gradients without a step: the program accumulates or inspects them
         excerpt = Excerpt(ops, sig.fed)
         if any(self.outlets.computed(tensor, excerpt) for tensor in self.roles.predictions):
             labelled = any(t.name in sig.fed or t.op in ops for t in self.roles.targets)
@@ -105,7 +106,7 @@ class RunCall:
     sig: Signature
     ops: set[Op]
     kind: str | None
-    broken: bool = False  #: what we wanted of it could not be fetched
+    broken: bool = False  #: the extra fetches failed
     _readings: dict[object, Reading] = field(default_factory=dict)
 
     @cached_property
@@ -164,8 +165,10 @@ class Reading:
     @classmethod
     def of(cls, call: RunCall, wants: Mapping[Place, Want], *, in_graph: bool) -> Reading:
         reading = cls()
-        for kind, path in wants:
+        for (kind, path), want in wants.items():
             reading._add(call, kind, path)
+            if want.local and call.kind == "train":
+                reading.unseen[Site.at((kind, path), suffix=LOCAL)] = NO_LOCAL
         if in_graph:
             reading._pack(call, wants)
         return reading
@@ -245,7 +248,7 @@ class Reading:
             self.shared.add(site)
 
     def _pack(self, call: RunCall, wants: Mapping[Place, Want]) -> None:
-        """Computes statistics in the graph, for tensors of which nothing else is wanted."""
+        """Computes statistics in the graph, for tensors that need nothing else."""
         small = {
             name: tensor
             for name, tensor in self.fetches.items()

@@ -16,9 +16,9 @@ from fitscope.errors import WatchError, one_of
 
 #: Operations that hand a value on in another form, before a loss is computed from it.
 _FORM = {"Cast", "CheckNumerics", "Identity", "Reshape", "StopGradient", "Squeeze", "ExpandDims"}
-#: What is done to a probability before its logarithm is taken: `log(p + 1e-8)`, `log(1 - p)`, `log(clip_by_value(p, …))`.
+#: Operations on a probability before its logarithm: `log(p + 1e-8)`, `log(1 - p)`, `log(clip_by_value(p, …))`.
 _BEFORE_LOG = {"Add", "AddV2", "ClipByValue", "Maximum", "Minimum", "Mul", "Neg", "RealDiv", "Sub"}
-#: What a number goes through and stays one.
+#: Operations that turn a number into a number.
 _OF_NUMBERS = {"Add", "AddV2", "Cast", "Fill", "Identity", "Mul", "Neg", "Sub"}
 
 

@@ -23,9 +23,9 @@ from fitscope.capture.sessions.graph import (
     written,
 )
 
-#: What optimizers update variables with.
+#: The operations by which optimizers update variables.
 _APPLY = re.compile(r"^(Resource)?(Sparse)?Apply[A-Z]")
-#: What anything else writes to a variable with.
+#: Other operations that write to a variable.
 _WRITE = re.compile(r"^(Assign(Add|Sub)?(VariableOp)?|(Resource)?Scatter(Nd)?(Add|Sub|Update))$")
 _SCATTER = re.compile(r"^(Resource)?Scatter(Add|Sub)$")
 
@@ -92,7 +92,7 @@ def applied_gradients(ops: Collection[Op], graph: Any) -> Applied:
     """The tensors that variables are changed by, as far as the updating operations show them."""
     variables = trainable(graph)
     found: Applied = {}
-    averaged: Applied = {}  # by what an optimizer keeps for a variable
+    averaged: Applied = {}  # by the slot variable of the optimizer
     for op in ops:
         name = written(op) if _APPLY.match(op.type) or _WRITE.match(op.type) else None
         if name is None:

@@ -20,7 +20,7 @@ from fitscope.read.frames import plain
 from fitscope.record import Block
 from fitscope.store.parts import MOST_MEMORY
 from fitscope.store.samples import SamplesRows
-from fitscope.store.tables import StatsRows
+from fitscope.store.stats_table import StatsRows
 
 if TYPE_CHECKING:
     from fitscope.read import Run
@@ -39,7 +39,7 @@ class LiveTables:
         self._run, self._attempt = run, attempt
         self._stats = StatsRows(attempt, rank)
         self._samples = SamplesRows(attempt, rank)
-        self._begun = False  # what the database had of this run is as it should be
+        self._begun = False  # the rows of this run in the database are checked
         self._enough = FLUSH_MEMORY
 
     def write(self, records: Sequence[Record], samples: Sequence[Samples]) -> None:

@@ -21,7 +21,7 @@ from fitscope.sites import OF_LAYERS, OF_WEIGHTS, Site
 CURVE = 32  #: most points of a finding's small picture
 MOST_LANES = 6  #: of findings
 
-#: The measure that shows a finding of this rule best; otherwise the rms of what its site is.
+#: The measure that shows a finding of this rule best; otherwise the rms of its kind.
 _MEASURES = {
     "dead_relu": "activations.zeros",
     "updates_too_large": "updates.ratio",
@@ -44,8 +44,8 @@ class PlacedFinding:
     end: int  #: the last step it was seen at
     row: str | None = None
     site: str | None = None
-    measure: str | None = None  #: what shows it best
-    follows: tuple[str, ...] = ()  #: titles of what follows from it
+    measure: str | None = None  #: the measure that shows it best
+    follows: tuple[str, ...] = ()  #: titles of its consequences
     curve: tuple[tuple[int, float], ...] = ()  #: its evidence: (step, value), few
     curve_of: str = ""
 

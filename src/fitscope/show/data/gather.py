@@ -43,6 +43,7 @@ class Gathered:
         """With `quiet`, damage is not warned about: the picture shows it."""
         self.run = run
         self.generation = 0
+        self.behind = False  #: whether the last update left some for the next
         self.follow = Follow(run)
         if quiet:
             self.follow.hush()
@@ -56,7 +57,7 @@ class Gathered:
         self.parts: dict[Part, tuple[int, int]] = {}  #: those taken, with their first and last step
         self._filled: dict[str, Filled] = {}
         self._modes: dict[tuple[str, str, int], Mode] = {}
-        self._changed = False  # whether the rows have, since it was last told
+        self._changed = False  # whether the rows changed since the last request
 
     # ---- taking in ----------------------------------------------------------------------------------
 
@@ -74,6 +75,7 @@ class Gathered:
         known = [part for part in parts if part in rest]
         unknown = [part for part in parts if part not in self.parts and part not in rest]
         new = [*(rest[part] for part in known), *unknown[:most]]
+        self.behind = len(unknown[:most]) < len(unknown)
         shown = len(self.rows)
         columns = dict.fromkeys((*survey.COLUMNS, *_columns_first(), *columns_of(self._filled.values())))
         for i, (part, piece) in enumerate(self._pieces(new, list(columns))):

@@ -48,7 +48,7 @@ class Code:
     def encode(self, numbers: Array) -> Array:
         codes = np.subtract(numbers, self.offset, dtype=np.float64)
         codes *= 1 / self.step
-        np.fmax(np.rint(codes, out=codes), 0, out=codes)  # what is NaN becomes 0
+        np.fmax(np.rint(codes, out=codes), 0, out=codes)  # NaN becomes 0
         return np.fmin(codes, 65535, out=codes).astype(np.uint16)
 
     def decode(self, codes: Array) -> Array:
@@ -97,7 +97,7 @@ class Cells:
         if factor == 1:
             return self
         rows, wide = self.low.shape
-        if factor >= wide > 0:  # one column of all, whatever its factor says
+        if factor >= wide > 0:  # one column for all steps, whatever the factor
             low, high = self.low.min(axis=1, keepdims=True), self.high.max(axis=1, keepdims=True)
             return Cells(low, high, np.bitwise_or.reduce(self.flags, axis=1, keepdims=True))
         if not wide:
@@ -143,7 +143,7 @@ class Matrix:
         if self.count and steps[0] <= self._steps[self.count - 1]:
             self._mix(row, step, steps, number, flags)
             return
-        # The usual case: what is new comes after all that is here.
+        # The usual case: new steps come after all others.
         cells = Cells.empty(self.rows, len(steps))
         cells.merge(row, column, self.code.encode(number), flags)
         self.put(steps, cells)
@@ -174,7 +174,7 @@ class Matrix:
         return to
 
     def put(self, steps: Array, cells: Cells) -> None:
-        """Appends whole columns, of steps after all others."""
+        """Appends whole columns for steps that come after all others."""
         first = self.count
         self._append(steps)
         self._levels[0].put(first, cells)

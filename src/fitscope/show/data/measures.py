@@ -96,7 +96,7 @@ def _zeros(c: Columns, of: Groups) -> Array:
 
 
 def _moved(c: Columns, of: Groups) -> Array:
-    """The length of the update relative to the weights."""
+    """The norm of the update divided by the norm of the weights."""
     squares = _squares(c, _finite(c))
     updates, weights = (
         of.sum(np.where(c["kind"] == 0, squares, 0)),

@@ -43,7 +43,7 @@ _STEADY = 0.15  #: the least wobble, in doublings: a row that never moved must n
 SPANS = {"past": 6.0, "change": 3.0, "start": 6.0, "run": 4.0}  #: the ends of the colours, either side of 0
 
 
-#: What `rewritten` of a relative matrix becomes when it changes: never the same twice, whatever was let go between.
+#: Numbers for `rewritten` of a relative matrix: each change gets a new one, even if matrices were dropped in between.
 _serial = itertools.count(1)
 
 
@@ -175,7 +175,7 @@ class Mode:
             fresh = np.isnan(mean)
             if fresh.any():
                 mean[fresh] = value[fresh]
-            # One wild batch moves what is called usual only so far.
+            # Bounds the effect of one odd batch on the usual value.
             apart = np.minimum(np.maximum(value - mean, -4 * usual), 4 * usual)
             known = ~(fresh | np.isnan(apart))
             np.add(mean, share * apart, out=mean, where=known)

@@ -64,7 +64,7 @@ def _differences(codes: Array) -> bytes:
         return b""
     rows = codes.reshape(-1, codes.shape[-1])
     steps = rows.copy()
-    steps[:, 1:] -= rows[:, :-1]  # below 0 it goes on at 65535, here and on the way back
+    steps[:, 1:] -= rows[:, :-1]  # below 0 it wraps to 65535, here and when unpacked
     steps[1:, 0] -= rows[:-1, 0]
     signed = steps.view("<i2")
     data = ((signed << 1) ^ (signed >> 15)).tobytes()

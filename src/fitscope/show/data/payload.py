@@ -19,7 +19,7 @@ from fitscope.show.data.series import GrowingSeries
 
 Payload = tuple[dict[str, Any], dict[str, Array]]
 
-COLUMNS = 2048  #: the most columns of a picture: what a wide screen has
+COLUMNS = 2048  #: the most columns of a picture: the width of a wide screen
 MOVED = 12  #: rows named as those that moved most
 
 _STATS = (
@@ -142,7 +142,7 @@ def _columns(
 
 
 def series(g: Gathered, site: str = "loss", level: int | None = None, first: int = 0) -> Payload:
-    """A scalar in columns. With a level: those from number `first` on."""
+    """A scalar in columns. With a level, only the columns from number `first` on."""
     held = g.survey.scalar(site)
     if held is None:
         return {"title": site, "level": 0, "first": 0, "count": 0, "end": 0}, {}

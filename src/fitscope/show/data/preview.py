@@ -19,7 +19,7 @@ from fitscope.sites import Site
 Array = np.ndarray[Any, Any]
 
 SIDE = 32  #: pixels, at most
-LEAST = 4  #: what is smaller is a table of numbers, not a picture
+LEAST = 4  #: a smaller input is a table of numbers, not a picture
 CHANNELS = (1, 3, 4)
 
 

@@ -1,6 +1,6 @@
 """The lane of ranks: how long a step takes on each process, against the others, and how far each is behind.
 
-Each cell is the time of a step by the median of all ranks at that step, as one byte: 0 for nothing, else 1 to 255 for a quarter to
+Each cell is the time of a step divided by the median of all ranks at that step, as one byte: 0 for nothing, else 1 to 255 for a quarter to
 four times the median, by doublings. At most `ROWS` rows: of several ranks in a row, the one farthest from the median counts, so a
 single slow rank among a thousand is seen.
 """

@@ -13,7 +13,7 @@ from typing import Any
 from fitscope.diagnose.network import Network
 from fitscope.sites import OF_LAYERS, OF_WEIGHTS, TRAIN, Site
 
-#: What lies before the first layer and after the last, as rows of their own, and the kind they count as.
+#: Rows before the first layer and after the last, and the kind they count as.
 BEFORE = ("inputs",)
 AFTER = ("predictions", "targets")
 
@@ -23,15 +23,15 @@ class Row:
     """One row, with its sites by kind."""
 
     name: str  #: the path of a layer, `dense#2` for a second call; else the site's own name
-    type: str  #: the class of the layer, or what it is instead
-    block: str = ""  #: what it belongs to, for the brackets
+    type: str  #: the class of the layer, or the kind of another row
+    block: str = ""  #: the block it belongs to, for the brackets
     shape: str = ""  #: of the output
     after: tuple[str, ...] = ()  #: the rows whose outputs it takes
     sites: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def rows_of(model: Any, sites: Iterable[str], configuration: Mapping[str, Any] | None = None) -> list[Row]:
-    """The rows for these sites, in the model's order. The configuration says who feeds whom through operations that are not layers."""
+    """The rows for these sites, in the model's order. The configuration has connections through operations that are not layers."""
     described = _described(model)
     owners = {path: name for name, layer in described.items() for path in layer.get("weights") or ()}
     found: dict[str, dict[str, list[str]]] = {}
@@ -51,7 +51,7 @@ def rows_of(model: Any, sites: Iterable[str], configuration: Mapping[str, Any] |
 def _connections(
     names: list[str], described: Mapping[str, dict[str, Any]], configuration: Mapping[str, Any] | None
 ) -> dict[str, tuple[str, ...]]:
-    """By row: the rows whose outputs it takes, directly or through layers that were not recorded. Empty if the model is no graph."""
+    """For each row, the rows whose outputs it takes, directly or through layers that were not recorded. Empty if the model is no graph."""
     try:
         network = Network({"layers": [*described.values()]}, configuration)
     except (
@@ -62,7 +62,7 @@ def _connections(
         return {}
     if not network.graph:
         return {}
-    layers = [name for name in names if name in described]
+    layers = frozenset(name for name in names if name in described)
     inputs = tuple(name for name in names if name.partition("/")[0] in BEFORE)
     found = {name: tuple(network.producers(name, layers)) for name in layers}
     for name in layers:
@@ -88,7 +88,7 @@ def _row(site: Site, owners: Mapping[str, str]) -> tuple[str, str] | None:
         return name, kind
     if base in OF_WEIGHTS and name:
         return owners.get(name, site.layer or name), kind
-    if base in (*BEFORE, *AFTER):  # several inputs have names of their own
+    if base in (*BEFORE, *AFTER):  # several inputs have separate names
         return (f"{base}/{name}" if name else base), kind.replace(base, "activations")
     if base == "taps" and name:
         return f"taps/{name}", kind.replace(base, "activations")
@@ -97,8 +97,8 @@ def _row(site: Site, owners: Mapping[str, str]) -> tuple[str, str] | None:
 
 def _owner(name: str, order: Mapping[str, int]) -> str | None:
     """The layer at the start of a row's name: the whole name, or the part before `#2`, `/key` or `[0]`."""
-    found = [path for path in order if name == path or (name.startswith(path) and name[len(path)] in "#/[")]
-    return max(found, key=len, default=None)
+    ends = (n for n in range(len(name), -1, -1) if n == len(name) or name[n] in "#/[")
+    return next((name[:n] for n in ends if name[:n] in order), None)
 
 
 def _place(name: str, order: Mapping[str, int]) -> tuple[int, str]:

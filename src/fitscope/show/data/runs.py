@@ -6,9 +6,11 @@ the others.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 from fitscope.errors import FitscopeError
@@ -16,6 +18,8 @@ from fitscope.read import Brief, Run
 
 MOST = 200  #: runs in the table, the newest
 DEEPEST = 40  #: settings of a run
+
+Held = Callable[[str], AbstractContextManager[Run | None]]
 
 #: Settings of an optimizer that say nothing about the training at their usual value.
 _USUAL = {
@@ -32,17 +36,19 @@ class RunTable:
     """The rows of the table, kept while nothing changes."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {}
+        self._known: dict[
+            str, tuple[tuple[Any, ...], dict[str, Any]]
+        ] = {}  # by name: of which state, and facts
         self._lock = threading.Lock()
 
-    def rows(self, briefs: Mapping[str, Brief]) -> list[dict[str, Any]]:
-        """One row for each run, in this order."""
+    def rows(self, briefs: Mapping[str, Brief], held: Held) -> list[dict[str, Any]]:
+        """One row for each run, in this order. `held` lends a run, or None if somebody else uses it."""
         with self._lock:
             wanted = dict(list(briefs.items())[:MOST])
             self._known = {name: known for name, known in self._known.items() if name in wanted}
-            return [self._row(name, brief) for name, brief in wanted.items()]
+            return [self._row(name, brief, held) for name, brief in wanted.items()]
 
-    def _row(self, name: str, brief: Brief) -> dict[str, Any]:
+    def _row(self, name: str, brief: Brief, held: Held) -> dict[str, Any]:
         about: dict[str, Any] = {
             "id": name,
             "model": brief.model,
@@ -51,19 +57,18 @@ class RunTable:
             "created": brief.created.timestamp() if brief.created else None,
             "problem": brief.problem,
         }
-        run = brief.run
-        if run is None:
+        if brief.problem is not None:
             return about
-        state = (run.path, brief.status, brief.last_step, brief.created)
-        known = self._known.get(name)
-        if known is None or known[0] != state:
-            known = self._known[name] = (state, _facts(run))
-        return {
-            **about,
-            **known[1],
-            "tags": _tried(lambda: run.tags) or [],
-            "notes": _tried(lambda: run.notes),
-        }
+        state = (brief.path, brief.status, brief.last_step, brief.created)
+        before, facts = self._known.get(name, (None, {}))
+        with contextlib.suppress(FitscopeError, OSError), held(name) as run:
+            if run is not None:
+                facts = (facts if before == state else _facts(run)) | {
+                    "tags": _tried(lambda: run.tags) or [],
+                    "notes": _tried(lambda: run.notes),
+                }
+                self._known[name] = (state, facts)
+        return {**about, "tags": [], **facts}
 
 
 def _facts(run: Run) -> dict[str, Any]:

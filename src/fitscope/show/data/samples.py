@@ -30,7 +30,7 @@ def worst_of_batch(g: Gathered, step: int, most: int = MOST) -> dict[str, Any]:
     names = [sample["id"] for sample in found if sample["id"] is not None]
     earlier = visits(g.run, names, step) if names else {}
     at = int(rows["step"].iloc[0]) if len(rows) else None
-    # A sample is counted within its rank, the kept inputs of a step are those of all: with several, who is who is not known.
+    # Samples are counted within their rank, but kept inputs are those of all ranks. With several ranks they cannot be matched.
     alone = at is not None and not rows["rank"].any()
     pictures = previews(g, at, [sample["sample"] for sample in found]) if at is not None and alone else {}
     for sample in found:

@@ -1,4 +1,4 @@
-// Which colour a number has. viridis and RdBu, both safe for colour blindness; three marks have colours of their own.
+// The colour of a number: viridis and RdBu, both safe for colour blindness, and separate colours for the three marks.
 
 /** @typedef {[number, number, number]} RGB */
 

@@ -22,11 +22,11 @@ function sourcesOf(page, row, places, met = new Set()) {
   return [...new Set(found)];
 }
 
-/** Who feeds whom among the rows on show, and in which lane. A plain chain has no lanes. @param {Page} page @returns {Graph} */
+/** The connections among the shown rows, and their lanes. A plain chain has no lanes. @param {Page} page @returns {Graph} */
 export function layout(page) {
   const { order } = page.rowsShown;
   const places = new Map(order.map((row, place) => [row, place]));
-  // A pinned row may stand above what feeds it: such an edge is left out.
+  // A pinned row may stand above its inputs: such an edge is left out.
   const sources = order.map((row, place) => sourcesOf(page, row, places).filter((from) => from < place));
   const edges = sources.flatMap((from, place) => from.map((one) => /** @type {[number, number]} */ ([one, place])));
   const feeds = new Map(edges.map(([from]) => [from, 0]));

@@ -210,7 +210,7 @@ function distribution(page, spread) {
     g.strokeStyle = page.theme.panel;
     g.fillStyle = page.theme.text;
     for (const [size, y] of [[most, 8], [least, h - 7]]) {
-      g.strokeText(number(2 ** (size - 129)), 3, y); // readable on whatever lies below
+      g.strokeText(number(2 ** (size - 129)), 3, y); // readable on any background
       g.fillText(number(2 ** (size - 129)), 3, y);
     }
   });
@@ -264,7 +264,7 @@ function short(kind, site) {
   if (kind === "activations") return "output";
   if (kind === "gradients") return "gradient";
   if (kind.includes("/")) {
-    // Of a pass, or a change: the rest is what it is of.
+    // The rest of a pass or a change is its site.
     const [first, rest] = [kind.slice(0, kind.indexOf("/")), kind.slice(kind.indexOf("/") + 1)];
     return first === "changes" ? `${short(rest, site)} change` : `${first.slice(0, 5)}. ${short(rest, site)}`;
   }

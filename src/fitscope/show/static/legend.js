@@ -37,8 +37,8 @@ export function drawKey(box, page) {
   const step = m && column >= 0 ? (m.level ? (page.hover ?? page.selection.step ?? m.last[column]) : m.start[column]) : null;
   const types = typesOf(page.rowsShown.order.map((i) => page.rows[i].type));
   const when = step === null ? "" : `each layer at step ${whole(step)}`;
-  const course = !m || !hasRelief(m.scale[0]) ? "" : by("heat").clientHeight / page.rowsShown.order.length >= ROOM ? "line in a row: its own course, from its lowest to its highest" : "lighter, darker: above, below the layer’s median";
-  const graph = /** @type {HTMLElement} */ (by("strip")).dataset.lanes ? "lines beside the names: who feeds whom; of the selected layer its inputs blue, its outputs orange" : "";
+  const course = !m || !hasRelief(m.scale[0]) ? "" : by("heat").clientHeight / page.rowsShown.order.length >= ROOM ? "line in a row: its values, from the lowest to the highest" : "lighter, darker: above, below the layer’s median";
+  const graph = /** @type {HTMLElement} */ (by("strip")).dataset.lanes ? "lines beside the names: connections; inputs of the selected layer are blue, outputs orange" : "";
   const key = JSON.stringify([types, when, hasUsual(page), course, graph]);
   if (box.dataset.key === key) return;
   box.dataset.key = key;

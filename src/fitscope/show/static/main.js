@@ -27,7 +27,7 @@ import { drawCaption, tellRun } from "./words.js";
 /** @typedef {import("./state.js").Selection} Selection */
 
 export class Page {
-  // Of the run on show.
+  // The head of the shown run.
   /** @type {any} */ head = { findings: [], lanes: [], measures: [], modes: [] };
   /** @type {Row[]} */ rows = [];
   /** @type {Map<string, number>} */ places = new Map();
@@ -54,11 +54,11 @@ export class Page {
     this.findings = new Findings(this);
     this.steps = new Steps(this);
     this.overlay = new Overlay(this);
-    this.missing = ""; // the run asked for that is not here (any more)
+    this.missing = ""; // the requested run, if it is missing
     /** Why the page is not up to date. @type {{status: string, text: string} | null} */ this.trouble = null;
     this.gutter = 168;
     this.waiting = false;
-    // Questions are numbered: what comes after a newer one was asked is let go.
+    // Requests are numbered: an answer is dropped if a newer request was sent.
     this.turn = 0;
     this.asked = 0;
     this.inspected = 0;
@@ -260,7 +260,7 @@ export class Page {
     document.body.dataset.inspected = `${layer} ${step} ${measure}`;
     drawInspector(by("inspector"), this, this.moment, this.spread);
     if (!this.head.samples) return;
-    const samples = await this.source.samples({ run, step }).catch(() => null); // the slowest question, and nobody waits for it
+    const samples = await this.source.samples({ run, step }).catch(() => null); // the slowest request, and nothing waits for it
     if (this.inspected === number) drawSamples(by("samples"), this, samples);
   }
 
@@ -372,7 +372,7 @@ async function start() {
     fillRuns(page, await source.runs());
     await page.overlay.load(true);
   };
-  const quietly = () => void refresh().catch(() => {}); // that the server is gone is said already
+  const quietly = () => void refresh().catch(() => {}); // the page already shows that the server is gone
   setInterval(quietly, 15_000);
   document.addEventListener("visibilitychange", quietly);
 }

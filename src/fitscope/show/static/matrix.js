@@ -36,7 +36,7 @@ export class Matrix {
     this.last = arrays.last ?? this.start;
     this.end = facts.end;
     this.until = Infinity; // where the training ended: after that nothing was to be recorded
-    this.fresh = 0; // the first column that changed since somebody set this to Infinity
+    this.fresh = 0; // the first column that changed since this was set to Infinity
   }
 
   /** @param {number} code */
@@ -140,7 +140,7 @@ export class Matrix {
 export function pick(m, row, first, last, out, flags, begin = 0) {
   const { low, high, flags: seen } = m;
   const base = row * m.room;
-  let held = -1, heldLow = 0, heldHigh = 0; // the pixel that waits for what comes after it; -1: none
+  let held = -1, heldLow = 0, heldHigh = 0; // the pixel that waits for the next column; -1: none
   let before = -1; // lowest + highest of the pixel before that one; -1: nothing there
   for (let x = begin; x < first.length; x++) {
     let f = 0, lo = 65535, hi = 0;

@@ -1,4 +1,4 @@
-// What there is to choose from in the menus: runs, statistics, colours.
+// The choices in the menus: runs, statistics, colours.
 
 import { AXES } from "./axis.js";
 import { SMOOTHINGS } from "./curve.js";

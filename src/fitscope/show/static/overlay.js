@@ -1,4 +1,4 @@
-// The loss of other runs over that of the run on show: which they are, their colours, their curves, and the legend.
+// The losses of other runs over that of the shown run: the choice of runs, colours, curves, and the legend.
 
 import { Curve, smoothed } from "./curve.js";
 import { by, clean, element } from "./format.js";
@@ -67,7 +67,7 @@ export class Overlay {
     const own = this.runs.size ? [element("span", "run", swatch("var(--blue)"), clean(this.names.get(page.selection.run) ?? page.selection.run))] : [];
     const others = [...this.runs].map(([id, { colour }]) => {
       const remove = element("button", "", "×");
-      remove.title = "take this run away";
+      remove.title = "remove this run";
       remove.addEventListener("click", () => this.toggle(id));
       return element("span", "run", swatch(colour), clean(this.names.get(id) ?? id), remove);
     });

@@ -11,7 +11,7 @@ import { VALUE } from "./matrix.js";
 
 const HALF = 16; // steps of lightness to either side
 const FINE = 512; // colours of a scale
-const SAMPLE = 128; // columns that say what is usual in a row
+const SAMPLE = 128; // columns that define the usual value of a row
 const STRENGTH = 0.4; // of white or black in the lightest and the darkest shade
 const LEAST = { log2: 32, share: 655, cosine: 655 }; // codes that a row must wander at least: half a doubling, or a hundredth
 export const ROOM = 15; // pixels of a row that its line needs

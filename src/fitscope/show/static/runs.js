@@ -95,7 +95,7 @@ export class RunsTable {
   line(run, cells) {
     const { page } = this;
     const tick = /** @type {HTMLInputElement} */ (element("input"));
-    Object.assign(tick, { type: "checkbox", title: "show its loss over that of the run on show", disabled: run.id === page.selection.run || Boolean(run.problem) });
+    Object.assign(tick, { type: "checkbox", title: "draw its loss over that of the shown run", disabled: run.id === page.selection.run || Boolean(run.problem) });
     tick.checked = run.id === page.selection.run || page.overlay.wanted().includes(run.id);
     tick.addEventListener("change", () => void page.overlay.toggle(run.id));
     const name = element("button", "link", cells[0]);

@@ -41,6 +41,6 @@ export function toAddress(selection) {
   try {
     history.replaceState(null, "", `#${new URLSearchParams(kept)}`);
   } catch {
-    // A frame in a notebook has no address of its own.
+    // A frame in a notebook has no address.
   }
 }

@@ -14,7 +14,7 @@ export class Steps {
     this.page = page;
     /** All rows at a step. @type {Map<number, Matrix>} */ this.known = new Map();
     /** The spot under the mouse, and its step once that is known. @type {{key: string, step: number | null}} */ this.pointed = { key: "", step: null };
-    this.moves = 0; // asked for by keys, and not yet made
+    this.moves = 0; // moves requested by keys and not yet made
     this.moving = false;
   }
 

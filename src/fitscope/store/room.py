@@ -1,4 +1,4 @@
-"""What is handed to a writer at once, and whether the run has room for it.
+"""The data handed to a writer at once, and whether the run has room for it.
 
 A run with a limit takes all records of a step or none. Several steps that come together are a `Load`; if the run has no room for
 all of them, the writer tries them one by one.
@@ -32,7 +32,7 @@ class Load:
         yield from (some.at for some in self.samples)
 
     def by_step(self) -> list[Load]:
-        """The same load, one for each step."""
+        """The load split into one load for each step."""
         found: dict[Moment, Load] = {}
         for each in (each for block in self.stats for each in block.each()):
             found.setdefault(each.ats[0], Load()).stats.append(each)

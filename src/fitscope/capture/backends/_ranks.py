@@ -19,5 +19,5 @@ class Several:
         """Reduces a harvest to the tensors that this process records, if several processes hold them together."""
 
     def without_effect(self, model: Any) -> str | None:  # noqa: ARG002
-        """What the user set up for several processes that Keras ignores, and what to do; None if there is nothing."""
+        """The multi-process settings of the user that Keras ignores, and what to do; None if there are none."""
         return None

@@ -27,7 +27,7 @@ class HeldArguments(Held):
 
     def save(self) -> None:
         self._saved = self._copy()
-        jax.block_until_ready(_arrays(self._saved))  # what memory does not allow is an error now
+        jax.block_until_ready(_arrays(self._saved))  # a lack of memory raises here
 
     def call(self) -> Call:
         return self._call
@@ -97,7 +97,7 @@ def _copy(array: jax.Array) -> jax.Array:
 
 
 def signature(tree: Any) -> Hashable:
-    """Shapes and dtypes, because JAX compiles a program for each."""
+    """The shapes and dtypes of the arguments. JAX compiles one program for each combination."""
     leaves, structure = jax.tree.flatten(tree)
     return structure, tuple((np.shape(leaf), str(getattr(leaf, "dtype", type(leaf)))) for leaf in leaves)
 

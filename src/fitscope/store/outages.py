@@ -1,9 +1,8 @@
-"""A remote store as a writer sees it: it goes away for a while, and comes back.
+"""A remote store that may be unavailable for a while.
 
-obstore repeats a request for some seconds. What is left are outages, throttling that lasts, and credentials that expired. A failed
-put then has two ways out:
+obstore repeats a request for some seconds. Outages, lasting throttling and expired credentials remain. A failed put then has two ways out:
 
-* **Repeated later.** Tables, indexes and the status are kept by whoever puts them, and put again at the next flush. One failure is
+* **Repeated later.** The callers keep tables, indexes and the status, and put them again at the next flush. One failure is
   enough to know: until the next try is due, further puts fail at once, so a flush of a hundred objects takes no longer than one.
 * **Waited for.** A chunk of a large tensor would be lost. So inside `waiting()` a put is repeated as long as `may_wait` allows: while
   the queue between training and writer has room, and for a while after the training has ended.
@@ -29,8 +28,8 @@ class PatientStore(Objects):
 
     def __init__(self, inner: Objects, clock: Callable[[], float] = time.monotonic) -> None:
         self.inner = inner
-        self.may_wait: Callable[[], bool] = lambda: False  #: for as long as it says so
-        self.troubled: Callable[[str], None] = _nobody  #: told once of each outage that is waited for
+        self.may_wait: Callable[[], bool] = lambda: False  #: whether the writer may wait now
+        self.troubled: Callable[[str], None] = _nobody  #: called once for each outage that it waits for
         self._clock = clock
         self._waits = False
         self._failed: OSError | None = None  # by the last try
@@ -43,7 +42,7 @@ class PatientStore(Objects):
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Inside, a put that fails is repeated while it may wait."""
+        """Inside this block a failed put is repeated while `may_wait` allows."""
         before, self._waits = self._waits, True
         try:
             yield
@@ -51,7 +50,7 @@ class PatientStore(Objects):
             self._waits = before
 
     def try_now(self) -> None:
-        """The next put is tried, whatever the last one said: there will be no later one."""
+        """Tries the next put even during an outage, because no later one follows."""
         self._next_try = 0.0
 
     def put(self, key: str, data: Data) -> None:

@@ -12,8 +12,8 @@ import jax
 import numpy as np
 
 from fitscope.capture.backends._base import Call
-from fitscope.capture.backends._jax_held import held_batches
-from fitscope.capture.backends._keeper import Array, Keeper, few, logs_of
+from fitscope.capture.backends._black_box import Array, Keeper, few, logs_of
+from fitscope.capture.backends._jax_second_run import held_batches
 
 
 class JaxKeeper(Keeper):

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from fitscope.show.data import payload
 
 COARSEST = 40  #: the log2 of the most steps in a column
-FARTHEST = 2**53  #: of a step, or a place: what JavaScript can count
+FARTHEST = 2**53  #: the largest step or index: JavaScript counts exactly up to here
 LONGEST = 4096  #: characters of a parameter
 
 
-class Asked:
+class Parameters:
     """The checked parameters of one request. A `BadRequestError` names the wrong one."""
 
     def __init__(self, query: Mapping[str, str]) -> None:

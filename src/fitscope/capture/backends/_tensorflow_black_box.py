@@ -21,12 +21,18 @@ import tensorflow as tf
 from tensorflow.python.data.util import structure
 
 from fitscope.capture.backends._base import Call
-from fitscope.capture.backends._keeper import Array, Keeper, logs_of
+from fitscope.capture.backends._black_box import Array, Keeper, logs_of
 from fitscope.capture.backends._tensorflow_programs import again, held_batches
 from fitscope.store.structure import Absent
 
 MISSING = "a missing part of a batch"  #: stands for an Optional in a batch that was put together
 FIRST = 4  #: steps that may still make variables: of the optimizer, of metrics
+
+
+def array_of(tensor: Any) -> Array:
+    """The array of a tensor. NumPy cannot ask TensorFlow for that of a single number in bfloat16."""
+    number = tf.is_tensor(tensor) and tensor.dtype == tf.bfloat16 and tensor.shape.rank == 0
+    return np.asarray(tensor.numpy() if number else tensor)
 
 
 class TensorFlowKeeper(Keeper):
@@ -93,7 +99,7 @@ class TensorFlowKeeper(Keeper):
         return super().array(leaf)
 
     def to_numpy(self, tensor: Any) -> Array:
-        return np.array(tensor, copy=True)
+        return np.array(array_of(tensor), copy=True)
 
     # ---- for a replay ----------------------------------------------------------------------------------------
 
@@ -137,7 +143,7 @@ class _Mailbox:
                 tensor.set_shape(shape)
             return structure.from_tensor_list(spec, list(found))
 
-        options = tf.data.Options()  # nothing may read ahead: it would wait for a batch that nobody has drawn
+        options = tf.data.Options()  # no reading ahead: it would wait for a batch that Keras has not drawn
         options.autotune.enabled = False
         options.experimental_optimization.apply_default_optimizations = False
         options.experimental_optimization.inject_prefetch = False

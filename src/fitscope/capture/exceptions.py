@@ -141,7 +141,7 @@ def _without_ours(traceback: TracebackType | None) -> TracebackType | None:
 
 
 class _Noticed:
-    """The same for a block."""
+    """A `with` block that notes the exceptions that leave it."""
 
     def __init__(self, plain: Any, notes: Notes) -> None:
         self._plain = plain
@@ -153,9 +153,7 @@ class _Noticed:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
-        leave = Noticed(
-            self._plain.__exit__, self._notes
-        )  # waits for what runs on the device, which may fail
+        leave = Noticed(self._plain.__exit__, self._notes)  # waits for the device, which may raise
         handled = bool(leave(kind, error, traceback))
         if error is not None and not handled:
             self._notes(error)
@@ -173,7 +171,7 @@ def noticed_step(model: Any, name: str, who: object, note: Note) -> Iterator[Non
     noticed = there if isinstance(there, Noticed) else getattr(there, "_fitscope_noticed", None)
     if noticed is None and isinstance(there, FunctionType):
         noticed = there._fitscope_noticed = Noticed(there, Notes())  # type: ignore[attr-defined]
-    if noticed is None:  # something else stands there, of which we know nothing
+    if noticed is None:  # an object of another library is there
         yield
         return
     noticed.notes.add(who, note)

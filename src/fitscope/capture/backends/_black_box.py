@@ -18,7 +18,7 @@ from fitscope.store.structure import Absent
 
 Array = np.ndarray[Any, Any]
 
-LARGEST_LOG = 1024  #: elements of a value that a step returns, above which it is none of the logs
+LARGEST_LOG = 1024  #: elements; a larger value that a step returns is not one of its logs
 
 
 class Keeper(ABC):

@@ -36,7 +36,7 @@ class Standings:
         self._newest[in_pass, program] = standing
 
     def describe(self, captured: int) -> dict[str, dict[str, Any]]:
-        """For the run: the worst status of each pass, the steps of its proofs, and the reason."""
+        """The facts for the run: the worst status of each pass, the steps of its proofs, and the reason."""
         found: dict[str, dict[str, Any]] = {}
         known = list(self._newest.items())  # the training thread may learn while the writer describes
         if captured and not known:

@@ -23,7 +23,7 @@ from fitscope.store.tail import sort
 
 ROW_MEMORY = 250  #: bytes of a row in memory, about
 ROW_BYTES = 150  #: a row on disk, guessed high
-STRETCH_BYTES = 40  #: likewise, of one scalar over many steps
+STRETCH_BYTES = 40  #: the same, for one scalar over many steps
 
 # Chosen by measurement (82 sites × 40 to 3,000 steps, `bench/growth.py`): floats split into byte planes, small integers
 # as deltas, the histograms' counts in byte planes again: 54 to 60 bytes a row, fewer than with pyarrow's defaults, and
@@ -32,7 +32,7 @@ _FLOATS = ("time", "value", "mean", "std", "min", "max", "rms", "cosine", "error
 _INTEGERS = ("step", "epoch", "batch", "count", "zeros", "negatives", "nans", "infs", "over")
 _DICTIONARIES = ["site", "kind", "layer", "weight", "pass", "dtype"]
 _ENCODINGS = dict.fromkeys(_FLOATS, "BYTE_STREAM_SPLIT") | dict.fromkeys(_INTEGERS, "DELTA_BINARY_PACKED")
-_STATISTICS = ["step", "site"]  # what one can skip parts by; the rest would only fill the footer
+_STATISTICS = ["step", "site"]  # columns by which readers skip parts; others would only fill the footer
 
 
 class StatsRows(Rows):

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from fitscope.capture.backends import Adapter, Call, Own
-from fitscope.capture.backends._keeper import Keeper
+from fitscope.capture.backends._black_box import Keeper
 from fitscope.capture.optimizer_taps import optimizers
 from fitscope.capture.shield import shield
 from fitscope.errors import FitscopeWarning
-from fitscope.pipeline.kept import Kept
+from fitscope.pipeline.black_box import Kept
 from fitscope.pipeline.troubles import described
 from fitscope.plan.anatomy import Anatomy
 from fitscope.plan.black_box import BlackBox

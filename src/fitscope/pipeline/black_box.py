@@ -38,9 +38,9 @@ class Kept:
         self.trouble: str | None = None  #: why nothing more is kept
         self.told = False  #: and the user knows
         self.written: list[dict[str, Any]] = []
-        self.about: dict[str, Any] = {}  #: what the training says of itself, for a replay
+        self.about: dict[str, Any] = {}  #: facts about the training, for a replay
         self.model: bytes | None = None  #: its configuration, as JSON
-        self._number = number  # reads what a step returned, which may still be computed
+        self._number = number  # reads the result of a step, which may still be running
         self._state_bytes = 0
         self._waits = False  # there is no room beside the laps that were set aside
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from fitscope.capture.backends._base import Call
-from fitscope.capture.backends._keeper import Array, Keeper, few, logs_of
+from fitscope.capture.backends._black_box import Array, Keeper, few, logs_of
 
 
 class TorchKeeper(Keeper):

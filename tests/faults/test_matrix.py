@@ -1,0 +1,27 @@
+"""The table of versions is kept where only some of it is tried again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import matrix
+
+
+def test_the_page_is_kept_without_the_file_of_results(tmp_path: Path) -> None:
+    page = matrix.PAGE.read_text(encoding="utf-8")
+    lines = matrix.results(tmp_path / "none.jsonl")
+    assert len(lines) >= 4
+    assert page == f"{matrix.HEAD}{matrix.table(lines)}\n"
+
+
+def test_a_new_result_replaces_only_its_own_cells(tmp_path: Path) -> None:
+    page, results = tmp_path / "versions.md", tmp_path / "matrix.jsonl"
+    old = {"name": "newest-jax", "python": "3.12", "versions": "keras 3", "smoke": "passed"}
+    other = {"name": "lowest-jax", "python": "3.11", "versions": "keras 2", "smoke": "passed"}
+    page.write_text(matrix.table([other, old]), encoding="utf-8")
+    new = {"name": "newest-jax", "python": "3.12", "versions": "keras 3", "test_exact": "passed"}
+    results.write_text(json.dumps(new) + "\n", encoding="utf-8")
+    assert matrix.results(results, page) == [other, old | new]
+    results.write_text(json.dumps({**new, "versions": "keras 4"}) + "\n", encoding="utf-8")
+    assert matrix.results(results, page) == [other, {**new, "versions": "keras 4"}]
