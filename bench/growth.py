@@ -35,8 +35,8 @@ import pyarrow as pa
 from fitscope.reduce.stats import ZERO_BUCKET
 from fitscope.store import RunWriter, interval, schema
 from fitscope.store.parts import Parts
+from fitscope.store.stats_table import ROW_BYTES, ROW_MEMORY, StatsRows, facts
 from fitscope.store.table_store import FLUSH_MEMORY
-from fitscope.store.tables import ROW_BYTES, ROW_MEMORY, StatsRows, facts
 
 STEPS = (1_000, 10_000, 100_000, 1_000_000)
 PER_SECOND = 20.0  #: steps of the imagined training

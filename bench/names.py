@@ -27,7 +27,7 @@ ALTERNATIVES = {
 ABOUT = {
     AGAIN: "`fit` once more: what differs from 1.00 is noise",
     UNCAPTURED: "a scope that has nothing to do: `fs.Scope(to, every=fs.steps(10**12))`",
-    BUDGET: "`fs.Scope(to)`, nothing else said",
+    BUDGET: "`fs.Scope(to, allowance=0)`: the share of 2 %, without the seconds that a short training may spend (`default.md` has those)",
     SAMPLED: "`fs.Scope(to, every=1)`: statistics of all layers at each step",
     EXACT: "`fs.Scope(to, every=1, exact=True)`: the same of every value",
     TWIN: '`fs.Scope(to, every=1, identity="twin")`: your own program takes every step, the one with taps runs beside it',

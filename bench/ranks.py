@@ -140,7 +140,7 @@ class Imagined:
         for step in range(steps):
             self.now = (step + 1) * STEP
             block = drawn.block(step, 1.7e9 + self.offset + self.now)
-            self.pulse.take(block.at, [block])
+            self.pulse.take(block.ats[0], [block])
             if self.writer.pace.light:
                 self.writer.reached(step)
             else:
@@ -220,10 +220,9 @@ def look(directory: str, latency: float) -> dict[str, float]:
     import pandas  # noqa: F401 - takes longer than all the rest
 
     from fitscope import read
-    from fitscope.show.data import page_facts, payload
-    from fitscope.show.data.gather import Gathered
-    from fitscope.show.data.pack import pack, plain_json
-    from fitscope.show.shelf import PARTS
+    from fitscope.show.app import Pages
+    from fitscope.show.parameters import Parameters
+    from fitscope.show.shelf import Shelf
 
     runs = store(directory, latency)
     found: dict[str, float] = {}
@@ -244,13 +243,15 @@ def look(directory: str, latency: float) -> dict[str, float]:
     frame = timed("ranks", lambda: run.ranks)
     assert len(frame) == int(run.attempts[0]["world"])
 
-    def picture() -> None:
-        g = Gathered(read.open(runs, "run"), quiet=True)
-        g.update(most=PARTS)
-        with g.held():  # as the server does
-            json.dumps(plain_json(page_facts.head(g)))
-            pack(*payload.matrix(g, g.measures[0].key, "absolute", None))
-            pack(*payload.series(g))
+    def picture() -> None:  # as the page asks the server: which runs there are, then the newest
+        pages = Pages(Shelf(runs), 1.0, lambda: False)
+        assert len(json.loads(bytes(pages.runs(None).body))) == 1
+        head = json.loads(bytes(pages.head(Parameters({})).body))
+        answers = [
+            pages.matrix(Parameters({"measure": head["measures"][0]["key"]})),
+            pages.series(Parameters({})),
+        ]
+        assert {answer.status_code for answer in answers} == {200}
 
     timed("picture", picture)
     timed("series", lambda: run.series("gradients/conv_3", "rms"))

@@ -35,7 +35,7 @@ def kinds() -> dict[str, Kind]:
     return {
         AGAIN: Kind(lambda to, model, batch: []),
         UNCAPTURED: Kind(lambda to, model, batch: [fs.Scope(to, every=fs.steps(10**12))]),
-        BUDGET: Kind(lambda to, model, batch: [fs.Scope(to)], longer=4),
+        BUDGET: Kind(lambda to, model, batch: [fs.Scope(to, allowance=0)], longer=4),
         SAMPLED: Kind(lambda to, model, batch: [fs.Scope(to, every=1)]),
         EXACT: Kind(lambda to, model, batch: [fs.Scope(to, every=1, exact=True)]),
         TWIN: Kind(lambda to, model, batch: [fs.Scope(to, every=1, identity="twin")]),

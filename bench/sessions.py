@@ -84,7 +84,7 @@ def kinds() -> dict[str, Callable[[Path], fs.Scope] | None]:
     return {
         AGAIN: None,
         UNCAPTURED: lambda to: fs.Scope(to, every=fs.steps(10**12)),
-        BUDGET: lambda to: fs.Scope(to),
+        BUDGET: lambda to: fs.Scope(to, allowance=0),
         SAMPLED: lambda to: fs.Scope(to, every=1),
         EXACT: lambda to: fs.Scope(to, every=1, exact=True),
         WHOLE: lambda to: fs.Scope(to, whole, every=10, limit=None),

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fitscope.store import RunWriter, schema
-from fitscope.store.tables import facts
+from fitscope.store.stats_table import facts
 
 STEPS_A_PART = 100
 
