@@ -6,8 +6,8 @@
 
 Environments are made below `--where` (a temporary directory by default) with `uv` if there is one, else with venv and pip, and
 used again if they are there; fitscope itself is installed from this checkout, editable. Results go to `matrix.jsonl`, one line
-each. The table has the newest line of each environment; `--write` puts it into docs/versions.md. What does not pass is not promised:
-see the bounds in pyproject.toml.
+each. The table has the newest line of each environment, and for the others that of docs/versions.md; `--write` puts it there. What
+does not pass is not promised: see the bounds in pyproject.toml.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ SMOKE = (
 CHECKS = ("smoke", *(Path(test).stem for test in TESTS))
 CHECKOUT = "-checkout"  #: after the name of an environment with Keras from a checkout
 RESULTS = Path("matrix.jsonl")
+PAGE = ROOT / "docs" / "versions.md"
 HEAD = """# Versions
 
 `make matrix` installs each set of versions in a separate environment and runs four checks there: a smoke test, tensors compared with a
@@ -157,9 +158,24 @@ def tried(
     return results
 
 
-def results(file: Path) -> list[dict[str, str]]:
+def written(page: Path) -> list[dict[str, str]]:
+    """The lines of the table on the page: other checkouts have no `matrix.jsonl`."""
+    lines = []
+    for row in page.read_text(encoding="utf-8").splitlines() if page.exists() else ():
+        name, python, versions, *cells = (
+            (cell.strip() for cell in row.strip("|").split("|")) if "|" in row else [""] * 3
+        )
+        if name.removesuffix(CHECKOUT) in {environment.name for environment in ENVIRONMENTS}:
+            line = {"name": name, "python": python, **({"versions": versions} if versions else {})}
+            lines.append(
+                line | {check: cell for check, cell in zip(CHECKS, cells, strict=True) if cell != "–"}
+            )
+    return lines
+
+
+def results(file: Path, page: Path = PAGE) -> list[dict[str, str]]:
     """The newest line of each environment, in the order of `ENVIRONMENTS`."""
-    newest: dict[tuple[str, str], dict[str, str]] = {}
+    newest = {(line["name"], line["python"]): line for line in written(page)}
     for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
         found = json.loads(line)
         before = newest.get((found["name"], found["python"]), {})
@@ -236,7 +252,7 @@ def main() -> int:
     text = table(results(RESULTS))
     print(text)
     if options.write:
-        (ROOT / "docs" / "versions.md").write_text(f"{HEAD}{text}\n", encoding="utf-8")
+        PAGE.write_text(f"{HEAD}{text}\n", encoding="utf-8")
     return 0 if fine else 1
 
 

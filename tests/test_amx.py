@@ -38,14 +38,14 @@ def test_a_machine_where_bfloat16_works_is_left_alone():
     assert "ONEDNN_MAX_CPU_ISA" not in environment
 
 
-def test_where_it_dies_the_setting_is_used():
+def test_a_crash_in_bfloat16_applies_the_setting():
     machine, environment = Machine(ILLEGAL), on()
     assert amx.settle(environment, "flags: amx_tile", machine) == amx.FINE
     assert machine.asked == [{}, amx.SETTING]
     assert environment["ONEDNN_MAX_CPU_ISA"] == "AVX512_CORE_FP16"
 
 
-def test_where_it_dies_even_so_the_reason_is_given():
+def test_a_crash_despite_the_setting_gives_the_reason():
     environment = on()
     why = amx.settle(environment, "flags: amx_tile", Machine(ILLEGAL, ILLEGAL))
     assert f"signal {signal.SIGILL}" in why
@@ -63,7 +63,7 @@ def test_a_setting_that_does_not_help_is_replaced():
     ("backend", "features"),
     [("jax", "amx_tile"), ("torch", "amx_tile"), ("tensorflow", "flags: avx512f avx512_bf16")],
 )
-def test_no_process_is_started_where_it_is_not_needed(backend, features):
+def test_no_process_is_started_without_amx(backend, features):
     machine = Machine(ILLEGAL)
     assert amx.settle(on(backend), features, machine) == amx.FINE
     assert machine.asked == []
@@ -75,14 +75,14 @@ def test_a_system_that_does_not_name_its_features_is_asked():
     assert machine.asked == [{}]
 
 
-def test_a_failure_without_a_signal_is_left_to_the_tests():
+def test_a_probe_that_fails_without_a_signal_changes_no_setting():
     machine = Machine(1)  # say, TensorFlow is not installed
     assert amx.settle(on(), "amx_tile", machine) == amx.FINE
     assert machine.asked == [{}]
 
 
 @pytest.mark.parametrize("limited", [0, ILLEGAL])
-def test_workers_do_not_ask_again(limited):
+def test_workers_do_not_probe_again(limited):
     machine, environment = Machine(ILLEGAL, limited), on()
     first = amx.settle(environment, "amx_tile", machine)
     assert amx.settle(dict(environment), "amx_tile", machine) == first
@@ -98,7 +98,7 @@ def test_the_probe_distinguishes_a_signal_from_an_exit(monkeypatch):
 
 
 @pytest.mark.parametrize("dies", [False, True])
-def test_tests_of_bfloat16_are_skipped_where_it_dies(tmp_path, dies):
+def test_tests_of_bfloat16_are_skipped_after_a_crash(tmp_path, dies):
     """With the plug-in that all tests have, in a process that is told the answer."""
     (tmp_path / "test_it.py").write_text(
         "import pytest\n"

@@ -35,17 +35,17 @@ TURNS = [Turn(step, step // 4, step % 4, 4) for step in range(12)]
         (lambda step: step > 9, [10, 11]),
     ],
 )
-def test_due(every, steps):
+def test_a_schedule_is_due_at_its_steps(every, steps):
     assert due(every, TURNS) == steps
 
 
-def test_the_last_of_an_epoch_of_unknown_length_is_known_later():
+def test_the_last_step_of_an_epoch_of_unknown_length_is_known_afterwards():
     assert fs.epochs(0).due(Turn(2, 0, 2, None)) == "last"
     assert fs.epochs(0).due(Turn(6, 1, 2, None)) is False
 
 
 @pytest.mark.parametrize("every", [0, -1, True, 1.5, "often", None])
-def test_every_that_makes_no_sense(every):
+def test_an_invalid_every_is_an_error(every):
     with pytest.raises(fs.WatchError, match=r"Expected `every`.*Received.*every=1"):
         schedule(every)
 
@@ -59,12 +59,12 @@ def test_every_that_makes_no_sense(every):
         lambda: fs.epochs(batch=-1),
     ],
 )
-def test_schedules_that_make_no_sense(make):
+def test_an_invalid_schedule_is_an_error(make):
     with pytest.raises(fs.WatchError, match=r"Expected .* Received: .* Write"):
         make()
 
 
-def test_what_is_kept():
+def test_keep_decides_between_stats_and_tensors():
     def kept(watch):
         return watch.stats, watch.tensor, watch.samples
 
@@ -93,9 +93,13 @@ def test_what_is_kept():
         (lambda: fs.Scope("memory", when_full="wait"), "when_full"),
         (lambda: fs.Scope("memory", reduce="gpu"), "reduce"),
         (lambda: fs.Scope("memory", every=0), "every"),
+        (lambda: fs.Scope("memory", "gradients"), r"Received: 'gradients'\. Write fs\.gradients\(\)"),
+        (lambda: fs.Scope("memory", ["loss"]), r"Received: 'loss'\. Write fs\.loss\(\)"),
+        (lambda: fs.Scope("memory", "conv1"), r"Received: 'conv1'\. Make them with"),
+        (lambda: fs.Scope("memory", [fs.loss]), r"Received: fs\.loss\. Write fs\.loss\(\)"),
     ],
 )
-def test_misuse(make, message, tmp_path, monkeypatch):
+def test_misuse_of_a_watch_is_an_error(make, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(fs.WatchError, match=message) as error:
         make()
@@ -107,14 +111,14 @@ def test_misuse(make, message, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "size"), [("10 GB", 10**10), ("512MiB", 2**29), (1000, 1000), ("1.5 kb", 1500), (None, None)]
 )
-def test_sizes(text, size):
+def test_sizes_are_parsed(text, size):
     assert sizes.parse(text, "limit") == size
 
 
 @pytest.mark.parametrize(
     "every", [1, 2, 7, fs.steps(0, 3, 4, 20), fs.steps(5), fs.epochs(), lambda step: step % 3 == 0, Budget(0.02).schedule]
 )  # fmt: skip
-def test_at_steps_that_need_not_be_asked_about_nothing_is_due(every):
+def test_a_resting_schedule_is_due_at_none_of_its_steps(every):
     read = schedule(every)
     for step in range(30):
         for after in range(step + 1, step + 1 + min(read.rest(step), 40)):
@@ -126,7 +130,7 @@ def test_at_steps_that_need_not_be_asked_about_nothing_is_due(every):
 @pytest.mark.parametrize(
     "use", [lambda scope: scope.session(None, los="x"), lambda scope: scope.hook(los="x")]
 )
-def test_a_name_that_a_session_does_not_know(use, tmp_path):
+def test_an_unknown_argument_of_a_session_is_an_error(use, tmp_path):
     with pytest.raises(fs.WatchError, match=r"Received: `los=`\. Did you mean 'loss'"):
         use(fs.Scope(tmp_path))
 
@@ -136,7 +140,7 @@ def odd(step: int) -> bool:
 
 
 @pytest.mark.parametrize("every", [3, fs.steps(1, 5), fs.epochs(), fs.epochs(1, batch="all"), odd])
-def test_a_schedule_sent_to_another_process_names_the_same_steps(every):
+def test_a_pickled_schedule_has_the_same_steps(every):
     sent = pickle.loads(pickle.dumps(schedule(every)))
 
     assert due(sent, TURNS) == due(every, TURNS)

@@ -50,7 +50,7 @@ def test_the_suite_continues_after_a_row_that_fails(tmp_path: Path, monkeypatch:
     assert "every step, sampled" in (tmp_path / "bench.svg").read_text(encoding="utf-8")
 
 
-def test_growth_runs() -> None:
+def test_the_growth_benchmark_measures_each_size() -> None:
     out = run(
         "growth_layers.py", "--of", "layers", "--sizes", 2, 3, "--rows", "every step, sampled", "--rounds", 1,
         "--steps", 2,
@@ -78,7 +78,7 @@ def scripted(name: str, walls: list[float | Exception], log: list[str]) -> Any:
     return Scripted(name, lambda steps: None)
 
 
-def test_a_row_is_compared_with_the_plain_training_that_it_touches() -> None:
+def test_a_row_is_compared_with_the_plain_training_next_to_it() -> None:
     from measuring import take_turns
 
     log: list[str] = []
@@ -132,7 +132,7 @@ def test_targets_are_judged_by_measurements() -> None:
     assert verdict({}, "default budget") == "not measured"
 
 
-def test_a_row_that_failed_misses_its_target() -> None:
+def test_a_failed_row_misses_its_target() -> None:
     failed = {"tables": {"jax/auto/cnn": {"rows": {"default budget": {"failed": "no"}}}}}
     assert verdict(failed, "default budget") == "**no**: jax cnn"
 
@@ -141,3 +141,8 @@ def test_a_report_without_results_is_marked_empty() -> None:
     from report import markdown
 
     assert "Nothing is measured yet" in markdown({}, {})
+
+
+@pytest.mark.parametrize(("script", "measured"), [("ranks.py", "first picture"), ("store.py", "one series")])
+def test_a_script_without_a_training_runs(script: str, measured: str) -> None:
+    assert measured in run(script, "--quick")

@@ -96,7 +96,7 @@ def test_the_table_of_runs_is_sorted_and_filtered_and_opens_a_run(serving: Serve
     assert state(page)["run"] == "fast"
 
 
-def test_layers_missing_in_the_other_run_are_marked(serving: Server, look: Look) -> None:
+def test_layers_that_the_other_run_lacks_are_marked(serving: Server, look: Look) -> None:
     page = look(serving.url, "#run=slow&other=small&mode=run&measure=activations.rms&layer=a&step=0")
     page.wait_for_selector('body[data-shown="activations.rms run 0"]')
     expect(page.locator("#legend")).to_contain_text("not in the other run")

@@ -1,4 +1,4 @@
-"""The graph of a model beside the spectrogram: who feeds whom."""
+"""The graph of a model beside the spectrogram: its connections."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def test_the_page_grows_with_the_run_in_small_ticks(tmp_path: Path, look: Look) 
     writer.close()
 
 
-def test_a_picture_that_becomes_too_fine_is_made_coarser(tmp_path: Path, look: Look) -> None:
+def test_the_page_makes_the_columns_coarser_as_the_run_grows(tmp_path: Path, look: Look) -> None:
     run = made.Growing(tmp_path, ("a",))
     run.add(range(2040))
     with Server(tmp_path, 0, tick=0.1).start() as server:
@@ -123,7 +123,7 @@ model.fit(x, x[:, :1], batch_size=8, epochs=400, verbose=0, callbacks=[fs.Scope(
         training.wait()
 
 
-def test_a_page_opened_before_the_first_rows_shows_them_when_they_come(tmp_path: Path, look: Look) -> None:
+def test_a_page_opened_before_the_first_rows_shows_them_later(tmp_path: Path, look: Look) -> None:
     run = made.Growing(tmp_path)
     with Server(tmp_path, 0, tick=0.1).start() as server:
         page = look(server.url)
@@ -140,7 +140,7 @@ def test_a_page_opened_before_the_first_rows_shows_them_when_they_come(tmp_path:
     run.close()
 
 
-def test_a_run_of_the_loss_alone_grows(tmp_path: Path, look: Look) -> None:
+def test_the_page_of_a_run_with_only_a_loss_grows(tmp_path: Path, look: Look) -> None:
     run = made.Growing(tmp_path, ())
     run.add(range(20))
     with Server(tmp_path, 0, tick=0.1).start() as server:
@@ -215,7 +215,7 @@ def test_a_deleted_run_is_reported_and_stays_visible(tmp_path: Path, look: Look,
         assert state(page)["run"] == "new"
 
 
-def test_nothing_of_a_run_is_left_when_another_is_chosen(tmp_path: Path, look: Look) -> None:
+def test_choosing_another_run_clears_the_page(tmp_path: Path, look: Look) -> None:
     made.sampled(tmp_path)
     other = made.Growing(tmp_path, ("a",), "other")
     other.add(range(30))
@@ -237,7 +237,7 @@ def test_nothing_of_a_run_is_left_when_another_is_chosen(tmp_path: Path, look: L
         expect(page.locator("#samples")).to_be_visible()
 
 
-def test_a_late_answer_about_another_run_is_let_go(tmp_path: Path, look: Look) -> None:
+def test_a_late_answer_about_another_run_is_ignored(tmp_path: Path, look: Look) -> None:
     for name, layers in (("old", ("a", "b")), ("new", ("x",))):
         run = made.Growing(tmp_path, layers, name)
         run.add(range(20))
@@ -256,7 +256,7 @@ def test_a_late_answer_about_another_run_is_let_go(tmp_path: Path, look: Look) -
         expect(page.locator("#run")).to_have_value("old")
 
 
-def test_a_late_answer_about_another_statistic_is_let_go(server: Server, look: Look) -> None:
+def test_a_late_answer_about_another_statistic_is_ignored(server: Server, look: Look) -> None:
     page = look(server.url, "#run=broken&measure=gradients.rms&layer=gap&step=1")
     held: list[Route] = []
     page.route("**/api/matrix?*from=*", lambda route: held.append(route))

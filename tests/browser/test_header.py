@@ -31,7 +31,7 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("width", [1440, 1100, 1024, 390])
-def test_nothing_of_the_header_is_cut_off(several: Path, look: Look, width: int) -> None:
+def test_no_text_of_the_header_is_cut_off(several: Path, look: Look, width: int) -> None:
     with Server(several, 0).start() as server:
         page = look(server.url)
         page.set_viewport_size({"width": width, "height": 900})

@@ -138,7 +138,7 @@ def test_the_picture_grows_while_fit_runs_and_stays(executed: Executed) -> None:
     assert "rules checked" in left.data["image/svg+xml"]
 
 
-def test_an_interrupt_leaves_the_last_picture_with_how_it_ended(executed: Executed) -> None:
+def test_after_an_interrupt_the_last_picture_says_how_the_training_ended(executed: Executed) -> None:
     told = executed.cells["interrupted"]
     (left,) = told.pictures
     assert left.data["text/plain"].startswith(
@@ -147,7 +147,7 @@ def test_an_interrupt_leaves_the_last_picture_with_how_it_ended(executed: Execut
     assert max(told.dates) <= told.replied
 
 
-def test_an_exception_leaves_the_last_picture_with_its_text(executed: Executed) -> None:
+def test_after_an_exception_the_last_picture_shows_its_text(executed: Executed) -> None:
     (left,) = executed.cells["failed"].pictures
     assert left.data["text/plain"].startswith(
         "✖ sequential: failed by ValueError: the data is gone, step 176 of"
@@ -155,7 +155,7 @@ def test_an_exception_leaves_the_last_picture_with_its_text(executed: Executed) 
     assert "ValueError: the data is gone" in left.data["image/svg+xml"]
 
 
-def test_it_can_be_switched_off(executed: Executed) -> None:
+def test_the_live_picture_can_be_switched_off(executed: Executed) -> None:
     assert executed.cells["off"].kinds == []
 
 

@@ -32,7 +32,7 @@ def test_the_verdict_names_the_culprit_first_and_the_cell_is_selected(server: Se
 
 
 @pytest.mark.parametrize("mode", ["absolute", "past", "change", "start"])
-def test_the_exact_first_nan_cell_is_pink_at_every_zoom(server: Server, look: Look, mode: str) -> None:
+def test_the_cell_of_the_first_nan_is_pink_at_every_zoom(server: Server, look: Look, mode: str) -> None:
     # Each with the distance of a step before the NaN that shares no pixel with it.
     spans = (("", 30), ("&from=4000&to=5000", 2), ("&from=4700&to=4720", 1))
     for span, before in spans if mode == "absolute" else spans[::2]:
@@ -128,7 +128,7 @@ def test_the_inspector_lists_moved_layers_first_and_the_update_ratio(tmp_path: P
         assert chip["y"] < table["y"]
 
 
-def test_light_and_dark(server: Server, look: Look, context: BrowserContext) -> None:
+def test_the_page_has_a_light_and_a_dark_theme(server: Server, look: Look, context: BrowserContext) -> None:
     page = look(server.url)
     background = "() => getComputedStyle(document.body).backgroundColor"
     assert page.evaluate(background) == "rgb(255, 255, 255)"
@@ -178,7 +178,7 @@ def test_a_narrow_window_has_no_sideways_scroll(server: Server, look: Look) -> N
     assert page.evaluate("() => document.documentElement.scrollWidth") <= 480
 
 
-def test_hostile_names_are_text(tmp_path: Path, look: Look, watched: Watched) -> None:
+def test_hostile_names_are_shown_as_text(tmp_path: Path, look: Look, watched: Watched) -> None:
     from .made import hostile
 
     hostile(tmp_path)

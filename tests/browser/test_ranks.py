@@ -73,7 +73,7 @@ def test_a_slow_rank_is_red(look: Look, tmp_path: Path, world: int) -> None:
         expect(page.locator("#verdict")).to_contain_text("rank 2")
 
 
-def test_one_process_has_no_lane(look: Look, tmp_path: Path) -> None:
+def test_a_run_of_one_process_has_no_lane_of_ranks(look: Look, tmp_path: Path) -> None:
     run = made.Growing(tmp_path, ("a",))
     run.add(range(10))
     run.close()

@@ -36,7 +36,7 @@ def height_of_line(page: Page, row: int, step: int, *, rows: int, steps: int) ->
     return float(found)
 
 
-def test_a_tall_row_has_its_course_as_a_line_and_keeps_its_colour(tmp_path: Path, look: Look) -> None:
+def test_a_tall_row_draws_its_values_as_a_line_and_keeps_its_colour(tmp_path: Path, look: Look) -> None:
     rising(tmp_path, 3)
     with Server(tmp_path, 0).start() as server:
         page = look(server.url, "#measure=activations.rms&layer=layer2&step=80")

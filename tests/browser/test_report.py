@@ -43,7 +43,7 @@ def test_a_report_can_be_explored(report_file: Path, look: Look) -> None:
     expect(page.locator("#inspector h2")).to_have_text("s3b1_relu1")
 
 
-def test_hostile_names_are_text_in_a_report(tmp_path: Path, look: Look) -> None:
+def test_hostile_names_are_shown_as_text_in_a_report(tmp_path: Path, look: Look) -> None:
     hostile(tmp_path / "runs")
     gathered = Gathered(fs.open(tmp_path / "runs"))
     gathered.update()

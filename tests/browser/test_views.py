@@ -65,7 +65,7 @@ def test_a_saved_view_draws_itself(name: str, runs: Path, sampled: Path, tmp_pat
         until(page, lambda: drawn(page, part) > 300)
 
 
-def test_a_saved_depth_profile_is_of_its_very_step(tmp_path: Path, look: Look) -> None:
+def test_a_saved_depth_profile_shows_the_step_in_its_title(tmp_path: Path, look: Look) -> None:
     made.odd_batches(tmp_path / "runs", spike=1235, dip=3211)
     view = fs.open(tmp_path / "runs").plot.depth("activations", "rms", step=3211)
     page = look(view.save(tmp_path / "view.html").as_uri())

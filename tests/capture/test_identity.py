@@ -7,7 +7,7 @@ import pytest
 from fitscope.capture import identity
 from fitscope.capture.backends._base import Call, Harvest, Held, Obstacle, Program, TapFailed
 from fitscope.capture.identity import Checked
-from fitscope.pipeline.standing import Standings
+from fitscope.pipeline.identity import Standings
 
 CALL = Call((), {})
 
@@ -121,7 +121,7 @@ def test_a_program_that_agrees_is_trusted_after_three_proofs_and_proven_again(wo
     assert world.state == 120
 
 
-def test_few_numbers_are_compared_more_often(world, tapped):
+def test_small_programs_are_compared_at_more_steps(world, tapped):
     tapped.each = identity.NUMBERS // 7
     ran = run(Checked(tapped, world.own, "proven"), 9)
     assert [len(log) for log in ran] == [2] * 8 + [1]
@@ -143,7 +143,7 @@ def test_a_program_that_differs_never_takes_a_step(world, tapped):
     assert "the state differs" in checked.standing.why
 
 
-def test_a_difference_at_a_later_proof_is_admitted(world, tapped):
+def test_a_difference_at_a_later_proof_is_reported(world, tapped):
     checked = Checked(tapped, world.own, "proven")
     run(checked, 5)
     tapped.off = 1.0
@@ -163,7 +163,7 @@ def test_a_difference_while_every_step_was_compared_is_a_twin(world, tapped):
     assert world.state == 5
 
 
-def test_each_kind_of_arguments_is_proven(world, tapped):
+def test_each_signature_of_arguments_is_proven_separately(world, tapped):
     checked = Checked(tapped, world.own, "proven")
     run(checked, 4)
     tapped.kind = "another"
@@ -173,7 +173,7 @@ def test_each_kind_of_arguments_is_proven(world, tapped):
     assert checked.standing.status == "twin"  # of this kind no step was taken unproven
 
 
-def test_a_program_of_the_users_that_does_not_repeat_itself_is_not_provable(world, tapped):
+def test_a_nondeterministic_step_is_not_provable(world, tapped):
     world.noise = 1e-3
     checked = Checked(tapped, world.own, "proven")
     run(checked, 3)
@@ -181,7 +181,7 @@ def test_a_program_of_the_users_that_does_not_repeat_itself_is_not_provable(worl
     assert "does not repeat itself" in checked.standing.why
 
 
-def test_a_proof_without_memory_leaves_the_training_alone(world, tapped):
+def test_a_proof_that_runs_out_of_memory_leaves_the_training_alone(world, tapped):
     tapped.save_error = MemoryError("no room for a copy")
     checked = Checked(tapped, world.own, "proven")
     result = checked(CALL, 0)
@@ -192,7 +192,7 @@ def test_a_proof_without_memory_leaves_the_training_alone(world, tapped):
     assert run(checked, 1, first=1) == [["tapped", "own"]]
 
 
-def test_an_error_of_the_users_own_step_reaches_the_user(world, tapped):
+def test_an_error_in_the_users_step_reaches_the_user(world, tapped):
     world.own_fails = True
     with pytest.raises(ValueError, match="of the user's own"):
         Checked(tapped, world.own, "proven")(CALL, 0)
@@ -205,21 +205,23 @@ def test_an_error_of_the_users_own_step_reaches_the_user(world, tapped):
     "error", [RuntimeError("out of memory"), TapFailed(RuntimeError("out of memory"), CALL)]
 )
 @pytest.mark.parametrize("choice", ["proven", "twin"])
-def test_a_tapped_program_that_fails_is_reported_and_the_step_is_done(world, tapped, error, choice):
+def test_a_failing_tapped_program_is_reported_and_the_users_program_takes_the_step(
+    world, tapped, error, choice
+):
     tapped.error = error
     ran = Checked(tapped, world.own, choice)(CALL, 0)
     assert str(ran.failure) == "out of memory"
     assert (ran.result, world.state) == ("result 1.0", 1)
 
 
-def test_an_interrupt_during_the_proof_leaves_the_users_own_result(world, tapped):
+def test_an_interrupt_during_the_proof_keeps_the_result_of_the_users_program(world, tapped):
     tapped.error = KeyboardInterrupt()  # type: ignore[assignment]
     with pytest.raises(KeyboardInterrupt):
         Checked(tapped, world.own, "proven")(CALL, 0)
     assert world.state == 1
 
 
-def test_effects_that_must_not_happen_twice(world, tapped):
+def test_a_step_with_side_effects_is_not_proven_by_running_it_twice(world, tapped):
     tapped.refuses = Obstacle("it prints", beside=True)
     checked = Checked(tapped, world.own, "proven")
     assert run(checked, 2) == [["tapped", "own"]] * 2
@@ -244,7 +246,7 @@ def test_a_step_identical_by_construction_runs_once(world, tapped):
         assert "hooks add nothing" in checked.standing.why
 
 
-def test_trust_and_twin_by_choice(world, tapped):
+def test_identity_trust_and_twin_run_as_chosen(world, tapped):
     tapped.off = 1.0
     trusting = Checked(tapped, world.own, "trust")
     assert run(trusting, 2) == [["tapped"]] * 2
@@ -255,7 +257,7 @@ def test_trust_and_twin_by_choice(world, tapped):
     assert (twin.standing.status, world.state) == ("twin", 2)
 
 
-def test_the_worst_program_speaks_for_a_phase():
+def test_a_phase_has_the_status_of_its_worst_program():
     known = Standings()
     known.learn("train", 1, identity.Standing("proven", "", (0, 9)))
     known.learn("train", 2, identity.Standing("twin", "it differs", (4,)))
@@ -266,13 +268,13 @@ def test_the_worst_program_speaks_for_a_phase():
     }
 
 
-def test_captured_steps_without_a_comparison_are_not_provable():
+def test_captured_steps_without_a_comparison_count_as_not_provable():
     assert Standings().describe(captured=0) == {}
     assert Standings().describe(captured=1)["train"]["status"] == "not provable"
 
 
 @pytest.mark.parametrize("choice", ["proven", "twin"])
-def test_the_users_own_program_also_meets_the_end_of_the_data(world, tapped, choice):
+def test_the_end_of_the_data_reaches_the_users_program_too(world, tapped, choice):
     tapped.kind = None  # only the batch tells
 
     def exhausted(call):

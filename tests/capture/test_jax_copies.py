@@ -8,7 +8,7 @@ jax = pytest.importorskip("jax")
 
 import jax.numpy as jnp  # noqa: E402
 
-from fitscope.capture.backends._jax_held import copied  # noqa: E402
+from fitscope.capture.backends._jax_second_run import copied  # noqa: E402
 
 
 @pytest.fixture

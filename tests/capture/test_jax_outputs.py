@@ -38,7 +38,7 @@ def seen(tmp_path, monkeypatch) -> Any:
     return found[0], fs.open(scope.path)
 
 
-def test_a_joined_vector_is_copied_once_and_its_layout_is_no_output(seen):
+def test_a_joined_vector_is_copied_once_and_its_layout_is_not_an_output(seen):
     traced, run = seen
     sites = len(run.sites)
     outputs = jax.tree.leaves(traced.out_info[1])

@@ -100,7 +100,7 @@ def test_mean_and_max_of_the_change(mode, output, data):
 
 
 @EACH_MODE
-def test_input_is_handed_on(mode, data, tmp_path):
+def test_a_batch_change_layer_can_return_its_input(mode, data, tmp_path):
     """Weights as with no such layer, and the change is there to see."""
     keras.utils.set_random_seed(0)
     plain = keras.Sequential([layers.Input((5,)), layers.Dense(2, name="last")])
@@ -129,7 +129,7 @@ def test_the_tap_records_the_change(data):
         np.testing.assert_array_equal(given, wanted)
 
 
-def test_at_inference_the_newest_training_batch_is_compared_with(data):
+def test_inference_compares_with_the_newest_training_batch(data):
     x, y = data
     model = changing("change")
     before = model.predict(x[:8], verbose=0)
@@ -181,7 +181,7 @@ def test_gradients_flow_through_the_current_input_only(mode, data, tmp_path):
         ("uint8", "mixed_float16"),
     ],
 )
-def test_precision(dtype, policy, data):
+def test_changes_keep_their_precision_in_every_dtype(dtype, policy, data):
     whole = not keras.backend.is_float_dtype(dtype)
     batches = [ops.cast(batch * 50 + 100 if whole else batch, dtype) for batch in batches_of(data[0])]
     in_float32 = [numpy(ops.cast(batch, "float32")) for batch in batches]
@@ -200,7 +200,7 @@ def test_precision(dtype, policy, data):
 
 
 @EACH_MODE
-def test_in_a_mixed_precision_model(mode, data, tmp_path):
+def test_a_batch_change_works_in_a_mixed_precision_model(mode, data, tmp_path):
     x, y = data
     policy = "mixed_bfloat16" if BACKEND == "torch" else "mixed_float16"
     model = keras.Sequential(
@@ -221,7 +221,7 @@ def test_in_a_mixed_precision_model(mode, data, tmp_path):
         np.testing.assert_allclose(given, change, rtol=1e-2, atol=1e-2)
 
 
-def test_masks_pass_through_the_layer():
+def test_masks_pass_through_a_batch_change_layer():
     inputs = layers.Input((6,), dtype="int32")
     embedded = layers.Embedding(5, 4, mask_zero=True)(inputs)
     model = keras.Model(
@@ -232,7 +232,7 @@ def test_masks_pass_through_the_layer():
 
 
 @pytest.mark.parametrize("output", ["input", "change"])
-def test_it_continues_after_saving_and_loading(output, data, tmp_path):
+def test_a_batch_change_continues_after_saving_and_loading(output, data, tmp_path):
     x, y = data
     model = changing(output)
     model.fit(x, y, **FIT)
@@ -261,7 +261,7 @@ def test_it_continues_after_saving_and_loading(output, data, tmp_path):
 
 
 @pytest.mark.parametrize("output", ["input", "change"])
-def test_it_is_exported(output, data, tmp_path):
+def test_a_model_with_a_batch_change_is_exported(output, data, tmp_path):
     model = changing(output)
     model.fit(*data, **FIT)
     serve, sizes = exported(model, tmp_path)
@@ -298,7 +298,7 @@ def test_a_batch_with_too_many_rows(mode, data):
         layer(x[:8], training=True)
 
 
-def test_bad_input(data):
+def test_bad_input_to_a_batch_change_is_an_error(data):
     x, _ = data
     layer = fs.layers.BatchChange(batch_size=8, name="change")
     layer(x[:8], training=True)
@@ -319,7 +319,7 @@ def test_bad_input(data):
             fs.layers.BatchChange(batch_size=size)
 
 
-def test_models_that_are_built_by_their_first_step(data):
+def test_a_batch_change_works_in_models_that_the_first_step_builds(data):
     """The callback meets a layer that has no state yet, and a subclassed model."""
 
     class Late(keras.Model):

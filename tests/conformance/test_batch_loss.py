@@ -141,7 +141,7 @@ def test_an_odd_batch_that_is_not_captured_is_seen_at_its_step(tmp_path):
     assert run.errors == []
 
 
-def test_a_smaller_last_batch_and_several_epochs(tmp_path):
+def test_batch_losses_are_right_with_a_smaller_last_batch_and_several_epochs(tmp_path):
     x, y = data(5, rest=3)
     scope = fs.Scope(tmp_path, fs.weights(), every=4)
     net = model()
@@ -156,7 +156,7 @@ def test_a_smaller_last_batch_and_several_epochs(tmp_path):
 
 
 @pytest.mark.skipif(BACKEND == "torch", reason="Keras runs one step at a time on torch")
-def test_several_steps_in_one_execution_have_their_mean_loss(tmp_path):
+def test_several_steps_in_one_execution_share_their_mean_loss(tmp_path):
     x, y = data(2001, odd=1234)
     scope = fs.Scope(tmp_path, every=1000)
     model(steps_per_execution=4).fit(x, y, callbacks=[scope], **FIT)
@@ -182,7 +182,7 @@ def test_captured_steps_decide_how_a_custom_step_logs(tmp_path, kind):
     assert (frame["error"].loc[:1233].dropna() < 0.05).all()
 
 
-def test_a_log_that_is_something_else_is_not_taken_for_the_loss(tmp_path):
+def test_a_log_that_is_not_the_loss_is_not_taken_for_it(tmp_path):
     x, y = data(40)
     scope = fs.Scope(tmp_path, every=10)
     model("twice").fit(x, y, callbacks=[scope], **FIT)

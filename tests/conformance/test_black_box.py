@@ -143,7 +143,7 @@ def test_a_replay_with_another_loss_does_not_agree(flown: Any) -> None:
     assert "NOT as in the training" in repr(replay)
 
 
-def test_keeping_changes_nothing(flown: Any) -> None:
+def test_a_black_box_does_not_change_the_training(flown: Any) -> None:
     model = make()
     history = fit(model, *data()).history
     weights = [[keras.ops.convert_to_numpy(w) for w in m.weights] for m in (model, flown.model)]
@@ -154,7 +154,7 @@ def test_keeping_changes_nothing(flown: Any) -> None:
     np.testing.assert_equal(flown.history, history)
 
 
-def test_nothing_is_written_when_nothing_happens(tmp_path: Any) -> None:
+def test_a_healthy_training_writes_no_black_box(tmp_path: Any) -> None:
     fit(make(), *data(6), callbacks=[fs.Scope(tmp_path, **LOSS, black_box=4)])
     run = fs.open(tmp_path)
     assert run.black_box == []
@@ -171,7 +171,7 @@ class Custom(keras.Model):
         return super().train_step(*args)
 
 
-def test_a_custom_model_is_asked_for(tmp_path: Any) -> None:
+def test_replaying_a_custom_model_asks_for_the_model(tmp_path: Any) -> None:
     scope = fs.Scope(tmp_path, **LOSS, black_box=4)
     with pytest.raises(RuntimeError, match="enough"):
         fit(make(Custom), *data(10), callbacks=[scope, Raising(7, RuntimeError("enough"))])
@@ -247,7 +247,7 @@ class ChangesTheRate(keras.callbacks.Callback):
 
 
 @pytest.mark.parametrize("source", sources())
-def test_data_that_is_drawn_is_kept(tmp_path: Any, source: str) -> None:
+def test_batches_from_a_generator_are_kept(tmp_path: Any, source: str) -> None:
     reference = make()
     fit(reference, sources()[source](), steps_per_epoch=BAD, callbacks=[ChangesTheRate()])
     fit(make(), sources()[source](), callbacks=[fs.Scope(tmp_path, **LOSS, black_box=6), ChangesTheRate()])
@@ -265,7 +265,7 @@ def test_data_that_is_drawn_is_kept(tmp_path: Any, source: str) -> None:
 
 
 @pytest.mark.skipif(BACKEND == "torch", reason="Keras runs one step per call on torch")
-def test_several_steps_in_one_call(tmp_path: Any) -> None:
+def test_a_black_box_keeps_several_steps_of_one_call(tmp_path: Any) -> None:
     def several() -> keras.Model:
         return make(steps_per_execution=3)
 
@@ -279,7 +279,7 @@ def test_several_steps_in_one_call(tmp_path: Any) -> None:
     assert equal([replay[f"weight_gradients/{path}"] for path in ("last/bias",)], [plain(BAD).gradients[-1]])
 
 
-def test_a_loop_over_train_on_batch(tmp_path: Any) -> None:
+def test_a_black_box_keeps_steps_of_train_on_batch(tmp_path: Any) -> None:
     reference = make()
     x, y = data(8)
     for start in range(0, 7 * BATCH, BATCH):
@@ -307,7 +307,7 @@ class Weighing(keras.callbacks.Callback):
         self.most = max(self.most, kept.nbytes)
 
 
-def test_memory_is_bounded(tmp_path: Any) -> None:
+def test_a_black_box_stays_within_its_memory(tmp_path: Any) -> None:
     memory = 80_000 if BACKEND == "torch" else 3_000  # on torch each step has the state of random generators
     scope = fs.Scope(tmp_path, **LOSS, black_box=fs.BlackBox(40, memory=memory))
     weighing = Weighing(scope)

@@ -92,7 +92,7 @@ def test_the_captured_steps_are_those_the_budget_chose(tmp_path, together, monke
     assert run.plan[0]["every"] == "within 2 % of the time"
 
 
-def test_another_cadence_compiles_nothing(tmp_path, no_clock):
+def test_changing_the_cadence_compiles_nothing(tmp_path, no_clock):
     scope = fs.Scope(tmp_path, allowance=0)
     fit(model(), scope, callbacks=[Dictated(scope, {15: 1, 40: 7, 100: 50})])
     run = fs.open(tmp_path)
@@ -101,7 +101,7 @@ def test_another_cadence_compiles_nothing(tmp_path, no_clock):
     assert len(run.overhead["first_call_seconds"]) == 1
 
 
-def test_every_overrides_it(tmp_path):
+def test_every_overrides_the_budget(tmp_path):
     fit(model(), fs.Scope(tmp_path, every=40))
     run = fs.open(tmp_path)
     assert captured(run) == [0, 40, 80, 120]
@@ -160,7 +160,7 @@ def test_epochs_of_one_batch_are_measured(tmp_path):
     assert fs.open(tmp_path).overhead["budget"]["cost"] is not None
 
 
-def test_a_step_of_your_own_is_measured(tmp_path):
+def test_a_custom_step_is_measured(tmp_path):
     made = model()
     scope = fs.Scope(tmp_path, allowance=0)
     with scope.attach(made):

@@ -90,7 +90,7 @@ def gan(**mode):
 
 @pytest.mark.skipif(BACKEND == "jax", reason="on JAX a step of two optimizers is a loop, see below")
 @pytest.mark.parametrize("mode", [{}, {"run_eagerly": True}], ids=["compiled", "eager"])
-def test_a_gan_has_the_losses_and_learning_rates_of_both(tmp_path, mode):
+def test_a_gan_has_separate_losses_and_learning_rates_for_its_two_models(tmp_path, mode):
     global RNG
     models = []
     for scope in (None, fs.Scope(tmp_path, everything(), every=1)):
@@ -122,7 +122,7 @@ def test_a_gan_has_the_losses_and_learning_rates_of_both(tmp_path, mode):
 
 @pytest.mark.skipif(BACKEND != "jax", reason="the JAX form")
 @pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "eager"])
-def test_a_gan_in_a_loop_of_jax(tmp_path, compiled):
+def test_a_gan_in_a_custom_jax_loop_is_recorded(tmp_path, compiled):
     import jax
 
     def train(scope):
@@ -217,7 +217,7 @@ class Critic(Gan):
 
 
 @pytest.mark.skipif(BACKEND == "jax", reason="on JAX a step of two optimizers is a loop")
-def test_a_gradient_inside_the_loss_is_not_a_loss(tmp_path):
+def test_a_gradient_penalty_is_not_recorded_as_a_loss(tmp_path):
     global RNG
     models = []
     for scope in (None, fs.Scope(tmp_path, everything(), every=1)):
@@ -261,7 +261,7 @@ class Autoencoder(keras.Model):
 
 
 @pytest.mark.skipif(BACKEND == "jax", reason="Keras builds a model by calling it there")
-def test_an_autoencoder_whose_parts_the_first_step_builds(tmp_path):
+def test_an_autoencoder_built_by_its_first_step_is_recorded(tmp_path):
     models = []
     for scope in (None, fs.Scope(tmp_path, everything(), every=1)):
         keras.utils.set_random_seed(0)
@@ -280,7 +280,7 @@ def test_an_autoencoder_whose_parts_the_first_step_builds(tmp_path):
 
 @pytest.mark.skipif(BACKEND != "jax", reason="the loop of the Keras guide for JAX")
 @pytest.mark.parametrize("private", [True, False], ids=["vjp", "public"])
-def test_a_gradient_function_made_before_the_step(tmp_path, monkeypatch, private):
+def test_a_gradient_function_made_before_the_step_is_recorded(tmp_path, monkeypatch, private):
     import jax
 
     from fitscope.capture.backends import _jax_taps as taps

@@ -55,7 +55,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_findings_while_it_trains_are_those_of_the_stored_run(tmp_path: Path, fault: str) -> None:
+def test_findings_during_training_equal_those_of_the_stored_run(tmp_path: Path, fault: str) -> None:
     run = trained(tmp_path, FAULTS[fault]())
     online, offline = run.findings(), run.findings(rules=fs.RULES)
     assert online == offline

@@ -22,7 +22,7 @@ def data(n: int = 22) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("validation", [False, True], ids=["train", "validation"])
-def test_history_is_in_the_run(tmp_path, validation):
+def test_the_run_has_the_history_of_fit(tmp_path, validation):
     x, y = data()
     scope = fs.Scope(tmp_path, watch=fs.weights("a"))
     given = {"validation_data": data(10)} if validation else {}

@@ -86,7 +86,7 @@ def images() -> keras.Model:
 
 @EACH_MODE
 @pytest.mark.parametrize("reduce", ["host", "step"])
-def test_every_number_is_the_one_that_numpy_makes_of_the_tensors(tmp_path, mode, reduce):
+def test_evidence_equals_what_numpy_computes_from_the_tensors(tmp_path, mode, reduce):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(44, 4, 4, 2)).astype("float32")
     y = rng.integers(0, 3, 44).astype("int32")
@@ -125,7 +125,7 @@ def test_every_number_is_the_one_that_numpy_makes_of_the_tensors(tmp_path, mode,
 
 
 @pytest.mark.parametrize("from_logits", [True, False])
-def test_one_unit_gives_two_classes_by_probability_or_logit(tmp_path, from_logits):
+def test_one_output_unit_gives_two_classes_by_probability_or_logit(tmp_path, from_logits):
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(16, 3)).astype("float32"), rng.integers(0, 2, (16, 1)).astype("float32")
     keras.utils.set_random_seed(0)
@@ -163,7 +163,7 @@ def test_one_hot_targets_and_equal_and_constant_features_are_seen(tmp_path):
     assert_complete(run)
 
 
-def test_several_inputs_and_outputs_have_names_and_a_regression_has_a_reason(tmp_path):
+def test_inputs_and_outputs_are_named_and_a_regression_gives_a_reason(tmp_path):
     rng = np.random.default_rng(0)
     left, right = keras.Input((3,), name="left"), keras.Input((2,), name="right")
     both = layers.Concatenate()([left, right])
@@ -188,7 +188,7 @@ def test_several_inputs_and_outputs_have_names_and_a_regression_has_a_reason(tmp
     assert_complete(run)
 
 
-def test_text_ids_and_regression_have_reasons_and_no_errors(tmp_path):
+def test_text_ids_and_regression_give_a_reason_and_no_error(tmp_path):
     rng = np.random.default_rng(0)
     model = keras.Sequential(
         [layers.Input((5,), dtype="int32"), layers.Embedding(20, 4), layers.Flatten(), layers.Dense(1)]

@@ -145,7 +145,7 @@ def by_hand(
     return seen
 
 
-def test_every_value_is_that_of_a_step_written_by_hand(trained):
+def test_every_value_equals_that_of_a_step_written_by_hand(trained):
     run, _, _ = trained
     x, y = data()
     weights = [site for site in run.sites if site.startswith("weights/")]
@@ -277,7 +277,7 @@ def twin_step(model: keras.Model, x: np.ndarray, y: np.ndarray, *, xla: bool) ->
     return seen
 
 
-def test_first_step_is_that_of_a_twin_trained_by_hand(trained, request):
+def test_the_first_step_equals_that_of_a_twin_trained_by_hand(trained, request):
     run, _, seed = trained
     xla = request.node.callspec.params["trained"].get("jit_compile", False)
     x, y = data()

@@ -140,7 +140,7 @@ WHERE = [
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
 @pytest.mark.parametrize("error", [ValueError("boom"), KeyboardInterrupt()], ids=lambda e: type(e).__name__)
 @pytest.mark.parametrize("where", WHERE)
-def test_an_exception(xy, tmp_path, tools, where, error):
+def test_a_run_records_the_exception_that_ended_it(xy, tmp_path, tools, where, error):
     if where == "in the data" and isinstance(error, KeyboardInterrupt) and BACKEND == "tensorflow":
         pytest.skip("TensorFlow does not let a KeyboardInterrupt out of its data pipeline")
     x, y = xy
@@ -182,7 +182,7 @@ def wait_for(condition, seconds=30.0):
 
 
 @pytest.mark.parametrize("error", [RuntimeError("boom"), KeyboardInterrupt()], ids=lambda e: type(e).__name__)
-def test_the_run_ends_although_the_exception_is_held(xy, tmp_path, tools, error):
+def test_a_run_ends_although_the_exception_is_held(xy, tmp_path, tools, error):
     """As notebooks do with the last one. It keeps alive all that was going on in `fit`, callbacks included."""
 
     def throw():
@@ -228,7 +228,7 @@ def test_an_exception_that_does_not_leave_fit_is_not_the_end(xy, tmp_path):
     assert run.ended_by is None
 
 
-def test_two_scopes_both_know_how_it_ended(xy, tmp_path):
+def test_two_scopes_both_record_how_the_training_ended(xy, tmp_path):
     def throw():
         raise RuntimeError("boom")
 
@@ -258,7 +258,7 @@ def test_the_traceback_shows_no_frame_of_fitscope(xy, tmp_path):
 
 
 @pytest.mark.parametrize("where", ["in a captured step", "in a callback after a captured step"])
-def test_a_with_block_knows_how_it_ended(xy, tmp_path, where):
+def test_a_with_block_records_how_the_training_ended(xy, tmp_path, where):
     x, y = xy
 
     class Boom(Exception):
@@ -279,7 +279,7 @@ def test_a_with_block_knows_how_it_ended(xy, tmp_path, where):
     assert fs.open(tmp_path).status == "failed"
 
 
-def test_an_error_that_only_shows_when_a_compiled_step_runs(xy, tmp_path, tools):
+def test_an_error_at_run_time_of_a_compiled_step_is_recorded(xy, tmp_path, tools):
     """It is the user's, and must neither be swallowed nor be run again on the next batch."""
     x, y = xy
     x = x.copy()
@@ -325,7 +325,7 @@ def contents(path):
         return re.sub(r'"shared_object_id": \d+|"name": "adam\w*"', "", file.read("config.json").decode())
 
 
-def test_saving_cloning_and_copying_during_and_after(xy, tmp_path, tools):
+def test_a_model_can_be_saved_cloned_and_copied_during_and_after_training(xy, tmp_path, tools):
     x, y = xy
 
     def train(folder, *callbacks):
@@ -378,7 +378,7 @@ def test_saving_cloning_and_copying_during_and_after(xy, tmp_path, tools):
 @pytest.mark.skipif(
     BACKEND == "torch", reason="Keras 3.15 cannot export on torch 2.13, with or without a scope"
 )
-def test_exporting_afterwards(xy, tmp_path):
+def test_a_model_can_be_exported_after_training(xy, tmp_path):
     pytest.importorskip("tensorflow")
     x, y = xy
     model = make()

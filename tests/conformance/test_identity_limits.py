@@ -273,7 +273,7 @@ for kind in ("data", "model"):
 
 
 @only["jax"]
-def test_training_on_several_devices_is_the_same(tmp_path):
+def test_training_on_several_devices_is_identical(tmp_path):
     path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     env = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=4", "PYTHONPATH": path}
     done = subprocess.run(

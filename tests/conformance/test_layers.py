@@ -86,7 +86,7 @@ def test_a_tap_records_its_input():
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "int32", "uint8", "bool"])
 @pytest.mark.parametrize("policy", ["float32", "mixed_float16", "mixed_bfloat16", "float16"])
-def test_a_tap_leaves_the_dtype(dtype, policy):
+def test_a_tap_keeps_the_dtype(dtype, policy):
     x = ops.cast(np.array([[0, 1, 1]]), dtype)
     given = fs.layers.Tap(dtype=policy)(x)
     assert keras.backend.standardize_dtype(given.dtype) == dtype
@@ -108,7 +108,7 @@ def test_a_tap_takes_any_structure():
     }
 
 
-def test_masks_pass_a_tap():
+def test_masks_pass_through_a_tap():
     def build(tap: bool) -> keras.Model:
         keras.utils.set_random_seed(0)
         inputs = layers.Input((6,), dtype="int32")
@@ -196,7 +196,7 @@ def test_with_taps_shares_the_layers_and_predicts_the_same():
         np.testing.assert_array_equal(a, numpy(b))
 
 
-def test_with_taps_shows_every_call():
+def test_with_taps_records_every_call_of_a_shared_layer():
     model, x = branched()
     seen = {}
     tapped = fs.with_taps(model, ["shared", "inner/deep"])
@@ -215,7 +215,7 @@ def test_with_taps_shows_every_call():
 
 @EACH_MODE
 @pytest.mark.parametrize("build", [sequential, functional], ids=lambda build: build.__name__)
-def test_training_one_trains_the_other(build, mode, data):
+def test_a_model_and_its_tapped_copy_share_their_weights(build, mode, data):
     keras.utils.set_random_seed(0)
     wanted = trained(build(False), data, **mode)
     keras.utils.set_random_seed(0)

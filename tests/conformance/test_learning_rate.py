@@ -30,7 +30,7 @@ def maker():
 
 
 @EACH_MODE
-def test_a_rate_that_a_callback_sets(watch_fit, xy, maker, mode):
+def test_a_learning_rate_set_by_a_callback_is_recorded(watch_fit, xy, maker, mode):
     def callbacks():
         return [keras.callbacks.LearningRateScheduler(lambda epoch: 0.1 * 0.5**epoch)]
 
@@ -47,7 +47,7 @@ def test_a_rate_that_a_callback_sets(watch_fit, xy, maker, mode):
 
 
 @EACH_MODE
-def test_a_schedule(watch_fit, xy, maker, mode):
+def test_the_learning_rate_of_a_schedule_is_recorded(watch_fit, xy, maker, mode):
     seen = watch_fit(
         maker(lambda: keras.optimizers.Adam(DECAY(0.1, 2, 0.5)), **mode),
         *xy,
@@ -59,7 +59,7 @@ def test_a_schedule(watch_fit, xy, maker, mode):
     np.testing.assert_allclose(rate, [0.1, 0.05, 0.025], rtol=1e-5)
 
 
-def test_under_a_loss_scale(watch_fit, xy, maker):
+def test_the_learning_rate_under_a_loss_scale_is_recorded(watch_fit, xy, maker):
     def optimizer():
         return keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.25))
 
@@ -67,7 +67,7 @@ def test_under_a_loss_scale(watch_fit, xy, maker):
     assert set(seen.run.series("learning_rate")) == {0.25}
 
 
-def test_a_function_of_the_users_own_is_not_asked_once_more(watch_fit, xy, maker):
+def test_a_custom_learning_rate_function_is_not_called_an_extra_time(watch_fit, xy, maker):
     asked = []
 
     def rate():
@@ -85,6 +85,6 @@ def test_a_function_of_the_users_own_is_not_asked_once_more(watch_fit, xy, maker
     assert run.unseen == {}
 
 
-def test_it_comes_with_updates_only(watch_fit, xy, maker):
+def test_the_learning_rate_is_recorded_only_with_updates(watch_fit, xy, maker):
     seen = watch_fit(maker(lambda: keras.optimizers.SGD(0.1)), *xy, watch=[fs.loss(), fs.weights()])
     assert "learning_rate" not in seen.run.sites

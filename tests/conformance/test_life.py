@@ -83,7 +83,7 @@ class Reads(keras.callbacks.Callback):
         self.seen[self.scope.batch.step] = self.scope.batch["activations/first"].copy()
 
 
-def test_the_newest_batch(small, xy, tmp_path):
+def test_scope_batch_holds_the_newest_captured_batch(small, xy, tmp_path):
     x, y = xy
     scope = fs.Scope(tmp_path, WATCH, every=2)
     with pytest.raises(fs.WatchError, match="none so far"):
@@ -109,7 +109,7 @@ def test_the_newest_batch(small, xy, tmp_path):
         batch["activations/frist"]
 
 
-def test_the_newest_batch_of_several_in_one_execution(small, xy, tmp_path, backend):
+def test_scope_batch_holds_the_last_of_several_batches_in_one_execution(small, xy, tmp_path, backend):
     if backend == "torch":
         pytest.skip("Keras runs one step per execution on torch")
     x, y = xy
@@ -185,7 +185,7 @@ def test_callbacks_stay_asynchronous(small, xy, tmp_path, backend):
         assert without
 
 
-def test_validation_and_predictions_in_between_are_not_recorded(watch_fit, small, xy):
+def test_validation_and_predict_calls_inside_a_training_are_not_recorded(watch_fit, small, xy):
     x, y = xy
 
     class Predicts(keras.callbacks.Callback):

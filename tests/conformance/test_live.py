@@ -14,7 +14,9 @@ from fitscope.pipeline.live import LivePicture
 pytestmark = pytest.mark.once
 
 
-def test_a_script_imports_nothing_and_draws_nothing(tmp_path, small, xy, monkeypatch) -> None:
+def test_a_plain_script_imports_no_notebook_code_and_draws_no_picture(
+    tmp_path, small, xy, monkeypatch
+) -> None:
     for name in [
         name for name in sys.modules if name.partition(".")[0] == "IPython" or name == "fitscope.show.live"
     ]:
@@ -33,7 +35,7 @@ def kernel(publish: Any) -> SimpleNamespace:
     return SimpleNamespace(kernel=object(), events=events, display_pub=SimpleNamespace(publish=publish))
 
 
-def test_a_front_end_that_fails_costs_the_picture_alone(tmp_path, small, xy, monkeypatch) -> None:
+def test_a_failing_front_end_costs_only_the_picture(tmp_path, small, xy, monkeypatch) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise RuntimeError("no front end")
 

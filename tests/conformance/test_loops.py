@@ -40,7 +40,7 @@ def on_batch(model, x, y, scope=None):
 
 
 @pytest.mark.parametrize("every", [1, 3])
-def test_train_on_batch(small, xy, tmp_path, tools, every):
+def test_train_on_batch_is_recorded(small, xy, tmp_path, tools, every):
     x, y = xy
     plain = small("adam")
     wanted = on_batch(plain, x, y)
@@ -71,7 +71,7 @@ def test_train_on_batch(small, xy, tmp_path, tools, every):
     assert run.series("validation/loss").index.tolist() == [(3, 0), (3, 1), (3, 2), (3, 0)]
 
 
-def test_an_unbuilt_model(xy, tmp_path, tools):
+def test_an_unbuilt_model_is_recorded_in_a_loop(xy, tmp_path, tools):
     x, y = xy
 
     def make():
@@ -232,7 +232,7 @@ def test_a_custom_step_is_recorded(xy, tmp_path, tools, kind, every):
             tools.close(at("updates/last/kernel", step), -0.1 * gradient, atol=1e-5)
 
 
-def test_a_model_that_the_first_step_builds(xy, tmp_path):
+def test_a_model_that_the_first_step_builds_is_recorded(xy, tmp_path):
     x, _ = xy
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.layers.Dense(2, name="only")])
@@ -249,7 +249,7 @@ def test_a_model_that_the_first_step_builds(xy, tmp_path):
     assert fs.open(tmp_path).tensor("activations/only").step.values.tolist() == [1, 2]
 
 
-def test_a_step_that_returns_nothing(small, xy, tmp_path):
+def test_a_custom_step_may_return_nothing(small, xy, tmp_path):
     x, _ = xy
     model = small()
     scope = fs.Scope(tmp_path, WATCH, 1)
@@ -268,7 +268,7 @@ def test_a_step_that_returns_nothing(small, xy, tmp_path):
     assert "activations/first" in run.sites
 
 
-def test_a_name_that_is_used_twice(small, xy, tmp_path):
+def test_a_tap_name_used_twice_in_a_step_is_numbered(small, xy, tmp_path):
     x, _ = xy
     scope = fs.Scope(tmp_path, fs.taps(keep="both"), 1)
 
@@ -288,7 +288,7 @@ def test_a_name_that_is_used_twice(small, xy, tmp_path):
     assert np.array_equal(run.array("taps/again#2", 1), 2 * x[:8])
 
 
-def test_an_exception_in_the_loop(small, xy, tmp_path):
+def test_an_exception_in_a_custom_loop_ends_the_run_as_failed(small, xy, tmp_path):
     x, y = xy
     model = small()
     scope = fs.Scope(tmp_path, fs.loss(), 1)
@@ -301,7 +301,7 @@ def test_an_exception_in_the_loop(small, xy, tmp_path):
     assert run.ended_by == "ZeroDivisionError: division by zero"
 
 
-def test_checkpoints_have_their_steps(small, xy, tmp_path):
+def test_checkpoints_are_recorded_with_their_steps(small, xy, tmp_path):
     x, y = xy
     model = small()
     saved = tmp_path / "checkpoints"
@@ -321,7 +321,7 @@ def test_checkpoints_have_their_steps(small, xy, tmp_path):
     assert "save" not in vars(model)
 
 
-def test_misuse(small, xy, tmp_path):
+def test_misuse_of_a_custom_loop_is_an_error(small, xy, tmp_path):
     x, y = xy
     scope = fs.Scope(tmp_path)
     with pytest.raises(fs.WatchError, match=r"scope.attach\(model\)"):

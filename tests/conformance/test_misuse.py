@@ -51,13 +51,13 @@ def test_a_watch_on_a_missing_layer_of_an_unbuilt_model_is_an_error(xy, tmp_path
     model.fit(*xy, **FIT)
 
 
-def test_nothing_to_watch(small, xy, tmp_path):
+def test_a_scope_without_watches_records_no_run(small, xy, tmp_path):
     """An empty list records nothing and says nothing."""
     small().fit(*xy, callbacks=[fs.Scope(tmp_path, [], every=1)], **FIT)
     assert fs.runs(tmp_path) == []
 
 
-def test_layers_by_class_object_and_glob(watch_fit, small, xy):
+def test_layers_are_selected_by_class_object_and_glob(watch_fit, small, xy):
     model = small()
     seen = watch_fit(
         small,
@@ -86,13 +86,13 @@ def test_layers_by_class_object_and_glob(watch_fit, small, xy):
     assert sorted(scope.batch) == ["activations/norm"]
 
 
-def test_local_gradients_in_one_process(watch_fit, small, xy):
+def test_local_gradients_in_one_process_are_listed_as_unseen(watch_fit, small, xy):
     seen = watch_fit(small, *xy, watch=[fs.weight_gradients("first", local=True)])
     assert "is the only one" in seen.run.unseen["weight_gradients/first/kernel/local"]
     assert "weight_gradients/first/kernel" in seen.run.sites
 
 
-def test_a_strategy_with_several_replicas(tmp_path, backend):
+def test_an_unsupported_strategy_with_several_replicas_is_a_warning(tmp_path, backend):
     """Devices are set up once in a process, so this has its own."""
     if backend != "tensorflow":
         pytest.skip("tf.distribute")
@@ -149,7 +149,7 @@ def test_strategies_that_are_refused_are_named(backend):
     assert under("OneDeviceStrategy", 1) is None
 
 
-def test_a_distribution_that_the_backend_ignores(tmp_path, backend):
+def test_a_distribution_that_the_backend_ignores_is_a_warning(tmp_path, backend):
     model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(2, name="d")])
     model.compile("sgd", "mse")
     x, y = np.zeros((8, 3), "float32"), np.zeros((8, 2), "float32")

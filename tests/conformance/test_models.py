@@ -18,7 +18,7 @@ def watch_fit(watch_fit, tmp_path):
     return with_passes(watch_fit, tmp_path)
 
 
-def test_a_functional_model_with_nested_and_shared_layers(watch_fit, tools):
+def test_a_functional_model_with_nested_and_shared_layers_is_recorded(watch_fit, tools):
     def make():
         keras.utils.set_random_seed(0)
         inner_in = layers.Input((3,))
@@ -84,7 +84,7 @@ class Named(layers.Layer):
         return {"left": x + 1.0, "right": x - 1.0}
 
 
-def test_a_subclassed_model_that_fit_builds(watch_fit, tools):
+def test_a_subclassed_model_that_fit_builds_is_recorded(watch_fit, tools):
     def make():
         keras.utils.set_random_seed(0)
         return compiled(Subclassed())
@@ -160,7 +160,7 @@ def test_many_inputs_and_outputs_are_named(watch_fit, tools):
     tools.close(at("loss", 1), at("metrics/left_loss", 1) + at("metrics/right_loss", 1))
 
 
-def test_lists_of_inputs_and_outputs_bear_the_models_names(watch_fit):
+def test_lists_of_inputs_and_outputs_have_the_names_in_the_model(watch_fit):
     def make():
         keras.utils.set_random_seed(0)
         a, b = layers.Input((3,), name="a"), layers.Input((3,), name="b")
@@ -182,7 +182,7 @@ class WithLoss(layers.Layer):
         return x
 
 
-def test_losses_regularizers_constraints_frozen_and_tied_weights(watch_fit, tools):
+def test_models_with_regularizers_constraints_frozen_and_tied_weights_are_recorded(watch_fit, tools):
     class Tied(layers.Layer):
         """The transpose of another layer's kernel."""
 
@@ -228,7 +228,7 @@ def test_losses_regularizers_constraints_frozen_and_tied_weights(watch_fit, tool
     ] == []  # a weight has one place: its owner's
 
 
-def test_rematerialised_layers(watch_fit, tools, backend):
+def test_rematerialised_layers_are_recorded(watch_fit, tools, backend):
     if backend == "tensorflow":
         pytest.skip(
             "Keras 3.15 itself cannot: a TensorFlow graph rematerialises no call with keyword arguments"

@@ -27,7 +27,7 @@ WATCH = [
 
 @pytest.mark.skipif(BACKEND == "torch", reason="Keras runs one step per execution on torch")
 @pytest.mark.parametrize("every", [1, 3])
-def test_every_step_of_several_in_one_execution(watch_fit, tools, small, xy, every):
+def test_every_step_of_several_in_one_execution_is_recorded(watch_fit, tools, small, xy, every):
     x, y = xy  # batches of 4: six in an epoch, the last one of two samples; executions of four and of two
 
     def make():
@@ -52,7 +52,7 @@ MODES = {
 
 
 @pytest.mark.parametrize("mode", MODES[BACKEND], ids=str)
-def test_modes(watch_fit, tools, small, xy, mode):
+def test_a_step_is_recorded_in_every_mode_of_compile(watch_fit, tools, small, xy, mode):
     x, y = xy
     seen = watch_fit(lambda: small("adam", **mode), x, y, every=2)
     assert captured(seen.run) == [0, 2]
@@ -62,7 +62,7 @@ def test_modes(watch_fit, tools, small, xy, mode):
 
 @pytest.mark.slow_compile
 @pytest.mark.skipif(BACKEND != "torch", reason="torch.compile")
-def test_a_step_that_torch_compiles(tmp_path):
+def test_a_step_that_torch_compiles_is_recorded(tmp_path):
     """In a process of its own: dynamo recompiles one piece of code eight times at most."""
     code = f"""
         import keras, numpy as np, fitscope as fs
@@ -133,7 +133,7 @@ def data_loader(x, y):
     [(tf_data, 2), (tf_data_of_unknown_length, 3), (generator, 1), (Pieces, 2), (data_loader, 2)],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_sources_of_data(watch_fit, small, xy, source, epochs):
+def test_every_source_of_data_is_recorded(watch_fit, small, xy, source, epochs):
     x, y = xy
     watch = [fs.inputs(keep="both"), fs.targets(), fs.loss()]
     shuffled = {"shuffle": False} if source is Pieces else {}
@@ -150,7 +150,7 @@ def test_sources_of_data(watch_fit, small, xy, source, epochs):
         assert np.array_equal(seen.at("targets", step), y[rows])
 
 
-def test_a_generator_that_never_ends(watch_fit, small, xy):
+def test_a_generator_that_never_ends_is_recorded(watch_fit, small, xy):
     x, y = xy
 
     def forever():
@@ -162,7 +162,7 @@ def test_a_generator_that_never_ends(watch_fit, small, xy):
     assert np.array_equal(seen.at("inputs", 2), x[16:])
 
 
-def test_frames_and_dicts(watch_fit, xy):
+def test_data_frames_and_dicts_are_recorded(watch_fit, xy):
     pd = pytest.importorskip("pandas")
     x, y = xy
 
@@ -179,7 +179,7 @@ def test_frames_and_dicts(watch_fit, xy):
     assert np.array_equal(seen.at("targets", 2), y[16:])
 
 
-def test_averages_taken_in_the_step_are_those_taken_on_the_host(watch_fit, small, xy, tmp_path):
+def test_averages_computed_in_the_step_equal_those_on_the_host(watch_fit, small, xy, tmp_path):
     x, y = xy
     watch = [fs.activations(keep=("stats", "average")), fs.weights(keep="average"), fs.loss()]
     on_host = watch_fit(small, x, y, watch=watch, scope={"reduce": "host"}).run
@@ -196,7 +196,7 @@ def test_averages_taken_in_the_step_are_those_taken_on_the_host(watch_fit, small
         np.testing.assert_allclose(one.std, other.std, rtol=1e-3, atol=1e-5, err_msg=site)
 
 
-def test_stats_taken_in_the_step_are_those_taken_on_the_host(watch_fit, small, xy, tmp_path):
+def test_stats_computed_in_the_step_equal_those_on_the_host(watch_fit, small, xy, tmp_path):
     x, y = xy
     watch = [
         fs.activations(keep="both", samples=2), fs.gradients(), fs.weights(), fs.weight_gradients(), fs.updates(), fs.loss(),

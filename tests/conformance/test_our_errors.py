@@ -109,7 +109,9 @@ def weights_of_plain(plain_weights, small, xy, mode):
 
 @pytest.mark.parametrize("mode", [{}, {"run_eagerly": True}], ids=["compiled", "eager"])
 @pytest.mark.parametrize("broken", BREAKS, ids=lambda f: f.__name__)
-def test_training_goes_on(small, xy, tmp_path, monkeypatch, plain_weights, broken, mode):
+def test_an_error_of_fitscope_does_not_end_the_training(
+    small, xy, tmp_path, monkeypatch, plain_weights, broken, mode
+):
     if broken is break_trace and (BACKEND == "torch" or (BACKEND == "tensorflow" and mode)):
         pytest.skip(
             "a step that is not traced has begun by then; what can fail in it is guarded, see break_see"
@@ -121,7 +123,7 @@ def test_training_goes_on(small, xy, tmp_path, monkeypatch, plain_weights, broke
         model.fit(*xy, callbacks=[fs.Scope(tmp_path, every=1)], **FIT)
     for a, b in zip(model.get_weights(), wanted, strict=True):
         assert np.array_equal(a, b)
-    at_once = [w for w in warned if "training goes on" in str(w.message)]
+    at_once = [w for w in warned if "the training continues" in str(w.message)]
     texts = {str(w.message) for w in at_once}
     assert len(at_once) == len(texts)  # each thing once
     monkeypatch.undo()
@@ -151,7 +153,7 @@ def test_a_site_that_cannot_be_seen_is_left_out_and_named(
     assert ("activations/first" in run.sites) == (broken is break_see_gradient)
 
 
-def test_a_schedule_of_the_users_that_raises(small, xy, tmp_path, plain_weights):
+def test_a_custom_schedule_that_raises_is_reported(small, xy, tmp_path, plain_weights):
     wanted = weights_of_plain(plain_weights, small, xy, {})
 
     def schedule(step):
@@ -177,11 +179,11 @@ def test_a_run_that_cannot_be_created_does_not_end_the_training(
     model = small()
     with pytest.warns(fs.FitscopeWarning, match="broken on purpose") as warned:
         model.fit(*xy, callbacks=[fs.Scope(tmp_path, every=1)], **FIT)
-    assert len([w for w in warned if "training goes on" in str(w.message)]) == 1
+    assert len([w for w in warned if "the training continues" in str(w.message)]) == 1
     assert all(np.array_equal(a, b) for a, b in zip(model.get_weights(), wanted, strict=True))
 
 
-def test_a_full_queue_drops_by_name(small, xy, tmp_path, monkeypatch):
+def test_a_full_queue_counts_what_it_drops_by_site(small, xy, tmp_path, monkeypatch):
     import threading
 
     release = threading.Event()
@@ -226,7 +228,7 @@ def test_a_limit_on_disk_ends_the_recording_not_the_training(small, xy, tmp_path
     assert run.lost
 
 
-def test_saving_the_model_works_where_noting_it_fails(small, xy, tmp_path, monkeypatch):
+def test_saving_a_model_works_although_noting_the_checkpoint_fails(small, xy, tmp_path, monkeypatch):
     monkeypatch.setattr(recorder.Recorder, "checkpoint", boom)
 
     class Saves(keras.callbacks.Callback):

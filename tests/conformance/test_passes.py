@@ -57,7 +57,8 @@ def convolutional(**mode):
 @pytest.mark.parametrize("mode", MODES, ids=str)
 def test_a_pass_gives_the_same_numbers_with_and_without_a_scope(images, tmp_path, tools, mode):
     x, y = images
-    settings = {**FIT, "epochs": 2, "validation_data": (x[:19], y[:19]), "validation_batch_size": 8}
+    # Batches of the same sizes everywhere: each further size is compiled again, in every pass.
+    settings = {**FIT, "epochs": 2, "validation_data": (x, y), "validation_batch_size": 8}
     plain = convolutional(**mode)
     there = plain.fit(x, y, **settings)
     model = convolutional(**mode)
@@ -169,7 +170,7 @@ def test_evaluate_before_and_after_training_stay_in_one_run(small, xy, tmp_path)
 
 
 @pytest.mark.skipif(BACKEND == "torch", reason="Keras runs one step per execution on torch")
-def test_several_batches_in_one_execution(small, xy, tmp_path):
+def test_several_validation_batches_in_one_execution_are_recorded(small, xy, tmp_path):
     x, y = xy
     plain, model = (small(steps_per_execution=2) for _ in range(2))
     scope = fs.Scope(tmp_path, [fs.inputs(keep="both"), fs.predictions()], 1)
@@ -182,7 +183,7 @@ def test_several_batches_in_one_execution(small, xy, tmp_path):
         assert np.array_equal(fs.open(tmp_path).array(f"{name}/inputs", 0), x)
 
 
-def test_an_unbuilt_model_and_one_without_compile(xy, tmp_path):
+def test_evaluate_and_predict_are_recorded_on_an_unbuilt_model_and_one_without_compile(xy, tmp_path):
     x, _ = xy
     keras.utils.set_random_seed(0)
     model = keras.Sequential([layers.Dense(3, name="a"), layers.Dense(2, name="b")])
@@ -209,7 +210,7 @@ def test_a_validation_after_a_training_that_failed_is_an_evaluation(small, xy, t
     assert [site for site in asked(run) if "/" in site] == ["evaluate/loss"]
 
 
-def test_gradients_of_a_validation_are_an_error():
+def test_watching_gradients_on_validation_is_an_error():
     for make in (fs.activations, fs.predictions, fs.loss):
         assert make(on="validation").on == ("validation",)
     with pytest.raises(fs.WatchError, match="'train', 'validation' or both"):

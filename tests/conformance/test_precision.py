@@ -12,7 +12,7 @@ import fitscope as fs
 
 @pytest.mark.parametrize("mode", [{}, {"run_eagerly": True}], ids=["compiled", "eager"])
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
-def test_mixed_precision(watch_fit, tools, xy, policy, mode):
+def test_mixed_precision_is_recorded_in_its_own_types(watch_fit, tools, xy, policy, mode):
     x, y = xy
     scaled = policy == "mixed_float16"
 
@@ -96,7 +96,7 @@ def test_the_loss_scale_comes_with_gradients_only(watch_fit, xy):
     assert list(seen.run.series("activations/only", "mean").index) == [0, 1, 2]
 
 
-def test_the_stats_of_layers_in_two_types_are_those_of_their_tensors(watch_fit, xy):
+def test_stats_of_layers_in_two_dtypes_equal_those_of_their_tensors(watch_fit, xy):
     """A compiled step hands out one joined vector for each type."""
     x, y = xy
 

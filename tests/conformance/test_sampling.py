@@ -58,7 +58,7 @@ def rows_seen(array: np.ndarray, *, batched: bool) -> np.ndarray:
 
 
 @EACH_MODE
-def test_every_stat_is_that_of_the_rows_that_are_seen(mode, tmp_path):
+def test_stats_of_a_sampled_tensor_are_those_of_its_sampled_rows(mode, tmp_path):
     fit(fs.Scope(tmp_path / "sampled", [kind() for kind in LAYER_KINDS], every=1), mode)
     fit(fs.Scope(tmp_path / "whole", [kind(keep="tensor") for kind in LAYER_KINDS], every=1), mode)
     sampled, whole = fs.open(tmp_path / "sampled"), fs.open(tmp_path / "whole")
@@ -82,7 +82,8 @@ def test_every_stat_is_that_of_the_rows_that_are_seen(mode, tmp_path):
                 site
             )
             counted = histogram.sel(step=step)
-            assert {int(b): int(n) for b, n in zip(counted.bucket, counted, strict=True) if n} == {
+            buckets = counted.bucket.values.tolist()
+            assert {b: n for b, n in zip(buckets, counted.values.tolist(), strict=True) if n} == {
                 place - ZERO_BUCKET: int(n) for place, n in enumerate(want.hist) if n
             }, site
             thinned += seen.size < tensor.size
@@ -100,7 +101,7 @@ def test_the_rows_of_a_larger_tensor_are_among_those_of_a_smaller_one():
             before = seen
 
 
-def test_exact_reads_everything(tmp_path):
+def test_exact_reads_every_row(tmp_path):
     watch = [fs.activations("conv", exact=True), fs.activations("flat"), fs.weights()]
     fit(fs.Scope(tmp_path / "some", watch, every=1), MODES[0])
     run = fs.open(tmp_path / "some")
@@ -114,7 +115,7 @@ def test_exact_reads_everything(tmp_path):
         assert list(frame["count"]) == [int(np.prod(shape)) for shape in frame["shape"]], site
 
 
-def test_a_kept_tensor_is_read_whole(tmp_path):
+def test_a_kept_tensor_is_not_sampled(tmp_path):
     fit(
         fs.Scope(
             tmp_path,
@@ -128,7 +129,7 @@ def test_a_kept_tensor_is_read_whole(tmp_path):
     assert list(run.frame("activations/wide")["count"]) == [11 * 12, 11 * 12, 7 * 12]
 
 
-def test_a_nan_in_a_row_that_is_not_looked_at_is_seen_where_rows_meet(tmp_path):
+def test_a_nan_in_an_unsampled_row_shows_in_the_loss_and_the_bias_gradients(tmp_path):
     """In the loss, and in the gradients of biases: sums over all rows and too small to be sampled."""
     keras.utils.set_random_seed(1)
     model = keras.Sequential(
@@ -144,7 +145,7 @@ def test_a_nan_in_a_row_that_is_not_looked_at_is_seen_where_rows_meet(tmp_path):
     assert run.frame("weight_gradients/first/bias")["nans"][0] == 30
 
 
-def test_scope_batch_has_the_tensors_that_left_the_step_whole(tmp_path):
+def test_scope_batch_has_only_tensors_that_were_not_sampled(tmp_path):
     scope = fs.Scope(tmp_path, [fs.activations("head"), fs.activations("conv"), fs.loss()], every=1)
     fit(scope, MODES[0])
     assert scope.batch["activations/head"].shape == (7, 3)

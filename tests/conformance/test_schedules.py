@@ -28,7 +28,7 @@ EXPECTED = {
 
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
 @pytest.mark.parametrize("known", [True, False], ids=["length known", "length unknown"])
-def test_schedules(small, xy, tmp_path, tools, known):
+def test_every_schedule_captures_its_steps(small, xy, tmp_path, tools, known):
     """All schedules at once, one scope each, on one training: so they also share each step among them."""
     x, y = xy
     data = (x, y) if known else (unknown_length(x, y),)
@@ -56,7 +56,7 @@ def test_schedules(small, xy, tmp_path, tools, known):
             assert np.array_equal(run.array("inputs", step), x[8 * batch : 8 * batch + 8])
 
 
-def test_each_watch_in_its_own_time(watch_fit, small, xy):
+def test_each_watch_follows_its_own_schedule(watch_fit, small, xy):
     x, y = xy
     watch = [fs.activations("first"), fs.activations("last", every=1), fs.loss(every=fs.epochs(1))]
     seen = watch_fit(small, x, y, watch=watch, every=4, epochs=2)

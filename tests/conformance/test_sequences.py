@@ -33,7 +33,7 @@ def lstm(x, mask, kernel, recurrent, bias, units):
     return h
 
 
-def test_masks_embeddings_and_recurrent_layers(watch_fit, tools):
+def test_masks_embeddings_and_recurrent_layers_are_recorded(watch_fit, tools):
     def make():
         keras.utils.set_random_seed(0)
         i = layers.Input((6,), dtype="int32")
@@ -59,7 +59,7 @@ def test_masks_embeddings_and_recurrent_layers(watch_fit, tools):
     tools.close(at("weight_gradients/embed/embeddings"), by_token)
 
 
-def test_gru_masking_bidirectional_and_time_distributed(watch_fit, tools):
+def test_gru_masking_bidirectional_and_time_distributed_layers_are_recorded(watch_fit, tools):
     def make():
         keras.utils.set_random_seed(0)
         i = layers.Input((4, 3))
@@ -99,7 +99,7 @@ def test_gru_masking_bidirectional_and_time_distributed(watch_fit, tools):
             )
 
 
-def test_attention(watch_fit, tools):
+def test_attention_layers_are_recorded(watch_fit, tools):
     def make():
         keras.utils.set_random_seed(0)
         i = layers.Input((4, 6))

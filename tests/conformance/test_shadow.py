@@ -23,7 +23,7 @@ def ours(graph) -> list[str]:
 
 @pytest.mark.parametrize("batch", [9, None], ids=["known", "unknown"])
 @pytest.mark.parametrize("of_one", [(9, 4, 5), (1, 4, 5), (4, 5), (5,), ()], ids=str)
-def test_some_rows_of_a_shadow(batch, of_one):
+def test_a_shadow_computes_only_the_sampled_rows(batch, of_one):
     """Also where an operand has one row for all, which may show only when the graph runs."""
     x, other = RNG.normal(size=(9, 4, 5)), RNG.normal(size=of_one)
     spec = [None, *of_one[1:]] if batch is None and len(of_one) == 3 else of_one
@@ -42,7 +42,7 @@ def test_some_rows_of_a_shadow(batch, of_one):
     np.testing.assert_array_equal(rows, np.maximum(x * other - 0.1, 0)[::4])
 
 
-def test_a_sum_of_gradients_does_no_convolution_again():
+def test_recording_a_sum_of_gradients_repeats_no_convolution():
     kernel = tf.constant(RNG.normal(size=(3, 3, 2, 2)), tf.float32)
     graphs = []
 

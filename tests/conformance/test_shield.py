@@ -99,7 +99,7 @@ def test_fit_ends_normally_after_any_error_of_fitscope(plain, tmp_path, monkeypa
     assert any("broken on purpose" in text for text in said), said
 
 
-def test_every_hook_passes_the_shield():
+def test_every_hook_runs_inside_the_shield():
     """Whoever overrides a hook, now or later."""
     assert {
         "on_train_begin",
@@ -120,7 +120,7 @@ def test_every_hook_passes_the_shield():
         Careless().on_epoch_end(0)
 
 
-def test_a_warning_that_the_user_made_an_error_is_one(plain, tmp_path, monkeypatch):
+def test_a_warning_that_the_user_turned_into_an_error_is_raised(plain, tmp_path, monkeypatch):
     x, y, _ = plain
     monkeypatch.setattr(recordings, "resolve", boom)
     with pytest.raises(fs.FitscopeWarning, match="broken on purpose"):

@@ -39,7 +39,7 @@ def train(callbacks: list[Any]) -> tuple[list[np.ndarray], np.ndarray]:
     return [*state, np.array(losses)], first
 
 
-def test_sinks(tmp_path: Path) -> None:
+def test_tensorboard_database_and_npy_sinks_write_during_training(tmp_path: Path) -> None:
     scope = fs.Scope(
         tmp_path / "runs",
         [fs.activations(), fs.weights(), fs.loss(), fs.metrics(), fs.predictions(keep="both")],

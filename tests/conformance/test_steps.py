@@ -115,7 +115,7 @@ def test_a_custom_train_step_is_recorded(watch_fit, tools, use_compute_loss):
         tools.close(at("metrics/own", 2), at("loss", 2))
 
 
-def test_data_that_only_the_users_step_understands(watch_fit):
+def test_batches_that_only_the_custom_step_understands_are_recorded(watch_fit):
     """Four things in a batch, which Keras could not take apart as x, y and weights."""
     given = (X, Y, X[:, 0].copy(), X[:, 1].copy())
 
@@ -193,7 +193,7 @@ class Adversaries(keras.Model):
 
 
 @pytest.mark.skipif(BACKEND == "jax", reason="Keras carries the state of one optimizer through a JAX step")
-def test_two_networks_with_an_optimizer_each(watch_fit, tools, tmp_path):
+def test_two_networks_with_separate_optimizers_are_recorded(watch_fit, tools, tmp_path):
     def make():
         keras.utils.set_random_seed(0)
         model = Adversaries()
@@ -226,7 +226,7 @@ class OwnLoss(keras.Model):
         return {**super().compute_metrics(x, y, y_pred, sample_weight), "twice": 2.0 * ops.mean(y_pred)}
 
 
-def test_custom_compute_loss_and_metrics_with_weighted_samples(watch_fit, tools):
+def test_a_custom_compute_loss_with_sample_weights_is_recorded(watch_fit, tools):
     def make():
         keras.utils.set_random_seed(0)
         model = OwnLoss(*chain())
@@ -243,7 +243,7 @@ def test_custom_compute_loss_and_metrics_with_weighted_samples(watch_fit, tools)
     tools.close(at("metrics/mae", 1), np.mean(np.abs(out - Y[8:16])))
 
 
-def test_class_weights(watch_fit, tools):
+def test_class_weights_are_part_of_the_recorded_loss(watch_fit, tools):
     def make():
         keras.utils.set_random_seed(0)
         model = keras.Sequential([layers.Input((5,)), layers.Dense(3, name="d")])
@@ -267,7 +267,7 @@ OPTIMIZERS = {
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
-def test_optimizers(watch_fit, tools, kind):
+def test_every_optimizer_is_recorded_and_trains_identically(watch_fit, tools, kind):
     def make():
         keras.utils.set_random_seed(0)
         model = keras.Sequential([layers.Input((5,)), layers.Dense(2, name="d", use_bias=False)])

@@ -30,7 +30,7 @@ def sequential(*parts, loss="mse", **compile_):
 
 
 @pytest.mark.parametrize("how", ["int8", "int4", "float8", "lora", "int8 lora"])
-def test_quantized_and_adapted_layers_are_seen(tmp_path, watch_fit, how):
+def test_quantized_and_adapted_layers_are_recorded(tmp_path, watch_fit, how):
     def make():
         keras.utils.set_random_seed(0)
         model = keras.Sequential(
@@ -87,7 +87,7 @@ def test_a_loss_that_was_not_reduced_has_a_mean(tmp_path):
 
 @ONLY_TF
 @EACH_MODE
-def test_a_step_that_differentiates_a_vector(tmp_path, mode):
+def test_a_step_that_differentiates_a_vector_is_recorded(tmp_path, mode):
     class Own(keras.Model):
         def __init__(self):
             super().__init__()
@@ -155,7 +155,9 @@ def test_two_metrics_of_one_name_are_both_recorded(tmp_path):
 
 @EACH_MODE
 @pytest.mark.parametrize(("activation", "loss"), [("softmax", "categorical"), ("sigmoid", "binary")])
-def test_the_gradient_at_the_logits_where_keras_takes_the_loss_from_them(watch_fit, mode, activation, loss):
+def test_the_gradient_at_the_logits_is_recorded_if_keras_computes_the_loss_from_them(
+    watch_fit, mode, activation, loss
+):
     y = np.eye(2, dtype="float32")[RNG.integers(0, 2, 16)]
 
     def make():
@@ -187,7 +189,7 @@ def test_a_softmax_in_the_middle_has_its_own_gradient(watch_fit):
     assert not any("logits" in site for site in seen.run.sites)
 
 
-def test_layers_above_nothing_that_is_trained_are_named(tmp_path):
+def test_layers_that_depend_on_no_weight_are_listed_as_unseen(tmp_path):
     """The augmentation in front of a network: its outputs depend on no weight."""
     model = sequential(
         lambda: layers.Rescaling(2.0, name="scale"),
@@ -209,7 +211,7 @@ def test_layers_above_nothing_that_is_trained_are_named(tmp_path):
 
 
 @ONLY_TF
-def test_sparse_ragged_and_text_inputs(tmp_path):
+def test_sparse_and_ragged_inputs_are_recorded_and_text_gives_a_reason(tmp_path):
     import tensorflow as tf
 
     class Own(keras.Model):
@@ -264,7 +266,7 @@ def test_a_loss_with_a_custom_call_gives_the_reason_for_missing_samples(tmp_path
 
 
 @ONLY_TF
-def test_losses_of_samples_cost_no_trace_more(tmp_path):
+def test_recording_losses_of_samples_traces_the_step_no_extra_time(tmp_path):
     traces = []
 
     class Own(keras.Sequential):
@@ -290,7 +292,7 @@ def test_losses_of_samples_cost_no_trace_more(tmp_path):
 
 @ONLY_TF
 @EACH_MODE
-def test_a_train_step_that_is_a_tf_function(watch_fit, mode):
+def test_a_train_step_that_is_a_tf_function_is_recorded(watch_fit, mode):
     import tensorflow as tf
 
     class Own(keras.Sequential):
@@ -332,7 +334,7 @@ def test_fit_after_a_new_compile_continues_the_run(tmp_path, small, xy):
     assert captured(fs.open(tmp_path)) == list(range(12))
 
 
-def test_everything_of_all_passes_is_recorded_or_explained(tmp_path):
+def test_every_watched_site_of_all_passes_is_recorded_or_explained(tmp_path):
     """A layer that nobody calls, one whose output has no gradient, text that is no number."""
 
     class Odd(keras.Model):

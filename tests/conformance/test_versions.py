@@ -58,7 +58,7 @@ def test_an_adapter_that_does_not_load_is_reported_and_not_raised(
         assert np.array_equal(a, b)
 
 
-def test_versions_that_no_test_has_seen_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_untested_versions_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _compat.unseen("keras") == "", "this one is tested"
     monkeypatch.setattr(keras, "__version__", "99.1.dev0")
     assert _compat.unseen("keras") == "keras 99.1.dev0"
@@ -114,9 +114,7 @@ def told_by(*scopes: fs.Scope) -> tuple[list[str], keras.Model]:
     return [str(w.message) for w in told if issubclass(w.category, FitscopeWarning)], models[-1]
 
 
-def test_a_version_that_no_test_has_seen_is_tested_and_warned_about_once(
-    unseen: None, tmp_path: Path
-) -> None:
+def test_an_untested_version_is_self_tested_and_warned_about_once(unseen: None, tmp_path: Path) -> None:
     said, _ = told_by(*(fs.Scope(tmp_path / name, every=1) for name in ("a", "b")))
     assert len(said) == 1, said
     assert f"keras {keras.__version__}" in said[0]
@@ -124,7 +122,7 @@ def test_a_version_that_no_test_has_seen_is_tested_and_warned_about_once(
     assert fs.open(tmp_path / "b").identity == "proven"
 
 
-def test_where_the_self_test_fails_nothing_is_recorded(
+def test_a_failing_self_test_records_nothing(
     unseen: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backends, "failure", lambda backend: f"{backend} showed no loss")
@@ -151,7 +149,7 @@ def test_the_self_test_finds_values_that_are_wrong_or_missing() -> None:
 
 
 @pytest.mark.skipif(keras.backend.backend() != "torch", reason="of torch.compile")
-def test_a_tapped_step_does_not_use_up_the_recompilations_of_the_users_own() -> None:
+def test_a_tapped_step_does_not_use_up_the_recompilations_of_the_users_step() -> None:
     """After `recompile_limit` of them torch runs a function eagerly, which rounds differently."""
     import torch
 

@@ -16,7 +16,7 @@ def imported_by(code: str) -> set[str]:
     return set(done.stdout.split())
 
 
-def test_import_is_light() -> None:
+def test_importing_fitscope_imports_no_framework() -> None:
     assert not imported_by("import fitscope") & (FRAMEWORKS | HEAVY)
 
 
@@ -30,7 +30,7 @@ def test_opening_a_run_imports_no_framework() -> None:
     assert not imported_by(code) & (FRAMEWORKS | {"numba"})
 
 
-def test_every_public_name_is_there() -> None:
+def test_every_public_name_can_be_imported() -> None:
     import fitscope as fs
 
     assert sorted(fs.__all__) == dir(fs)

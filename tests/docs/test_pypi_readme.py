@@ -17,12 +17,12 @@ RELATIVE = re.compile(r"\]\((?!https://|#|mailto:)[^)]+\)")
 
 
 @pytest.mark.parametrize("source", [None, SOURCE, f"{SOURCE}/"])
-def test_no_link_is_relative(source: str | None) -> None:
+def test_the_pypi_readme_has_no_relative_link(source: str | None) -> None:
     assert RELATIVE.search(README)
     assert RELATIVE.findall(for_index(README, source)) == []
 
 
-def test_with_an_address_every_link_and_picture_is_kept() -> None:
+def test_with_an_address_the_pypi_readme_keeps_every_link_and_picture() -> None:
     shown = for_index(README, SOURCE)
     assert shown.count("](") == README.count("](")
     assert f"]({SOURCE}/raw/main/docs/images/page.png)" in shown
@@ -32,7 +32,7 @@ def test_with_an_address_every_link_and_picture_is_kept() -> None:
         assert (ROOT / path).exists(), path
 
 
-def test_without_an_address_the_words_of_a_link_stay_and_pictures_go_with_their_captions() -> None:
+def test_without_an_address_the_pypi_readme_keeps_the_words_of_links_and_drops_pictures() -> None:
     shown = for_index(README, None)
     assert "![" not in shown
     assert "in this picture" not in shown
@@ -41,7 +41,7 @@ def test_without_an_address_the_words_of_a_link_stay_and_pictures_go_with_their_
     assert shown.count("```") == README.count("```")
 
 
-def test_code_is_left_as_it_is() -> None:
+def test_code_in_the_pypi_readme_is_unchanged() -> None:
     assert for_index("`x[a](b)` [c](d.md)\n\n```python\nf[0](y)\n```\n", None) == (
         "`x[a](b)` c\n\n```python\nf[0](y)\n```\n"
     )

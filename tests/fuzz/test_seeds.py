@@ -25,7 +25,7 @@ SEEDS = {"jax": (2, 6), "tensorflow": (5, 8), "torch": (2, 3, 5, 7, 12, 19, 20, 
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_seed(seed):
+def test_a_random_model_trains_identically_with_a_scope(seed):
     result = compare.judge(draw(seed, BACKEND))
     assert (result["outcome"], result.get("faults"), result.get("error")) == ("equal", [], None)
 

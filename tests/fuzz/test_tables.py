@@ -49,7 +49,7 @@ def test_a_layer_left_out_of_a_backend_has_a_reason():
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_seeds_meet_every_layer(backend):
+def test_the_seeds_draw_every_layer(backend):
     """As many seeds as there are layers have each of them, in programs that compile."""
     met: set[str] = set()
     for seed in range(len(layers.drawable(backend))):
@@ -60,7 +60,7 @@ def test_seeds_meet_every_layer(backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_spec_is_plain_data_and_a_seed_names_it(backend):
+def test_a_spec_is_plain_data_and_repeatable_from_its_seed(backend):
     for seed in range(40):
         spec = draw(seed, backend)
         assert json.loads(json.dumps(spec)) == spec == draw(seed, backend)

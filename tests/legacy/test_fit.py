@@ -62,19 +62,19 @@ def check(
 
 @pytest.mark.parametrize("every", [1, 3])
 @pytest.mark.parametrize("mode", list(MODES))
-def test_values_are_those_of_the_step_and_training_is_the_same(watch_fit, tools, xy, mode, every):
+def test_values_are_those_of_the_step_and_training_is_identical(watch_fit, tools, xy, mode, every):
     done = watch_fit(lambda: tools.small(**MODES[mode]), *xy, every=every, epochs=2)
     check(done, *xy, range(0, 6, every))
 
 
 @pytest.mark.parametrize("every", [1, 3])
-def test_xla(watch_fit, tools, xy, every):
+def test_a_legacy_step_compiled_by_xla_is_recorded(watch_fit, tools, xy, every):
     """Without dropout: with it, two trainings under XLA are not the same even unwatched."""
     done = watch_fit(lambda: tools.small(0, jit_compile=True), *xy, every=every, epochs=2)
     check(done, *xy, range(0, 6, every), dropout=False)
 
 
-def test_sample_weights_and_generators(watch_fit, tools, xy):
+def test_legacy_sample_weights_and_generators_are_recorded(watch_fit, tools, xy):
     x, y = xy
     weight = np.linspace(0.1, 1, 24)
 
@@ -87,7 +87,7 @@ def test_sample_weights_and_generators(watch_fit, tools, xy):
     check(done, x, y, range(6), weight=weight)
 
 
-def test_convolutions_where_tensorflow_fuses(watch_fit):
+def test_convolutions_that_tensorflow_fuses_are_recorded(watch_fit):
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(24, 8, 8, 1)).astype("f"), rng.integers(0, 3, 24)
 
@@ -106,7 +106,7 @@ def test_convolutions_where_tensorflow_fuses(watch_fit):
     assert done.run.array("activations/conv", 0).shape == (8, 6, 6, 4)
 
 
-def test_validation_predictions_and_labels(watch_fit, tools, xy):
+def test_validation_predictions_and_labels_are_recorded(watch_fit, tools, xy):
     x, y = xy
     watch = [fs.predictions(), fs.targets(), fs.loss(), fs.activations("first")]
     done = watch_fit(
@@ -154,7 +154,7 @@ class Custom(tf_keras.Model):
         return {"loss": loss}
 
 
-def test_an_unbuilt_model_with_a_custom_step(watch_fit, xy):
+def test_an_unbuilt_legacy_model_with_a_custom_step_is_recorded(watch_fit, xy):
     def make() -> Any:
         tf_keras.utils.set_random_seed(0)
         model = Custom()
@@ -174,7 +174,18 @@ def test_an_unbuilt_model_with_a_custom_step(watch_fit, xy):
     assert "gradients/body" in done.run.sites
 
 
-def test_several_steps_in_one_execution(tools, xy, tmp_path):
+@pytest.mark.parametrize("eager", [False, True])
+def test_local_gradients_of_a_legacy_model_are_listed_as_unseen(tools, xy, tmp_path, eager):
+    scope = fs.Scope(tmp_path, fs.weight_gradients("last", local=True), 1, on=("train", "validation"))
+    tools.small(run_eagerly=eager).fit(*xy, verbose=0, validation_data=xy, callbacks=[scope.legacy()])
+    run = fs.open(tmp_path)
+    local = {site: why for site, why in run.unseen.items() if site.endswith("/local")}
+    assert set(local) == {f"weight_gradients/last/{name}/local" for name in ("kernel", "bias")}
+    assert all("is the only one" in why for why in local.values())
+    assert "weight_gradients/last/kernel" in run.sites
+
+
+def test_several_legacy_steps_in_one_execution_are_recorded(tools, xy, tmp_path):
     model = tools.small(steps_per_execution=3)
     scope = fs.Scope(tmp_path, fs.loss(), 1)
     model.fit(*xy, batch_size=8, epochs=2, verbose=0, callbacks=[scope.legacy()])
@@ -198,7 +209,7 @@ def test_shared_layers_are_numbered(watch_fit, xy):
     np.testing.assert_allclose(two, one @ kernel + bias, rtol=1e-4, atol=1e-5)
 
 
-def test_nothing_is_left_behind(tools, xy, tmp_path):
+def test_nothing_is_left_on_a_legacy_model(tools, xy, tmp_path):
     plain, model = tools.small(), tools.small()
     both = {"batch_size": 8, "epochs": 1, "verbose": 0, "validation_data": xy}
     plain.fit(*xy, **both)
@@ -214,7 +225,7 @@ def test_nothing_is_left_behind(tools, xy, tmp_path):
     tf.saved_model.save(model, str(tmp_path / "saved"))
 
 
-def test_an_exception_in_the_step(tools, xy, tmp_path):
+def test_an_exception_in_a_legacy_step_ends_the_run_as_failed(tools, xy, tmp_path):
     scope = fs.Scope(tmp_path, fs.loss(), 1)
 
     class Stop(tf_keras.callbacks.Callback):
@@ -265,12 +276,12 @@ def test_an_error_of_fitscope_does_not_end_the_training(tools, xy, tmp_path, mon
     assert all(np.array_equal(a, b) for a, b in zip(*weights, strict=True))
 
 
-def test_a_pattern_that_matches_nothing(tools, xy, tmp_path):
+def test_a_pattern_that_matches_no_legacy_layer_is_an_error(tools, xy, tmp_path):
     with pytest.raises(WatchError, match="Did you mean 'first'"):
         tools.small().fit(*xy, verbose=0, callbacks=[fs.Scope(tmp_path, fs.activations("frist")).legacy()])
 
 
-def test_several_replicas_are_refused(xy, tmp_path):
+def test_a_legacy_model_on_several_replicas_is_refused(xy, tmp_path):
     cpus = tf.config.list_logical_devices("CPU")
     with tf.distribute.MirroredStrategy([cpu.name for cpu in cpus]).scope():
         model = tf_keras.Sequential([layers.InputLayer((5,)), layers.Dense(3)])

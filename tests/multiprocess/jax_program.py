@@ -25,7 +25,7 @@ rank, world, port = (int(word) for word in sys.argv[1:4])
 out = Path(sys.argv[4])
 peers.PATIENCE = 2.0  # of the process that has a scope which the others lack
 KINDS = (fs.activations, fs.gradients, fs.weights, fs.weight_gradients, fs.updates, fs.data)
-WATCH = [*(kind() for kind in KINDS), *(kind(keep="tensor") for kind in KINDS[:5]), fs.loss()]
+WATCH = [*(kind() for kind in KINDS), *(kind(keep="tensor") for kind in KINDS[:5]), fs.loss(per_sample=True)]
 
 
 def spread(kind: str) -> None:

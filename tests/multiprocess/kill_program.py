@@ -1,7 +1,4 @@
-"""Trains until it is killed, as one of two processes, and says which steps it has flushed.
-
-`python kill_program.py ENGINE PORT TO` with RANK, WORLD_SIZE and the rest as a launcher sets them.
-"""
+"""Trains until it is killed, as one of two processes, and says which steps it has flushed: `main`, in a process of its own."""
 
 from __future__ import annotations
 
@@ -15,8 +12,8 @@ import numpy as np
 import fitscope as fs
 from fitscope.store import RunWriter
 
-engine, port, to = sys.argv[1:]
-rank = int(os.environ["RANK"])
+port = to = ""
+rank = 0
 
 flushed = RunWriter.flush
 
@@ -28,7 +25,17 @@ def flush(self: RunWriter, **more: Any) -> None:
         print("FLUSHED", self._step, flush=True)
 
 
-RunWriter.flush = flush  # type: ignore[method-assign]
+def main(engine: str, given_port: str, given_to: str, environment: dict[str, str], output: str) -> None:
+    """Trains, with the environment that a launcher sets, and prints to a file."""
+    global port, to, rank
+    port, to, rank = given_port, given_to, int(environment["RANK"])
+    os.environ.update(environment)
+    file = os.open(output, os.O_WRONLY | os.O_APPEND)
+    for stream in (1, 2):
+        os.dup2(file, stream)
+    sys.stdout = os.fdopen(1, "w", buffering=1)
+    RunWriter.flush = flush  # type: ignore[method-assign]
+    {"plain": plain, "torch": torch_ddp, "jax": jax_processes}[engine]()
 
 
 def scope() -> fs.Scope:
@@ -109,6 +116,3 @@ def jax_processes() -> None:
     model.compile("sgd", "mse")
     x, y = data()
     model.fit(x, y, batch_size=8, epochs=1_000_000, verbose=0, callbacks=[scope()])
-
-
-{"plain": plain, "torch": torch_ddp, "jax": jax_processes}[engine]()

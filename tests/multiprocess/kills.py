@@ -13,14 +13,15 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import multiprocessing
 import os
 import random
-import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from multiprocessing.context import ForkServerContext
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -36,28 +37,42 @@ class Left(NamedTuple):
     problems: list[str]
 
 
+def launcher(engine: str) -> ForkServerContext:
+    """Starts the processes of a training. Those of a framework are forked from a server that has imported it, but started nothing: that
+    saves the import, which is half of the work of a try.
+    """
+    os.environ["KERAS_BACKEND"] = "torch" if engine == "torch" else "jax"
+    context = multiprocessing.get_context("forkserver")
+    needed = {"torch": ["torch.nn.parallel", "torch.distributed", "keras"], "jax": ["jax", "keras"]}
+    context.set_forkserver_preload([*needed.get(engine, ()), "fitscope.store", "multiprocess.kill_program"])
+    return context
+
+
 @contextlib.contextmanager
-def ranks(engine: str, to: Path, files: list[IO[str]]) -> Iterator[list[subprocess.Popen[str]]]:
+def ranks(engine: str, to: Path, files: list[IO[str]]) -> Iterator[list[BaseProcess]]:
     """Two processes of a training. Both are gone afterwards."""
+    from multiprocess import kill_program
     from multiprocess.processes import free_port
 
     port = str(free_port())
-    path = os.pathsep.join([str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
     shared = {
-        **os.environ, "PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
-        "WORLD_SIZE": "2", "FITSCOPE_RUN": "killed", "KERAS_BACKEND": "torch" if engine == "torch" else "jax",
+        "GLOO_SOCKET_IFNAME": "lo", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2",
+        "FITSCOPE_RUN": "killed",
     }  # fmt: skip
-    command = [sys.executable, str(HERE / "kill_program.py"), engine, port, str(to)]
+    context = launcher(engine)
     children = [
-        subprocess.Popen(command, env={**shared, "RANK": str(rank)}, stdout=file, stderr=subprocess.STDOUT, text=True)
-        for rank, file in enumerate(files)
+        context.Process(target=kill_program.main, args=(engine, port, str(to), {**shared, "RANK": str(n)}, file.name))
+        for n, file in enumerate(files)
     ]  # fmt: skip
     try:
+        for child in children:
+            child.start()
         yield children
     finally:
         for child in children:
-            child.kill()
-            child.wait(30)
+            if child.pid is not None:
+                child.kill()
+                child.join(30)
 
 
 def said(file: IO[str]) -> list[int]:
@@ -79,12 +94,14 @@ def attempt(engine: str, chance: random.Random, to: Path) -> Left:
     """One training, one kill."""
     victim = chance.randrange(2)
     with contextlib.ExitStack() as stack:
-        files = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in range(2)]
+        files = [stack.enter_context(tempfile.NamedTemporaryFile("w+")) for _ in range(2)]
         children = stack.enter_context(ranks(engine, to, files))
-        wait_for(lambda: all(said(f) for f in files) or any(c.poll() for c in children), "no rank flushed")
+        wait_for(
+            lambda: all(said(f) for f in files) or not all(c.is_alive() for c in children), "no rank flushed"
+        )
         time.sleep(chance.uniform(0.0, 1.5))
-        children[victim].send_signal(signal.SIGKILL)
-        children[victim].wait(30)
+        children[victim].kill()
+        children[victim].join(30)
         died = time.time()
         if engine == "plain":  # the other one does not need it
             before = len(said(files[1 - victim]))
@@ -141,7 +158,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--engine", choices=("plain", "torch", "jax"), default="plain")
     given = parser.parse_args()
-    sys.path.insert(0, str(HERE.parent))
+    tests = str(HERE.parent)
+    sys.path.insert(0, tests)
+    os.environ["PYTHONPATH"] = os.pathsep.join([tests, *filter(None, [os.environ.get("PYTHONPATH")])])
     chance, bad = random.Random(given.seed), 0
     for number in range(given.tries):
         with tempfile.TemporaryDirectory() as to:

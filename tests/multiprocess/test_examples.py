@@ -12,7 +12,7 @@ from multiprocess import processes
 EXAMPLES = Path(__file__).parents[2] / "examples" / "distributed"
 
 
-def test_every_example_is_run_here() -> None:
+def test_every_example_of_the_docs_is_run_in_this_file() -> None:
     assert {path.name for path in EXAMPLES.iterdir() if path.suffix == ".py"} == {
         "jax_processes.py",
         "mirrored.py",
@@ -21,7 +21,9 @@ def test_every_example_is_run_here() -> None:
 
 
 @pytest.mark.parametrize("example", ["jax_processes.py", "torch_ddp.py"])
-def test_example(example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_example_runs_in_two_processes(
+    example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     port = str(processes.free_port())
     commands = [[str(rank), port] for rank in range(2)]
@@ -44,7 +46,7 @@ def test_example(example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert not run.series("activations/hidden", "rms", by="rank").isna().any(axis=None)
 
 
-def test_example_with_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_example_runs_in_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (said,) = processes.outputs(EXAMPLES / "mirrored.py", [[]], KERAS_BACKEND="tensorflow")
     assert "(16, 16)" in said

@@ -11,7 +11,7 @@ from multiprocess import kills
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_a_killed_rank_costs_neither_rank_what_it_flushed(seed: int, tmp_path: Path) -> None:
+def test_a_killed_rank_loses_no_flushed_rows_of_any_rank(seed: int, tmp_path: Path) -> None:
     left = kills.attempt("plain", random.Random(seed), tmp_path)
     assert left.problems == []
     assert min(left.flushed) >= 0, "both had flushed something"

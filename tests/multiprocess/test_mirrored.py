@@ -44,7 +44,9 @@ def test_training_is_bit_identical(ran: Ran, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PLAIN)
-def test_rows_of_all_replicas_in_order(ran: Ran, name: str, expected: list[dict[str, Any]]) -> None:
+def test_rows_of_all_replicas_are_in_the_order_of_the_batch(
+    ran: Ran, name: str, expected: list[dict[str, Any]]
+) -> None:
     """Compared with one process that computes the same by hand: each element once, also of the uneven last batch. Where that has one
     row ("twin"), the second replica has none.
     """
@@ -73,14 +75,14 @@ def test_loss_is_what_the_training_minimises(ran: Ran, name: str, expected: list
 
 
 @pytest.mark.parametrize("name", ["graph", "eager"])
-def test_validation(ran: Ran, name: str) -> None:
+def test_validation_on_several_replicas_is_recorded(ran: Ran, name: str) -> None:
     run = read.open(ran[0] / name)
     rows = run.tensor("validation/inputs").values.reshape(-1, 6)
     np.testing.assert_array_equal(rows[~np.isnan(rows).any(axis=1)], uneven()[0])
     assert "validation/loss" in run.sites
 
 
-def test_layers_that_replicas_share(ran: Ran) -> None:
+def test_layers_that_replicas_share_are_recorded(ran: Ran) -> None:
     """Batch norm makes replicas take turns in the middle of a layer."""
     run = read.open(ran[0] / "deep")
     assert run.errors == []
@@ -96,7 +98,7 @@ def test_layers_that_replicas_share(ran: Ran) -> None:
     assert run.frame("activations/wide")["zeros"].loc[1] == whole.zeros
 
 
-def test_custom_step_and_taps(ran: Ran) -> None:
+def test_a_custom_step_with_taps_is_recorded_on_several_replicas(ran: Ran) -> None:
     run = read.open(ran[0] / "own")
     assert run.array("taps/pooled", 2).shape == (6, 300), "the rows of both replicas"
     here = run.array("taps/loss_here", 0)
@@ -116,7 +118,7 @@ def test_custom_step_and_taps(ran: Ran) -> None:
     )
 
 
-def test_loops(ran: Ran) -> None:
+def test_custom_loops_are_recorded_on_several_replicas(ran: Ran) -> None:
     """Keras gives train_on_batch's whole batch to every replica. A step that calls the strategy itself is refused."""
     out, said = ran
     run = read.open(out / "loop")
@@ -126,7 +128,7 @@ def test_loops(ran: Ran) -> None:
     assert any("calls tf.distribute itself" in text for text in said["loop warned"])
 
 
-def test_rows_with_different_forms() -> None:
+def test_rows_of_different_shapes_are_recorded_on_several_replicas() -> None:
     """A replica with few rows hands out all of them, and another only some."""
     adapter: Any = type("Host", (), {"to_numpy": staticmethod(np.asarray)})
     some, few = np.arange(8.0).reshape(2, 4), np.arange(4.0).reshape(1, 2, 2)

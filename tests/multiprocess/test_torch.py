@@ -10,7 +10,7 @@ import pytest
 
 from fitscope import read
 from multiprocess import processes
-from multiprocess.reference import STEPS, expected
+from multiprocess.reference import BATCH, STEPS, expected
 
 WORLD = 2
 Ran = tuple[read.Run, list[Any]]
@@ -42,7 +42,7 @@ def test_training_is_bit_identical(ran: Ran) -> None:
     assert run.errors == []
 
 
-def test_rows_of_all_processes_in_order(ran: Ran) -> None:
+def test_rows_of_all_processes_are_in_order(ran: Ran) -> None:
     run, _ = ran
     for site in ("activations/h", "activations/out"):
         values = expected()[site]
@@ -69,7 +69,28 @@ def test_gradients_of_weights_are_reduced(ran: Ran) -> None:
             assert ran[0].frame(site)["count"].tolist() == [values[0].size] * STEPS
 
 
-def test_local_gradients_of_weights(ran: Ran) -> None:
+def test_uneven_shares_and_several_backward_passes(both: tuple[Path, list[Any]]) -> None:
+    """One process has 5 rows of a batch, the other 3; autograd hands the unused output no gradient."""
+    out, said = both
+    assert all(one["parts watched"] == one["parts alone"] for one in said)
+    run = read.open(out / "parts")
+    assert run.errors == []
+    assert run.identity == "proven"
+    assert "computes no gradient of it" in run.unseen["gradients/aux"]
+    for step in range(STEPS):
+        assert [len(run.array(f"activations/wide{number}", step)) for number in ("", "#2")] == [2, BATCH - 2]
+        local = [run.rank(rank).array("weight_gradients/out/kernel/local", step) for rank in range(WORLD)]
+        whole = run.array("weight_gradients/out/kernel", step)
+        np.testing.assert_allclose(sum(local) / WORLD, whole, rtol=1e-4, atol=1e-6)
+        assert not np.array_equal(*local)
+    for weight in ("wider/kernel", "wider/bias"):
+        site = f"weight_gradients/{weight}"
+        local = run.series(f"{site}/local", "mean", by="rank")
+        assert (local[0] != local[1]).all()
+        np.testing.assert_allclose(local.mean(axis=1), run.series(site, "mean"), rtol=1e-3, atol=1e-7)
+
+
+def test_local_gradients_of_weights_are_recorded_before_they_are_reduced(ran: Ran) -> None:
     """Those of the loss of one process, before they are averaged; computed by hand from its rows."""
     by_hand = expected()
     for rank in range(WORLD):
@@ -102,7 +123,7 @@ def test_fully_shard_has_no_effect_and_is_a_warning(both: tuple[Path, list[Any]]
     assert read.open(out / "sharded").series("activations/h", "rms").size == STEPS
 
 
-def test_losses_of_each_process(ran: Ran) -> None:
+def test_each_process_records_its_own_loss(ran: Ran) -> None:
     losses = ran[0].series("loss", by="rank")
     np.testing.assert_allclose(losses.mean(axis=1), expected()["loss"], rtol=1e-5)
     assert (losses[0] != losses[1]).all()

@@ -9,7 +9,7 @@ from fitscope import read
 from multiprocess import processes
 
 
-def test_refused_with_the_reason(tmp_path: Path) -> None:
+def test_unsupported_strategies_are_refused_with_the_reason(tmp_path: Path) -> None:
     ports = [processes.free_port() for _ in range(2)]
     cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}
     each = [

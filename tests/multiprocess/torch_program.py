@@ -99,12 +99,60 @@ def train(scope: fs.Scope | None) -> str:
     return hashlib.sha256(repr((weights, losses)).encode()).hexdigest()
 
 
+def parts(scope: fs.Scope | None) -> str:
+    """What people do besides: shares of different size, two backward passes for an update, an output that the loss does not use, a
+    layer of which some rows are recorded.
+    """
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((6,))
+    wide = keras.layers.Dense(600, activation="relu", name="wide")(inputs)
+    wide = keras.layers.Dense(600, activation="relu", name="wider")(wide)
+    model = keras.Model(
+        inputs, [keras.layers.Dense(4, name="out")(wide), keras.layers.Dense(3, name="aux")(wide)]
+    )
+    optimizer = keras.optimizers.SGD(RATE)
+    optimizer.build(model.trainable_variables)
+    parallel = DistributedDataParallel(model, find_unused_parameters=True)
+    squared = keras.losses.MeanSquaredError()
+
+    def step(x: Any, y: Any) -> Any:
+        model.zero_grad()
+        with parallel.no_sync():
+            first = squared(y[:1], parallel(x[:1])[0])
+            first.backward()
+        second = squared(y[1:], parallel(x[1:])[0])
+        second.backward()
+        used = [v for v in model.trainable_variables if v.value.grad is not None]
+        with torch.no_grad():
+            optimizer.apply([v.value.grad for v in used], used)
+        return (first + second).detach()
+
+    if scope is not None:
+        step = scope.step(step, model=model, optimizer=optimizer)
+    x, y = (torch.from_numpy(values) for values in data())
+    cut = 5  # of 8 rows, the first process has these
+    for at in range(0, len(x), BATCH):
+        mine = slice(at, at + cut) if rank == 0 else slice(at + cut, at + BATCH)
+        step(x[mine], y[mine])
+    if scope is not None:
+        scope.close()
+    return hashlib.sha256(repr([np.asarray(w).tobytes() for w in model.get_weights()]).encode()).hexdigest()
+
+
 def main() -> None:
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
     twice = Compiled(lambda: (None, []), None).obstacle(None)
     assert twice is not None
     assert not twice.beside, "a step that exchanges gradients runs once"
     said: dict[str, Any] = {"alone": train(None), "watched": train(fs.Scope(out / "loop", WATCH, every=1))}
+    local = fs.weight_gradients(local=True)
+    some = [
+        fs.activations(keep="tensor"),
+        fs.gradients(),
+        local,
+        fs.weight_gradients("out", keep="tensor", local=True),
+    ]
+    said |= {"parts alone": parts(None), "parts watched": parts(fs.Scope(out / "parts", some, every=1))}
     said |= {"fit alone": fitted([]), "fit watched": fitted([fs.Scope(out / "fit", WATCH, every=1)])}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

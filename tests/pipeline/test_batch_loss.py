@@ -33,7 +33,7 @@ def losses(n: int) -> np.ndarray:
 
 @pytest.mark.parametrize("n", [1, 7, 3_000])
 @pytest.mark.parametrize("spike", [1.0, 1e4, -1e4])
-def test_the_bound_holds(n, spike):
+def test_the_derived_loss_is_within_its_bound(n, spike):
     wanted = losses(n)
     wanted[n // 2] *= spike
     found = BatchLoss(sizes=Sizes(32)).take(ends(means(wanted, np.full(n, 32))), never, last=True)
@@ -43,14 +43,14 @@ def test_the_bound_holds(n, spike):
     assert np.median(found.errors / np.abs(wanted)) < (1e-3 if spike == 1 else 1)
 
 
-def test_more_samples_than_float32_can_count():
+def test_an_epoch_may_have_more_samples_than_float32_can_count():
     wanted, n = losses(3_000), 3_000
     logged = means(wanted, np.full(n, 30_001))
     found = BatchLoss(sizes=Sizes(30_001)).take(ends(logged), never, last=True)
     assert (np.abs(found.values - wanted) <= found.errors).all()
 
 
-def test_batches_that_end_in_any_order():
+def test_batch_ends_may_arrive_in_any_order():
     wanted = losses(500)
     said = ends(means(wanted, np.full(500, 8)))
     batch_loss, found = BatchLoss(sizes=Sizes(8)), []
@@ -63,7 +63,7 @@ def test_batches_that_end_in_any_order():
     np.testing.assert_allclose(values, wanted, rtol=1e-3)
 
 
-def test_ends_that_were_lost_leave_the_mean():
+def test_lost_batch_ends_leave_the_mean_of_those_batches():
     wanted = losses(2 * LATE)
     said = ends(means(wanted, np.full(2 * LATE, 8)))
     found = BatchLoss(sizes=Sizes(8)).take(said[:10] + said[14:], never)
@@ -80,7 +80,7 @@ def test_a_smaller_batch_counts_by_its_size():
     assert (found.errors < 1e-4).all()
 
 
-def test_an_epoch_that_begins_in_the_middle_of_the_data():
+def test_an_epoch_may_begin_in_the_middle_of_the_data():
     sizes = np.array([8, 8, 8, 2] * 3)
     wanted = losses(9)
     said = [
@@ -93,14 +93,14 @@ def test_an_epoch_that_begins_in_the_middle_of_the_data():
     np.testing.assert_allclose(found.values, wanted, rtol=1e-5)
 
 
-def test_no_bound_is_promised_where_sizes_are_not_known():
+def test_unknown_batch_sizes_give_no_bound():
     wanted = losses(10)
     found = BatchLoss().take(ends(means(wanted, np.full(10, 8))), never, last=True)
     np.testing.assert_allclose(found.values, wanted, rtol=1e-5)
     assert np.isinf(found.errors).all()
 
 
-def test_a_step_whose_capture_is_on_its_way_is_waited_for():
+def test_a_derived_loss_waits_for_a_capture_that_is_still_queued():
     wanted = losses(10)
     said, batch_loss = ends(means(wanted, np.full(10, 8))), BatchLoss(sizes=Sizes(8))
     assert batch_loss.take(said, lambda step: step == 4).steps.tolist() == [0, 1, 2, 3]

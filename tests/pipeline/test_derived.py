@@ -45,7 +45,7 @@ def test_a_window_holds_about_256_samples_in_at_most_16_batches(size, batches):
         np.testing.assert_allclose(shares(activity.slide())["activity/a"], [1, (held - silent) / held])
 
 
-def test_layers_have_windows_of_their_own():
+def test_each_layer_has_a_separate_window():
     activity = Activity()
     rng = np.random.default_rng(0)
     shapes = {"a": (3, 4), "b": (100, 2), "c": (7, 5, 3)}
@@ -73,7 +73,7 @@ def test_a_step_without_layers_has_no_activity():
     assert activity.slide() is None
 
 
-def test_more_units_than_are_looked_at_are_a_reason(monkeypatch):
+def test_a_layer_with_too_many_units_gives_a_reason(monkeypatch):
     monkeypatch.setattr("fitscope.pipeline.activity.MOST_IN_ALL", 10)
     mine, told, errors = make()
     for name in "ab":
@@ -93,7 +93,7 @@ def test_a_layer_that_changes_its_width_starts_again():
     assert told == {"activity/a": None}
 
 
-def test_a_joined_vector_and_single_tensors_count_the_same():
+def test_a_joined_vector_and_single_tensors_give_the_same_counts():
     mine, _, _ = make()
     rng = np.random.default_rng(0)
     one, two = rng.normal(size=(4, 3)).astype(np.float32), rng.normal(size=(4, 2, 5)).astype(np.float32)

@@ -45,7 +45,7 @@ def test_the_first_report_counts() -> None:
     assert fate.ending is COMPLETE
 
 
-def test_a_noticed_exception_is_the_ending_of_a_training_without_a_report() -> None:
+def test_an_unreported_training_ends_with_the_noticed_exception() -> None:
     fate = Fate()
     assert fate.unreported(None) is UNKNOWN
     assert fate.unreported(ValueError("odd")) == FAILED
@@ -54,7 +54,7 @@ def test_a_noticed_exception_is_the_ending_of_a_training_without_a_report() -> N
     assert fate.with_process("SIGTERM") == Ending("failed", "KeyError: 'first'")
 
 
-def test_ctrl_c_since_the_beginning_interrupts(interrupts: list[int]) -> None:
+def test_ctrl_c_after_the_beginning_counts_as_an_interrupt(interrupts: list[int]) -> None:
     interrupts[0] = 3
     fate = Fate()
     assert fate.unreported(None) is UNKNOWN, "those before it do not count"

@@ -103,7 +103,7 @@ def test_messages_name_the_cell_in_which_the_training_began(
     assert shell.display_pub.named == ["cell 1", "cell 1"]
 
 
-def test_it_rests_between_two_pictures(live: LivePicture, shell: SimpleNamespace) -> None:
+def test_the_live_picture_rests_between_two_drawings(live: LivePicture, shell: SimpleNamespace) -> None:
     live.begin()
     out = output(live)
     for _ in range(3):

@@ -41,7 +41,7 @@ def taken(pulse: Pulse, some: list[Record]) -> None:
     pulse.take(some[0].at, blocks)
 
 
-def test_one_number_for_all_trainable_weights() -> None:
+def test_a_pulse_has_one_number_for_all_trainable_weights() -> None:
     pulse = Pulse.of(MODEL, shards=False)
     kernels = {"a__kernel": np.float32([3.0, 4.0]), "b__kernel": np.float32([12.0])}
     taken(pulse, records(0, 2.5, **kernels, a__moving_mean=np.float32([99.0])))
@@ -52,7 +52,7 @@ def test_one_number_for_all_trainable_weights() -> None:
     np.testing.assert_allclose(said["weights"], [np.sqrt((9 + 16 + 144) / 3)])
 
 
-def test_statistics_from_inside_the_step_count_too() -> None:
+def test_a_pulse_uses_statistics_computed_inside_the_step() -> None:
     host_side, in_step = Pulse.of(MODEL, shards=False), Pulse.of(MODEL, shards=False)
     some = records(0, a__kernel=np.float32([3.0, 4.0]))
     host_side.take(some[0].at, Block.of(some))
@@ -60,20 +60,20 @@ def test_statistics_from_inside_the_step_count_too() -> None:
     assert in_step.describe()["weights"] == host_side.describe()["weights"] != [None]
 
 
-def test_shards_are_not_replicas() -> None:
+def test_shards_are_not_compared_as_replicas() -> None:
     pulse = Pulse.of(MODEL, shards=True)
     taken(pulse, records(0, a__kernel=np.float32([3.0])))
     assert pulse.describe()["weights"] == [None]
 
 
-def test_what_is_not_finite_is_left_out() -> None:
+def test_a_pulse_leaves_out_values_that_are_not_finite() -> None:
     pulse = Pulse.of(MODEL, shards=False)
     taken(pulse, records(0, float("nan"), a__kernel=np.float32([1.0])))
     assert pulse.describe()["loss"] == [None]
 
 
 @pytest.mark.parametrize("start", [0, 700])
-def test_it_is_bounded_and_ranks_keep_the_same_steps(start: int) -> None:
+def test_a_pulse_is_bounded_and_ranks_keep_the_same_steps(start: int) -> None:
     """Also a rank that began late."""
     first, late = Pulse.of(MODEL, shards=False), Pulse.of(MODEL, shards=False)
     for step in range(0, 30_000, 10):
@@ -106,7 +106,7 @@ def said(times: list[float], steps: list[int] | None = None, loss: float = 1.0) 
 
 
 class TestSideBySide:
-    def test_clocks_that_differ_are_no_skew(self) -> None:
+    def test_differing_clocks_are_not_a_skew(self) -> None:
         pulses = Pulses.of(
             {0: said([0.0, 1.0, 2.0]), 1: said([500.0, 501.0, 502.0]), 2: said([7.0, 8.0, 11.0])}
         )
@@ -114,16 +114,16 @@ class TestSideBySide:
         np.testing.assert_allclose(pulses.skew, [[0, 0, 0], [0, 0, 0], [0, 0, 2]])
         np.testing.assert_allclose(pulses.step_seconds[:, 1:], [[0.1, 0.1], [0.1, 0.1], [0.1, 0.3]])
 
-    def test_only_steps_that_half_of_them_have(self) -> None:
+    def test_only_steps_that_half_of_the_ranks_have_are_compared(self) -> None:
         pulses = Pulses.of({0: said([0.0, 1.0]), 1: said([0.0, 1.0]), 2: said([0.0, 0.5, 1.0], [0, 5, 10])})
         assert pulses is not None
         assert pulses.steps.tolist() == [0, 10]
         assert np.isfinite(pulses.time).all()
 
-    def test_one_rank_has_no_other(self) -> None:
+    def test_a_single_rank_is_not_compared(self) -> None:
         assert Pulses.of({0: said([0.0])}) is None
         assert Pulses.of({0: said([0.0]), 1: {}}) is None
 
-    def test_medians_of_what_there_is(self) -> None:
+    def test_medians_leave_out_missing_values(self) -> None:
         table = np.array([[1.0, np.nan, np.nan], [3.0, 5.0, np.nan], [2.0, 9.0, np.nan]])
         np.testing.assert_array_equal(medians(table, axis=0), [[2.0, 7.0, np.nan]])

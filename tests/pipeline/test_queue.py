@@ -42,7 +42,7 @@ class Sink:
         assert self.busy.wait(10)
 
 
-def test_order_is_kept_and_close_works_everything_off():
+def test_items_keep_their_order_and_close_empties_the_queue():
     sink = Sink()
     for n in range(500):
         assert sink.transport.put(n, 1)
@@ -54,7 +54,7 @@ def test_order_is_kept_and_close_works_everything_off():
     sink.transport.close()  # again does nothing
 
 
-def test_block_waits_for_room():
+def test_a_blocking_put_waits_for_room():
     sink = Sink()
     sink.hold(60)
     done = threading.Event()
@@ -99,7 +99,7 @@ def test_put_returns_false_when_an_item_is_dropped():
 
 
 @pytest.mark.parametrize("when_full", ["block", "drop"])
-def test_one_item_larger_than_the_queue_passes_when_it_is_empty(when_full):
+def test_an_item_larger_than_the_queue_passes_when_the_queue_is_empty(when_full):
     sink = Sink(when_full=when_full)
     assert sink.transport.put("huge", 10_000)
     sink.transport.close()
@@ -115,7 +115,7 @@ def test_errors_are_reported_and_the_writer_continues():
     assert sink.errors == [("bad item", ["bad"])]
 
 
-def test_small_items_are_worked_on_together_and_large_ones_alone():
+def test_small_items_are_handled_together_and_large_ones_alone():
     sink = Sink(limit=2_000)
     sink.hold(1)
     for n in range(100):
@@ -129,7 +129,7 @@ def test_small_items_are_worked_on_together_and_large_ones_alone():
     assert sink.together == [1, most, 100 - most + 2, 1], "no more once they have a quarter of the queue"
 
 
-def test_a_look_between_small_items_is_not_lost():
+def test_a_flush_request_between_small_items_is_not_lost():
     sink = Sink(limit=1_000)
     sink.hold(1)
     sink.transport.put("a", 1)
@@ -143,7 +143,7 @@ def test_a_look_between_small_items_is_not_lost():
     assert sink.idles > before
 
 
-def test_errors_of_start_and_idle_come_home_too():
+def test_errors_of_start_and_idle_are_reported_too():
     def broken():
         raise OSError("no")
 
@@ -160,7 +160,7 @@ def test_errors_of_start_and_idle_come_home_too():
     assert errors[:2] == [("no", ()), ("no", ())]
 
 
-def test_tensors_are_let_go_before_there_is_room_again():
+def test_tensors_are_freed_before_their_room_is_reused():
     """The bound is on what is held, not on what is counted."""
     import gc
     import weakref
@@ -182,7 +182,7 @@ def test_tensors_are_let_go_before_there_is_room_again():
     assert all(ref() is None for ref in alive)
 
 
-def test_the_end_does_not_wait_for_a_disk_that_hangs_if_one_would_rather_drop(
+def test_with_when_full_drop_the_end_does_not_wait_for_a_hanging_disk(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(queue_module, "FINISH", 0.1)

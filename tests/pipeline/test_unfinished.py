@@ -136,13 +136,13 @@ def test_code_that_a_writer_executes_leaves_the_exit_status_alone(script, leave,
     assert one.items() == ALL
 
 
-def test_several_writers(script):
+def test_the_end_of_a_script_waits_for_several_writers(script):
     one = script("for name in 'abc': make(name)\nmake('d').close(wait=False)")
     assert one.wait() == 0
     assert [one.items(name) for name in "abcd"] == [ALL] * 4
 
 
-def test_a_wait_that_was_interrupted_did_not_end_the_writer(script):
+def test_an_interrupted_wait_does_not_end_the_writer(script):
     """Python 3.11 and 3.12 then believe that the thread is dead."""
     one = script(
         """

@@ -43,6 +43,7 @@ class Training:
             self.waited,
             self.compiled[True],
             self.writer,
+            self.compiling * self.compiled[True],
         )
 
     def run(self, steps, *, epoch=100):
@@ -94,7 +95,7 @@ class Training:
         (0.019, 0.019, 200),
     ],
 )
-def test_as_often_as_the_share_allows(extra, writer, every):
+def test_steps_are_captured_as_often_as_the_share_allows(extra, writer, every):
     training = Training(Budget(0.02), extra=extra, writer=writer).run(20_000)
     assert training.budget.every == every
     assert training.share <= 0.0205
@@ -102,13 +103,13 @@ def test_as_often_as_the_share_allows(extra, writer, every):
 
 
 @pytest.mark.parametrize("noise", [0.1, 0.5])
-def test_noise_costs_captures_not_the_budget(noise):
+def test_noisy_timings_cost_captures_and_not_the_budget(noise):
     training = Training(Budget(0.02), extra=0.003, writer=0.001, noise=noise).run(20_000)
     assert training.share <= 0.0205
     assert len(training.captured) > 20_000 / 300
 
 
-def test_it_is_never_less_than_the_least():
+def test_an_expensive_capture_is_still_made_at_the_least_cadence():
     training = Training(Budget(0.02), extra=1.0).run(20_000)
     assert training.budget.every == LEAST
     assert len(training.captured) >= 20
@@ -120,7 +121,7 @@ def test_a_budget_that_is_kept_reports_nothing():
     assert Training(Budget(0.02), extra=0.1).run(20_000).budget.trouble is None
 
 
-def test_it_follows_the_measured_cost():
+def test_the_cadence_follows_the_measured_cost():
     training = Training(Budget(0.02), extra=0.0007).run(5_000)
     assert training.budget.every == 5
     training.extra = 0.0095
@@ -134,12 +135,12 @@ def test_it_follows_the_measured_cost():
     assert training.budget.describe()["every"] == training.budget.decisions[-1]["every"]
 
 
-@pytest.mark.parametrize("dearer", ["writer_takes", "extra", "waits"])
-def test_it_is_looked_at_where_every_step_is_captured(dearer):
+@pytest.mark.parametrize("costlier", ["writer_takes", "extra", "waits"])
+def test_a_cost_that_grows_is_noticed_while_every_step_is_captured(costlier):
     training = Training(Budget(0.02)).run(1_000)
     assert training.budget.every == 1
     assert len(training.captured) > 800  # two of sixty-four are left out, to compare with
-    setattr(training, dearer, 0.01)
+    setattr(training, costlier, 0.01)
     training.cost, before = 0.0, training.step
     training.run(20_000)
     assert training.budget.every >= 50
@@ -168,7 +169,7 @@ def test_a_comparison_with_the_previous_batch_costs_two_steps(extra):
 
 
 @pytest.mark.parametrize("together", [4, 16, 50])
-def test_executions_that_all_have_a_captured_step(together):
+def test_the_budget_holds_if_every_execution_has_a_captured_step(together):
     training = Training(Budget(0.02), extra=0.05, together=together).run(100_000, epoch=10_000)
     assert training.share <= 0.025
     assert training.budget.every >= 200
@@ -179,7 +180,7 @@ def test_compiling_is_not_counted():
     assert dear.budget.every == 5
 
 
-def test_one_slow_step_is_not_the_end():
+def test_one_slow_step_does_not_stop_the_captures():
     training = Training(Budget(0.02), extra=10.0).run(START + 1)
     training.extra = 0.001
     training.run(1)
@@ -187,18 +188,18 @@ def test_one_slow_step_is_not_the_end():
     assert training.run(3_000).budget.every <= 10
 
 
-def test_several_steps_in_one_execution():
+def test_several_steps_in_one_execution_are_timed_together():
     training = Training(Budget(0.02), extra=0.0008, writer=0.0008, together=4).run(20_000, epoch=400)
     assert training.budget.every == 10
     assert training.share <= 0.0205
 
 
-def test_few_steps_are_timed():
+def test_only_few_steps_are_timed():
     training = Training(Budget(0.02), extra=0.02).run(20_000)
     assert training.timed < 100
 
 
-def test_the_next_training_keeps_the_pace():
+def test_the_next_training_keeps_the_cadence():
     budget = Budget(0.02)
     Training(budget, extra=0.019, writer=0.019).run(10_000)
     assert budget.every == 200
@@ -214,7 +215,7 @@ def test_an_invalid_share_is_refused(share):
         fs.Scope("runs", budget=share)
 
 
-def test_without_every_or_budget_there_is_nothing_to_go_by():
+def test_a_scope_without_every_or_budget_is_an_error():
     with pytest.raises(fs.WatchError, match="every"):
         fs.Scope("runs", budget=None)
 
@@ -225,7 +226,7 @@ def test_without_every_or_budget_there_is_nothing_to_go_by():
 def test_a_short_training_is_recorded_closely_within_the_allowance(plain, extra, steps):
     budget = Budget(0.02, 3.0)
     budget.expect(0, steps)
-    training = Training(budget, plain=plain, extra=extra, noise=0.2).run(steps)
+    training = Training(budget, plain=plain, extra=extra, noise=0.2, compiling=0.5).run(steps)
     assert len(training.captured) >= min(300, 0.5 * steps)
     assert training.cost <= 3.2
     gaps = [b - a for a, b in pairwise(training.captured)]
@@ -240,11 +241,20 @@ def test_a_short_training_is_recorded_closely_within_the_allowance(plain, extra,
 def test_a_busy_machine_does_not_cost_a_short_training_its_steps(plain, extra, seed):
     budget = Budget(0.02, 3.0)
     budget.expect(0, 3_125)
-    training = Training(budget, plain=plain, extra=extra, writer=0.001, noise=0.3, bursts=0.4)
+    training = Training(budget, plain=plain, extra=extra, writer=0.001, noise=0.3, bursts=0.4, compiling=1.0)
     training.random.seed(seed)
     training.run(3_125)
     assert len(training.captured) >= 300
     assert training.cost <= 3.2
+
+
+@pytest.mark.parametrize(("compiling", "left"), [(0.0, 3.0), (0.5, 2.5), (1.2, 1.8), (20.0, 1.8)])
+def test_compiling_takes_a_part_of_the_allowance(compiling, left):
+    budget = Budget(0.02, 3.0)
+    budget.expect(0, 3_125)
+    training = Training(budget, plain=0.002, extra=0.004, compiling=compiling).run(3_125)
+    assert 0.8 * left <= training.cost <= 1.05 * left
+    assert len(training.captured) >= 300
 
 
 def test_a_long_training_keeps_to_its_share():
@@ -285,7 +295,7 @@ def test_an_invalid_duration_is_refused(given):
         fs.Scope("runs", allowance=given)
 
 
-def test_the_next_steps_are_captured_where_something_happened():
+def test_the_steps_after_a_spike_are_captured():
     budget = Budget(0.02, 3.0)
     budget.expect(0, 100_000)
     training = Training(budget, extra=0.019).run(5_003)
@@ -309,7 +319,7 @@ def test_frequent_spikes_stay_within_the_allowance():
     assert training.cost <= 3.0 + 0.025 * training.step * training.plain
 
 
-def test_nothing_is_looked_at_closer_in_a_training_without_room():
+def test_a_training_without_room_ignores_requests_to_look_closer():
     budget = Budget(0.02)
     training = Training(budget, extra=1.0).run(2_000)
     budget.look_closer(1_990)

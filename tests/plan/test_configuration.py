@@ -52,7 +52,7 @@ def clipped(x):
         (lambda: layers.BatchNormalization(), None),
     ],
 )
-def test_a_layer_has_the_name_of_the_nonlinearity_that_makes_its_output(layer, expected):
+def test_a_layer_is_described_with_the_nonlinearity_of_its_output(layer, expected):
     assert nonlinearity(layer()) == expected
 
 
@@ -158,7 +158,7 @@ def test_schedules_loss_scales_and_several_optimizers_are_named():
     assert found["losses"][0]["name"] == "<lambda>"
 
 
-def test_no_model_raises_an_error():
+def test_describing_a_model_raises_no_error():
     class Odd(layers.Layer):
         @property
         def activation(self):
@@ -176,7 +176,7 @@ def test_no_model_raises_an_error():
 
 
 @pytest.mark.per_backend
-def test_a_run_keeps_it_with_how_fit_was_called(tmp_path):
+def test_a_run_keeps_the_configuration_and_how_fit_was_called(tmp_path):
     model = keras.Sequential([layers.Input((4,)), layers.Dense(1, name="d")])
     model.compile("sgd", "mse")
     x = np.zeros((20, 4), "float32")

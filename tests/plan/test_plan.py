@@ -30,7 +30,7 @@ def places(anatomy, *watches):
     return sorted(resolve(watches, anatomy, schedule(1)).wants(frozenset(range(len(watches)))))
 
 
-def test_paths(anatomy):
+def test_nested_layers_and_weights_have_paths(anatomy):
     assert [part.path for part in anatomy.layers] == [
         "x", "lstm", "lstm/lstm_cell", "encoder", "encoder/i", "encoder/dense", "norm", "dense_1",
     ]  # fmt: skip
@@ -41,7 +41,7 @@ def test_paths(anatomy):
     ]
 
 
-def test_by_default_every_layer_that_computes_one_value(anatomy):
+def test_by_default_a_watch_selects_every_layer_that_computes_a_value(anatomy):
     wanted = ["dense_1", "encoder/dense", "lstm", "norm"]
     assert [path for _, path in places(anatomy, fs.activations())] == wanted
     trained = {path for _, path in places(anatomy, fs.weight_gradients())}
@@ -49,7 +49,7 @@ def test_by_default_every_layer_that_computes_one_value(anatomy):
     assert not any(path.startswith("dense_1") or "moving" in path for path in trained)
 
 
-def test_selectors(anatomy):
+def test_selectors_match_names_paths_globs_and_classes(anatomy):
     assert places(anatomy, fs.activations("encoder")) == [("activations", "encoder")]
     assert places(anatomy, fs.activations("encoder/*")) == [("activations", "encoder/dense")]
     assert [p for _, p in places(anatomy, fs.activations("dense*"))] == ["dense_1", "encoder/dense"]
@@ -72,7 +72,7 @@ def test_selectors(anatomy):
         places(anatomy, fs.gradients("x"))
 
 
-def test_wants_of_several_watches_are_one(anatomy):
+def test_the_wants_of_several_watches_are_merged(anatomy):
     plan = resolve(
         [
             fs.activations("norm"),
@@ -88,7 +88,7 @@ def test_wants_of_several_watches_are_one(anatomy):
     assert plan.wants(frozenset({0, 1, 2})) == {place: Want(True, True, 9)}
 
 
-def test_due(anatomy):
+def test_each_watch_is_due_on_its_schedule(anatomy):
     plan = resolve([fs.loss(), fs.metrics(every=3), fs.inputs(every=fs.epochs())], anatomy, schedule(2))
     assert plan.due(Turn(0, 0, 0, 7)) == Due({0, 1}, set(), set())
     assert plan.due(Turn(6, 0, 6, 7)) == Due({0, 1, 2}, set(), set())

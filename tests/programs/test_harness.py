@@ -62,7 +62,7 @@ def test_a_worker_that_dies_costs_one_row(tmp_path, monkeypatch):
     assert "the end" in rows[1].problems[0]
 
 
-def test_the_stand_in_scope_records_nothing():
+def test_the_placeholder_scope_records_nothing():
     scope, function = Unwatched(), object()
     with scope.attach(None):
         assert scope.step(function) is function

@@ -25,7 +25,7 @@ class Probe(keras.callbacks.Callback):
         self.seen.append(probe.predict_on_batch(self.x[8 * batch : 8 * batch + 8]))
 
 
-def test_every_batch_of_a_named_layer(watch_fit, tools, page_says):
+def test_the_output_of_a_named_layer_is_recorded_for_every_batch(watch_fit, tools, page_says):
     x, y = by_hand.data()
     late: list[np.ndarray] = []
     seen = watch_fit(
@@ -44,7 +44,7 @@ def test_every_batch_of_a_named_layer(watch_fit, tools, page_says):
     tools.close(late[0], by_their_weights)  # it is the next step's weights that it shows
 
 
-def test_live_in_a_callback(tmp_path, tools):
+def test_a_callback_reads_the_output_of_the_newest_batch(tmp_path, tools):
     x, y = by_hand.data()
     live: list[tuple[int, np.ndarray]] = []
 
@@ -70,7 +70,7 @@ def test_live_in_a_callback(tmp_path, tools):
 @pytest.mark.skipif(
     keras.backend.backend() != "jax", reason="only there the state of a training lies outside of the model"
 )
-def test_a_probe_from_outside_has_no_weights(tools, page_says):
+def test_running_a_second_model_inside_fit_fails(tools, page_says):
     x, y = by_hand.data()
     model = tools.make()
     probe = keras.Model(model.inputs, model.get_layer("hidden").output)
@@ -84,7 +84,7 @@ def test_a_probe_from_outside_has_no_weights(tools, page_says):
     page_says("`TypeError: 'NoneType' object is not callable`")
 
 
-def test_dropout_is_that_of_the_step(watch_fit, page_says):
+def test_the_output_has_the_dropout_of_the_step(watch_fit, page_says):
     """A second pass has none, so that what the network was trained on is never seen."""
     x, y = by_hand.data(200)
     late: list[np.ndarray] = []

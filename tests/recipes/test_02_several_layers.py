@@ -14,7 +14,7 @@ from complete import asked
 SITES = ["activations/head", "activations/hidden", "activations/relu"]
 
 
-def test_all_layers_from_one_step(watch_fit, tools):
+def test_all_layers_are_recorded_from_one_step(watch_fit, tools):
     x, y = by_hand.data()
     watch = [
         fs.activations("hidden", "relu", "head", keep="tensor"),

@@ -13,7 +13,7 @@ from complete import asked
 
 
 @pytest.mark.parametrize("every", [1, 3])
-def test_mean_and_std_of_every_sample_that_was_captured(watch_fit, tools, every):
+def test_the_average_covers_every_captured_sample(watch_fit, tools, every):
     x, y = by_hand.data()
     watch = fs.activations("hidden", keep=["average", "tensor"])
     seen = watch_fit(tools.make, x, y, watch=watch, every=every, epochs=3)
@@ -42,7 +42,7 @@ def test_no_tensor_is_stored(watch_fit, tools):
     assert seen.run.average("activations/hidden").count == 22
 
 
-def test_it_can_be_read_while_training(tools, tmp_path):
+def test_the_average_can_be_read_during_training(tools, tmp_path):
     x, y = by_hand.data()
     counts: list[int] = []
     scope = fs.Scope(tmp_path, fs.activations("hidden", keep="average"), every=1)

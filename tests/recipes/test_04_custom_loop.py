@@ -21,7 +21,7 @@ def batches(x: np.ndarray, y: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]
     return [(x[i : i + 8], y[i : i + 8]) for i in range(0, len(x), 8)]
 
 
-def test_train_on_batch(tools, tmp_path, page_says):
+def test_a_loop_over_train_on_batch_is_recorded(tools, tmp_path, page_says):
     x, y = by_hand.data()
     model, twin = tools.make(), tools.make()
     plain = [float(np.ravel(twin.train_on_batch(*batch))[0]) for batch in batches(x, y) * EPOCHS]

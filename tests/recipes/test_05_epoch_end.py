@@ -11,7 +11,7 @@ import fitscope as fs
 
 
 @pytest.mark.parametrize(("batch", "steps"), [("last", (2, 5, 8)), ("first", (0, 3, 6)), (1, (1, 4, 7))])
-def test_values_of_a_batch_of_each_epoch(watch_fit, tools, batch, steps):
+def test_one_batch_of_each_epoch_is_recorded(watch_fit, tools, batch, steps):
     x, y = by_hand.data()
     watch = fs.activations("head", keep="tensor", every=fs.epochs(batch=batch))
     seen = watch_fit(tools.make, x, y, watch=watch, epochs=3)
@@ -20,7 +20,7 @@ def test_values_of_a_batch_of_each_epoch(watch_fit, tools, batch, steps):
     assert list(seen.run.tensor("activations/head").epoch.values) == [0, 1, 2]
 
 
-def test_the_last_batch_of_a_generator_of_unknown_length(watch_fit, tools):
+def test_the_last_batch_is_recorded_if_the_length_is_unknown(watch_fit, tools):
     x, y = by_hand.data()
     rows = [slice(i, i + 8) for i in range(0, 22, 8)]
     watch = fs.activations("head", keep="tensor", every=fs.epochs(1))
@@ -31,7 +31,7 @@ def test_the_last_batch_of_a_generator_of_unknown_length(watch_fit, tools):
     tools.every_value(seen.run, "activations/head", by, [5])
 
 
-def test_statistics_over_the_whole_epoch(watch_fit, tools):
+def test_statistics_cover_the_whole_epoch(watch_fit, tools):
     x, y = by_hand.data()
     seen = watch_fit(tools.make, x, y, watch=fs.activations("head"), epochs=2)
     by = by_hand.train(by_hand.weights(), x, y, epochs=2)
@@ -46,7 +46,7 @@ def test_statistics_over_the_whole_epoch(watch_fit, tools):
         tools.close(of["rms"][epoch], np.sqrt((values**2).mean()))
 
 
-def test_the_output_of_a_layer_is_not_its_value(watch_fit, tools, page_says):
+def test_the_symbolic_output_of_a_layer_has_no_value(watch_fit, tools, page_says):
     """Two usual ways: the symbolic output, which has a shape only, and a pass over the data with the weights of afterwards."""
     x, y = by_hand.data()
     symbols, late = [], []

@@ -67,7 +67,7 @@ def fit(layer, data, **settings) -> list[float]:
     return found
 
 
-def test_a_tensor_in_an_attribute_belongs_to_the_trace(data):
+def test_a_tensor_kept_in_an_attribute_fails_outside_its_trace(data):
     """JAX and torch say so. TensorFlow traces the step once, finds no batch before, and keeps that answer for good."""
     head = layers.Dense(1)
     model = keras.Sequential([layers.Input((3,)), InAnAttribute(), head])

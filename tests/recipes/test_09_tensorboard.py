@@ -29,7 +29,7 @@ def events(logs: Path) -> dict[str, list[tuple[int, np.ndarray]]]:
 
 
 @pytest.mark.parametrize("when", ["afterwards", "live"])
-def test_histograms_and_scalars_of_every_step(watch_fit, tools, tmp_path, when):
+def test_tensorboard_shows_histograms_and_scalars_of_every_step(watch_fit, tools, tmp_path, when):
     x, y = by_hand.data()
     watch = [fs.activations("hidden", "head"), fs.loss()]
     seen = watch_fit(tools.make, x, y, watch=watch, epochs=2, scope={"tensorboard": tmp_path / "live"})
@@ -60,7 +60,7 @@ def counted(buckets: np.ndarray, values: np.ndarray) -> None:
         assert inside <= count <= around
 
 
-def test_the_usual_callback_has_weights_only_and_epochs_only(tools, tmp_path, page_says):
+def test_the_tensorboard_callback_has_only_weights_and_only_epochs(tools, tmp_path, page_says):
     pytest.importorskip("tensorflow", reason="Keras's own TensorBoard callback needs TensorFlow")
     x, y = by_hand.data()
     usual = keras.callbacks.TensorBoard(

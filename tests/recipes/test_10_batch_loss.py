@@ -20,7 +20,7 @@ class Losses(keras.callbacks.Callback):
         self.seen.append(logs["loss"])
 
 
-def test_the_loss_of_each_batch_where_logs_have_a_running_mean(watch_fit, tools, page_says):
+def test_the_run_has_the_loss_of_each_batch_and_the_logs_a_running_mean(watch_fit, tools, page_says):
     x, y = by_hand.data()
     logs: list[float] = []
     seen = watch_fit(tools.make, x, y, watch=fs.loss(), epochs=2, callbacks=lambda: [Losses(logs)])

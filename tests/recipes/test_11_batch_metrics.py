@@ -27,7 +27,7 @@ def targets() -> np.ndarray:
     return (rng.normal(size=(22, 3)) * np.repeat([1.0, 3.0, 0.3], [8, 8, 6])[:, None]).astype("float32")
 
 
-def test_several_metrics_of_each_batch(watch_fit, tools, page_says):
+def test_several_metrics_of_each_batch_are_computed(watch_fit, tools, page_says):
     x, y = by_hand.data()[0], targets()
     logs: list[dict[str, float]] = []
     seen = watch_fit(
@@ -54,7 +54,7 @@ def test_several_metrics_of_each_batch(watch_fit, tools, page_says):
     page_says(f"`logs` reports {of_logs[2]:.2f} for a batch with an error of {rmse[2]:.2f}")
 
 
-def test_the_models_own_metrics_keep_their_state(watch_fit, tools):
+def test_the_metrics_of_the_model_keep_their_state(watch_fit, tools):
     """A metric that cannot be averaged, and one of weighted samples: those of the epoch are as they were, those of the batch its own."""
     x, y = by_hand.data()
     weight = np.linspace(0, 2, 22).astype("float32")

@@ -26,7 +26,7 @@ def weighting(kind: str, y: np.ndarray) -> tuple[dict, np.ndarray]:
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @pytest.mark.parametrize("kind", ["none", "class_weight", "sample_weight"])
-def test_sample_losses_make_up_the_loss_of_the_batch(watch_fit, tools, kind, reduction):
+def test_sample_losses_average_to_the_loss_of_the_batch(watch_fit, tools, kind, reduction):
     x, y = by_hand.data()
     told, weight = weighting(kind, y)
     loss = {"from_logits": True, "reduction": reduction}
@@ -138,7 +138,7 @@ def test_rows_taken_by_the_number_of_the_batch_are_not_those_of_the_batch(watch_
     page_says("Fewer than 2 in 100 of the rows selected by batch number were in that batch")
 
 
-def test_a_loss_without_the_weights_is_another_loss(watch_fit, tools, page_says):
+def test_a_loss_without_the_weights_differs(watch_fit, tools, page_says):
     x, y = by_hand.data()
     told, weight = weighting("class_weight", y)
     seen = watch_fit(

@@ -37,7 +37,7 @@ class Resident(keras.callbacks.Callback):
             self.most = max(self.most, now)
 
 
-def test_memory_stays_where_it_is(tmp_path, page_says):
+def test_memory_does_not_grow_with_the_steps(tmp_path, page_says):
     """What is seen of each batch is 64 kB. Were it kept, 98 MB would pile up."""
     x, y = by_hand.data(16 * 100)
     model = keras.Sequential(

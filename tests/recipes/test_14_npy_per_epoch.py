@@ -12,7 +12,7 @@ import by_hand
 import fitscope as fs
 
 
-def test_a_file_per_epoch(watch_fit, tools, tmp_path, page_says):
+def test_each_epoch_writes_one_file(watch_fit, tools, tmp_path, page_says):
     x, y = by_hand.data()
     late: list[np.ndarray] = []
 

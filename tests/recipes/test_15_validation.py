@@ -42,7 +42,7 @@ def tf_data(x: np.ndarray, y: np.ndarray, tools: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("source", [arrays, py_dataset, tf_data], ids=lambda f: f.__name__)
-def test_predictions_of_the_pass_are_in_order(watch_fit, tools, source: Callable[..., dict[str, Any]]):
+def test_validation_predictions_are_in_order(watch_fit, tools, source: Callable[..., dict[str, Any]]):
     x, y = by_hand.data()
     xv, yv = by_hand.data(N, seed=5)
     seen = watch_fit(
@@ -52,7 +52,7 @@ def test_predictions_of_the_pass_are_in_order(watch_fit, tools, source: Callable
     check(seen, by, xv, yv, [0, 1, 2], 3, tools.close)
 
 
-def test_validation_split(watch_fit, tools):
+def test_a_validation_split_is_recorded(watch_fit, tools):
     """Keras takes the last quarter; nobody else has it in hand."""
     x, y = by_hand.data(24)
     seen = watch_fit(
@@ -62,7 +62,7 @@ def test_validation_split(watch_fit, tools):
     check(seen, by, x[18:], y[18:], [0, 1, 2], 3, tools.close)
 
 
-def test_validation_freq(watch_fit, tools):
+def test_validation_freq_is_followed(watch_fit, tools):
     x, y = by_hand.data()
     xv, yv = by_hand.data(N, seed=5)
     seen = watch_fit(
@@ -73,7 +73,7 @@ def test_validation_freq(watch_fit, tools):
     check(seen, by, xv, yv, [1, 3], 3, tools.close)
 
 
-def test_a_generator_that_never_ends(tools, tmp_path):
+def test_a_validation_generator_that_never_ends_is_recorded(tools, tmp_path):
     """Keras (3.15) begins each pass with the batch that it peeked at, and goes on where the generator is: which rows a pass had is seen
     from its inputs, and that these are the true ones from the loss that Keras reports. Where it is depends on how far TensorFlow has
     read ahead in the meantime, so that no two trainings need agree in it."""
@@ -121,7 +121,7 @@ def check(seen, by, x, y, epochs, batches, close) -> None:
         close(run.series("validation/loss").loc[step], of_batches)
 
 
-def test_training_and_validation_side_by_side(watch_fit, tools):
+def test_training_and_validation_are_compared_by_epoch(watch_fit, tools):
     x, y = by_hand.data()
     xv, yv = by_hand.data(N, seed=5)
     seen = watch_fit(
@@ -137,7 +137,7 @@ def test_training_and_validation_side_by_side(watch_fit, tools):
         )
 
 
-def test_evaluate_and_predict(tools, tmp_path):
+def test_evaluate_and_predict_are_recorded(tools, tmp_path):
     """Given the scope they record as `fit` does, with the same results as without it."""
     x, y = by_hand.data()
     model, twin = tools.make(metrics=["accuracy"]), tools.make(metrics=["accuracy"])
@@ -161,7 +161,7 @@ def test_evaluate_and_predict(tools, tmp_path):
     tools.same(model, twin)
 
 
-def test_a_second_pass_sees_other_rows(watch_fit, tools, page_says):
+def test_a_second_pass_over_shuffled_data_has_other_rows(watch_fit, tools, page_says):
     x = by_hand.data(400)[0]
     y = by_hand.forward(by_hand.weights(seed=34), x)["head"].argmax(1)  # something to be learnt
     said, walks = [], []

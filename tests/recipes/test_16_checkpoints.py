@@ -14,7 +14,7 @@ import fitscope as fs
 EPOCHS = 3
 
 
-def test_a_loop_with_checkpoints(tools, tmp_path):
+def test_checkpoints_of_a_custom_loop_are_matched_with_their_steps(tools, tmp_path):
     x, y = by_hand.data()
     xv, yv = by_hand.data(12, seed=5)
 
@@ -58,7 +58,7 @@ def test_a_loop_with_checkpoints(tools, tmp_path):
         tools.close(run.array("validation/predictions", step), out)
 
 
-def test_checkpoints_of_fit(watch_fit, tools, tmp_path, page_says):
+def test_checkpoints_of_fit_are_matched_with_their_steps(watch_fit, tools, tmp_path, page_says):
     """What the usual callback calls epoch 1 is what every other callback, and `history`, call epoch 0."""
     x, y = by_hand.data()
 

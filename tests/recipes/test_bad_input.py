@@ -23,7 +23,7 @@ def fit_both(make, tools, scope: fs.Scope, match: str) -> None:
     tools.same(plain, model)
 
 
-def test_an_ids_input_that_is_not_there(tools, tmp_path):
+def test_a_missing_ids_input_is_reported(tools, tmp_path):
     scope = fs.Scope(tmp_path, fs.loss(per_sample=True, ids="id"), every=1)
     fit_both(tools.make, tools, scope, "sample_loss: there is no input 'id'")
     run = fs.open(tmp_path)
@@ -41,7 +41,7 @@ class OfTheWholeEpoch(keras.metrics.Mean):
         raise NotImplementedError("only a whole epoch has a value")
 
 
-def test_a_metric_that_cannot_be_computed_on_one_batch(tools, tmp_path):
+def test_a_metric_that_fails_on_one_batch_is_reported(tools, tmp_path):
     class Own(keras.Model):
         """Keeps the metric itself and updates it in its step."""
 
@@ -71,7 +71,7 @@ def test_a_metric_that_cannot_be_computed_on_one_batch(tools, tmp_path):
     assert len(run.series("metrics/accuracy")) == len(captured(run)) == 6
 
 
-def test_a_tap_name_used_twice(tools, tmp_path):
+def test_two_taps_of_one_name_are_numbered(tools, tmp_path):
     class Twice(keras.layers.Layer):
         def call(self, x):
             return fs.tap("again", fs.tap("again", x) * 2)
@@ -90,7 +90,7 @@ def test_a_tap_name_used_twice(tools, tmp_path):
     np.testing.assert_array_equal(run.array("taps/again#2", 0), 2 * x[:8])
 
 
-def test_a_custom_step_that_returns_nothing(tools, tmp_path):
+def test_a_custom_step_that_returns_nothing_has_no_loss_and_a_warning(tools, tmp_path):
     """There is no loss in it to be seen: a warning and the run name it, and the rest is there."""
     x, _ = by_hand.data()
     model = tools.make()

@@ -33,7 +33,7 @@ def agrees(average: Average, rows: np.ndarray[Any, Any]) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(0, 7), min_size=1, max_size=8), st.integers(0, 3), st.sampled_from("efd?bL"))
-def test_it_is_the_mean_and_std_of_all_rows(sizes: list[int], ndim: int, kind: str) -> None:
+def test_an_average_is_the_mean_and_std_of_all_rows(sizes: list[int], ndim: int, kind: str) -> None:
     shape = (2, 3, 1)[:ndim]
     batches = [(RNG.normal(3, 40, (size, *shape))).astype(kind) for size in sizes]
     average = average_of(*batches)
@@ -55,7 +55,7 @@ def test_a_small_variance_survives_a_large_mean() -> None:
     np.testing.assert_allclose(average.mean, rows.mean(axis=0), rtol=1e-14)
 
 
-def test_without_samples_the_tensor_is_the_observation() -> None:
+def test_a_tensor_without_samples_is_one_observation() -> None:
     tensors = RNG.normal(size=(6, 4, 3)).astype(np.float32)
     average = Average.empty()
     for step, tensor in enumerate(tensors):
@@ -64,14 +64,14 @@ def test_without_samples_the_tensor_is_the_observation() -> None:
     assert (average.captures, average.first_step, average.last_step) == (6, 0, 50)
 
 
-def test_large_batches_go_through_in_pieces() -> None:
+def test_large_batches_are_averaged_in_pieces() -> None:
     wide = [RNG.normal(size=(3, CHUNK + 17)).astype(np.float32) for _ in range(2)]
     agrees(average_of(*wide), np.concatenate(wide).astype(np.float64))
     tall = RNG.normal(size=(2 * CHUNK + 5, 2)).astype(np.float32)
     agrees(average_of(tall), tall.astype(np.float64))
 
 
-def test_no_large_temporaries() -> None:
+def test_averaging_makes_no_large_temporaries() -> None:
     batch = np.ones((64, 1 << 16), np.float32)  # 16 MB, and 32 MB as float64
     average = average_of(batch)
     tracemalloc.start()
@@ -99,7 +99,7 @@ def test_large_numbers_do_not_overflow_at_the_first_batch() -> None:
     assert average.std.tolist() == [0, 0]
 
 
-def test_bfloat16_and_moments_from_the_step() -> None:
+def test_an_average_takes_bfloat16_and_moments_from_the_step() -> None:
     batch = RNG.normal(size=(8, 3)).astype(ml_dtypes.bfloat16)
     exact = batch.astype(np.float64)
     average = average_of(batch)
@@ -108,7 +108,7 @@ def test_bfloat16_and_moments_from_the_step() -> None:
     assert (average.captures, average.last_step) == (2, 5)
 
 
-def test_merge_is_the_average_of_both_and_leaves_the_other_alone() -> None:
+def test_merge_averages_both_and_leaves_the_other_unchanged() -> None:
     batches = [RNG.normal(size=(size, 4)) for size in (3, 5, 1, 6)]
     left, right = average_of(*batches[:1]), average_of(*batches[1:])
     before = right.mean.copy()
@@ -132,7 +132,7 @@ def test_a_tensor_that_cannot_be_averaged_is_an_error() -> None:
     assert (average.count, average.captures) == (2, 1)
 
 
-def test_an_empty_one_has_no_shape() -> None:
+def test_an_empty_average_has_no_shape() -> None:
     average = Average.empty()
     assert average.shape is None
     assert average.first_step is None

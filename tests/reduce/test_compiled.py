@@ -42,7 +42,7 @@ def kept(path):
     return sorted((path.parent / "__pycache__").glob("*.nb[ic]"))
 
 
-def test_it_is_kept(path):
+def test_compiled_code_is_cached_on_disk(path):
     assert load(path).double(2) == 4
     assert kept(path)
     again = load(path).double
@@ -50,13 +50,13 @@ def test_it_is_kept(path):
     assert sum(again.stats.cache_hits.values()) == 1
 
 
-def test_no_place_to_keep_it(path, monkeypatch):
+def test_code_compiles_without_a_cache_directory(path, monkeypatch):
     monkeypatch.setattr(caching.CacheImpl, "_locator_classes", [])
     assert load(path).double(2) == 4
     assert not kept(path)
 
 
-def test_a_full_disk(path, monkeypatch):
+def test_a_full_disk_costs_only_the_cache(path, monkeypatch):
     def save(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -66,14 +66,14 @@ def test_a_full_disk(path, monkeypatch):
 
 
 @pytest.mark.parametrize("left", [0, 1, 40])
-def test_files_cut_short_by_a_power_failure(path, left):
+def test_a_truncated_cache_file_is_compiled_again(path, left):
     assert load(path).double(2) == 4
     for file in kept(path):
         file.write_bytes(file.read_bytes()[:left])
     assert load(path).double(3) == 6
 
 
-def test_the_two_instructions_change_nothing():
+def test_the_prefetch_and_writable_instructions_do_not_change_values():
     @compiled()
     def look(array):
         for i in range(array.size):

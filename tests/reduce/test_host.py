@@ -31,7 +31,7 @@ SIZES = [0, 1, 2, 1023, 1024, 1025, 8 * 1024, 8 * 1024 + 1, 40_000]
 @pytest.mark.parametrize("specials", [True, False])
 @pytest.mark.parametrize("copies", [1, 3, 2_000, 40_000])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_buckets_and_counts_by_hand(dtype, copies, specials):
+def test_buckets_and_counts_match_those_computed_by_hand(dtype, copies, specials):
     bucket_of = {
         1.0: 129,
         1.5: 129,
@@ -79,7 +79,7 @@ def test_values_below_all_buckets_are_next_to_zero(value):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("copies", [1, 5_000])
-def test_moments_by_hand(dtype, copies):
+def test_moments_match_those_computed_by_hand(dtype, copies):
     if dtype in (np.dtype(np.bool_), np.dtype(ml_dtypes.float8_e8m0fnu)):
         pytest.skip("cannot hold 3")
     stats = host.reduce(np.array([1, 2, 3, 4] * copies).astype(dtype))
@@ -94,7 +94,7 @@ def test_moments_by_hand(dtype, copies):
     ]
 
 
-def test_nothing_finite():
+def test_a_tensor_without_finite_values_has_no_moments():
     for array in (np.zeros((0, 3), np.float32), np.full((2, 2), np.nan), np.array(-np.inf)):
         stats = host.reduce(array)
         assert stats.count == array.size == stats.nans + stats.infs
@@ -102,7 +102,7 @@ def test_nothing_finite():
         assert stats.hist.sum() == 0
 
 
-def test_a_constant_deviates_by_nothing():
+def test_a_constant_has_a_std_of_zero():
     for value in (0.1, -7.3, 1e-30, 1e30, 0.0):
         stats = host.reduce(np.full(100_001, value, np.float32))
         assert stats.std == 0.0
@@ -111,14 +111,14 @@ def test_a_constant_deviates_by_nothing():
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("size", [1_000, 300_000])
-def test_a_large_mean_does_not_eat_the_deviation(dtype, size, assert_same):
+def test_a_large_mean_does_not_spoil_the_std(dtype, size, assert_same):
     rng = np.random.default_rng(0)
     array = (1e6 + rng.normal(0, 0.5, size)).astype(dtype)
     assert_same(host.reduce(array), oracle.reduce(array))
 
 
 @pytest.mark.parametrize("unit", [1e-310, 1e-200, 1e200, 4e307])
-def test_squares_beyond_float64(unit):
+def test_squares_beyond_float64_do_not_overflow(unit):
     stats = host.reduce(np.array([1, 3, 1, 3, np.nan] * 1_000) * unit)
     assert stats.mean == pytest.approx(2 * unit)
     assert stats.std == pytest.approx(unit)
@@ -186,7 +186,7 @@ def arrays(draw):
 
 @settings(max_examples=600, deadline=None)
 @given(array=arrays())
-def test_any_array_against_the_oracle(array, assert_same):
+def test_any_array_has_the_stats_of_the_oracle(array, assert_same):
     before = array.tobytes()
     with np.errstate(all="ignore"):
         want = oracle.reduce(array)
@@ -198,7 +198,7 @@ def test_any_array_against_the_oracle(array, assert_same):
 
 @settings(max_examples=100, deadline=None)
 @given(several=st.lists(arrays(), max_size=4))
-def test_several_at_once_are_each_by_itself(several, assert_same):
+def test_arrays_reduced_together_have_separate_stats(several, assert_same):
     tally = host.Tally(len(several))
     with np.errstate(all="raise"):
         for array in several:
@@ -214,7 +214,7 @@ def test_several_at_once_are_each_by_itself(several, assert_same):
     cuts=st.lists(st.integers(0, 45_000), max_size=5),
     before=st.integers(0, 2),
 )
-def test_one_after_the_other_are_each_by_itself(array, cuts, before, assert_same):
+def test_arrays_reduced_in_turn_have_separate_stats(array, cuts, before, assert_same):
     flat = array.reshape(-1)
     starts = np.array(sorted([0, *(min(cut, flat.size) for cut in cuts), flat.size]))
     tally = host.Tally(before + len(starts) - 1)
@@ -233,7 +233,7 @@ def test_one_after_the_other_are_each_by_itself(array, cuts, before, assert_same
         lambda dtype: hnp.arrays(dtype, hnp.array_shapes(min_dims=0, min_side=0, max_side=6))
     )
 )
-def test_any_few_floats_against_the_oracle(array, assert_same):
+def test_any_few_floats_have_the_stats_of_the_oracle(array, assert_same):
     with np.errstate(all="ignore"):
         want = oracle.reduce(array)
     assert_same(host.reduce(array), want)
@@ -241,7 +241,7 @@ def test_any_few_floats_against_the_oracle(array, assert_same):
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16], ids=str)
 @np.errstate(all="ignore")
-def test_every_16_bit_float_there_is(dtype, assert_same):
+def test_every_16_bit_float_has_the_stats_of_the_oracle(dtype, assert_same):
     array = np.arange(65_536, dtype=np.uint16).view(dtype)
     for part in (array, array[:1_024], array[0x7C00 - 5 : 0x7C00 + 5], array[0x8000:0x8400]):
         assert_same(host.reduce(part), oracle.reduce(part))

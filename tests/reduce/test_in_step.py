@@ -96,14 +96,14 @@ def samples(dtype, size, seed=0):
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("size", [1, 2, 30, 3_000])
-def test_against_the_oracle(dtype, size, way, assert_same):
+def test_stats_in_the_step_match_the_oracle(dtype, size, way, assert_same):
     array = samples(dtype, size)
     rel = 1e-12 if dtype == "float64" else 1e-5
     assert_same(reduce(array.reshape(-1, 1), way), want(array), rel=rel)
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_by_hand(way):
+def test_stats_in_the_step_match_those_computed_by_hand(way):
     tiny = [2.0**-126, 2.0**-127, 2.0**-149, -(2.0**-149)]
     large = float(np.finfo(np.float32).max)
     array = np.array([1.0, 1.5, 2.0, -0.75, large, -0.0, 0.0, math.nan, math.inf, *tiny], np.float32)
@@ -123,7 +123,7 @@ def test_by_hand(way):
 
 @pytest.mark.skipif("float64" not in DTYPES, reason="no float64 here")
 @pytest.mark.parametrize("way", WAYS)
-def test_buckets_of_float64_by_hand(way):
+def test_float64_buckets_match_those_computed_by_hand(way):
     last = math.nextafter(2.0, 0.0)  # rounds to 2 in float32
     stats = reduce(np.array([last, -last, 1e300, -1e300, 1e-300, 5e-324, 2.0**-127, -0.0]), way)
     filled = {int(place) - ZERO_BUCKET: int(stats.hist[place]) for place in np.flatnonzero(stats.hist)}
@@ -132,20 +132,20 @@ def test_buckets_of_float64_by_hand(way):
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("shape", [(0,), (0, 3), (2, 0)])
-def test_empty(shape, way, assert_same):
+def test_an_empty_tensor_has_a_count_of_zero(shape, way, assert_same):
     array = np.zeros(shape, np.float32)
     assert_same(reduce(array, way), oracle.reduce(array))
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_nothing_finite(value, way, assert_same):
+def test_a_tensor_without_finite_values_has_no_moments_in_the_step(value, way, assert_same):
     array = np.full((3, 4), value, np.float32)
     assert_same(reduce(array, way), oracle.reduce(array))
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_scalar(way, assert_same):
+def test_a_scalar_has_stats_in_the_step(way, assert_same):
     array = np.float32(-2.5).reshape(())
     assert_same(reduce(array, way), oracle.reduce(array))
 
@@ -153,7 +153,7 @@ def test_a_scalar(way, assert_same):
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("unit", [1e-36, 1e-25, 1.0, 1e25, 1e38, 1e-300, 1e300])
-def test_squares_beyond_the_type(unit, dtype, way):
+def test_squares_beyond_the_dtype_do_not_overflow(unit, dtype, way):
     if dtype not in DTYPES or (dtype == "float32" and not 1e-40 < unit < 1e40):
         pytest.skip("cannot hold these")
     stats = reduce((np.array([1, 3, 1, 3, math.nan]) * unit).astype(dtype), way)
@@ -162,7 +162,7 @@ def test_squares_beyond_the_type(unit, dtype, way):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_large_mean_does_not_eat_the_deviation(way):
+def test_a_large_mean_does_not_spoil_the_std_in_the_step(way):
     array = (1e4 + np.random.default_rng(0).normal(size=200_000)).astype(np.float32)
     stats = reduce(array, way)
     assert stats.mean == pytest.approx(array.mean(dtype=np.float64), rel=1e-6)
@@ -177,7 +177,7 @@ def test_counts_are_exact_beyond_float32():
 
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32))
-def test_any_bits_against_the_oracle(seed):
+def test_any_bits_have_the_stats_of_the_oracle(seed):
     """Of all bits only what is exact is compared; moments of such numbers are another matter."""
     array = np.random.default_rng(seed).integers(0, 2**32, 500, np.uint32).view(np.float32)
     got, expected = reduce(array, WAYS[len(WAYS) > 1]), want(array)
@@ -191,7 +191,7 @@ def test_complex_numbers_are_refused():
         in_step.pack(keras.ops.convert_to_tensor(np.zeros(3, np.complex64)))
 
 
-def test_gradients_do_not_notice():
+def test_stats_in_the_step_do_not_change_gradients():
     """The gradient of x² beside a `pack(x)` is 2x, and nothing comes of the pack."""
     values = np.array([1.0, -2.0, 3.0], np.float32)
 

@@ -28,14 +28,14 @@ def reduce(array: np.ndarray) -> Stats:
 @given(one=any_parts, other=any_parts)
 @example(one=np.array([9.97920155e291]), other=np.array([-1.79769313e308]))
 @example(one=np.array([1.7e308]), other=np.array([-1.7e308, -1.6e308]))
-def test_merging_is_reducing_both(one, other, assert_same):
+def test_merging_equals_reducing_both_arrays(one, other, assert_same):
     both = np.concatenate([one, other])
     assert_same(reduce(one).merge(reduce(other)), reduce(both), rel=1e-8)
 
 
 @settings(max_examples=100, deadline=None)
 @given(array=any_parts)
-def test_empty_is_the_identity(array, assert_same):
+def test_merging_with_empty_stats_changes_nothing(array, assert_same):
     stats = reduce(array)
     assert_same(stats.merge(Stats()), stats, rel=0)
     assert_same(Stats().merge(stats), stats, rel=0)
@@ -43,13 +43,13 @@ def test_empty_is_the_identity(array, assert_same):
 
 @settings(max_examples=100, deadline=None)
 @given(a=parts, b=parts, c=parts)
-def test_the_order_does_not_matter(a, b, c, assert_same):
+def test_the_order_of_merging_does_not_matter(a, b, c, assert_same):
     x, y, z = reduce(a), reduce(b), reduce(c)
     assert_same(x.merge(y).merge(z), x.merge(y.merge(z)), rel=1e-8)
     assert_same(x.merge(y), y.merge(x), rel=1e-8)
 
 
-def test_merging_by_hand():
+def test_merged_stats_match_those_computed_by_hand():
     merged = reduce(np.array([1.0, 3.0])).merge(reduce(np.array([5.0, 7.0, np.nan])))
     assert (merged.count, merged.nans, merged.finite) == (5, 1, 4)
     assert (merged.mean, merged.min, merged.max) == (4.0, 1.0, 7.0)
@@ -57,18 +57,18 @@ def test_merging_by_hand():
     assert merged.rms == pytest.approx(math.sqrt(21.0))
 
 
-def test_merging_squares_beyond_float64():
+def test_merged_squares_beyond_float64_do_not_overflow():
     merged = Stats(2, 1e200, 0.0, 1e200, 1e200, 1e200).merge(Stats(2, -1e200, 0.0, -1e200, -1e200, 1e200))
     assert (merged.mean, merged.std) == (0.0, pytest.approx(1e200))
 
 
-def test_merging_changes_neither():
+def test_merging_changes_neither_operand():
     one, other = reduce(np.ones(3)), reduce(np.zeros(2))
     one.merge(other)
     assert (one.hist.sum(), other.hist.sum()) == (3, 2)
 
 
-def test_the_edges_are_those_of_the_buckets():
+def test_bucket_edges_match_the_buckets():
     lower = edges()
     assert len(lower) == BUCKETS
     assert (lower[ZERO_BUCKET], lower[ZERO_BUCKET + 1], lower[-1]) == (0.0, 2.0**-128, 2.0**127)

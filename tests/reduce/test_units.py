@@ -31,7 +31,7 @@ def test_a_unit_is_active_where_it_is_between_the_bounds(family, dtype):
     assert not expected[2]
 
 
-def test_long_arrays_are_counted_without_the_gil_and_the_same():
+def test_long_arrays_are_counted_without_the_gil_and_correctly():
     values = np.random.default_rng(0).normal(size=(20_000, 5)).astype(np.float32)
     counts = np.empty(5, np.int32)
     assert count_active(values, STUCK["relu"], counts) == 20_000

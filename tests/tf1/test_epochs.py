@@ -41,7 +41,7 @@ def loop(
 
 
 @pytest.mark.parametrize("tell", [None, "before", "after"])
-def test_validation_is_recorded_from_the_users_own_runs(tools, tmp_path, tell):
+def test_validation_is_recorded_from_the_runs_of_the_user(tools, tmp_path, tell):
     watch = [fs.predictions(), fs.targets(), fs.loss(), fs.activations("hidden")]
     scope = fs.Scope(tmp_path, watch, every=2, on=ON)
     seen = loop(tools, scope, tell=tell)
@@ -72,7 +72,7 @@ def test_the_last_batch_of_each_epoch(tools, tmp_path, tell):
     assert list(fs.open(tmp_path).series("loss").index) == [3, 7, 11]
 
 
-def test_without_a_validation_the_user_ends_epochs(tools, tmp_path):
+def test_without_a_validation_the_user_marks_the_end_of_epochs(tools, tmp_path):
     scope = fs.Scope(tmp_path, fs.loss(), every=1)
     loop(tools, scope, validate=False, tell="after")
     assert list(fs.open(tmp_path).frame("loss")["epoch"]) == [0] * 4 + [1] * 4 + [2] * 4
@@ -125,7 +125,7 @@ def test_checkpoints_are_noted_and_give_the_recorded_predictions_back(tools, tmp
         np.testing.assert_array_equal(recorded.reshape(-1, 3), np.concatenate(again))
 
 
-def test_the_newest_batch_of_every_phase_is_at_hand(tools, tmp_path):
+def test_scope_batch_holds_the_newest_batch_of_every_phase(tools, tmp_path):
     scope = fs.Scope(tmp_path, [fs.predictions()], every=1, on=ON)
     seen = loop(tools, scope)
     assert scope.batch.step == 12
@@ -182,7 +182,7 @@ def looking(tools, scope, order, *, validate=(), every=1, slices=False):
 @pytest.mark.parametrize(
     "order", [("step", "look"), ("look", "step"), ("look", "step", "look")], ids="-".join
 )
-def test_a_look_at_the_training_batch_ends_no_epoch(tools, tmp_path, order, slices):
+def test_evaluating_the_training_batch_does_not_end_the_epoch(tools, tmp_path, order, slices):
     scope = fs.Scope(tmp_path, [fs.loss(), fs.predictions()], every=1, on=ON)
     run = looking(tools, scope, order, validate=(4, 9), slices=slices)
     frame = run.frame("loss")
@@ -203,7 +203,7 @@ def test_evaluating_only_the_training_batch_is_reported(tools, tmp_path):
     assert "the batch that it trains on" in run.unseen["validation"]
 
 
-def test_a_validation_on_a_batch_that_was_trained_on_is_one(tools, tmp_path):
+def test_a_validation_on_a_training_batch_counts_as_validation(tools, tmp_path):
     """Also if the next epoch begins with that very batch."""
     net = tools.classifier()
     data = tools.batches(4)
@@ -220,7 +220,7 @@ def test_a_validation_on_a_batch_that_was_trained_on_is_one(tools, tmp_path):
     assert list(run.frame("validation/loss")["epoch"]) == [0, 1, 2]
 
 
-def test_each_of_two_train_ops_is_captured_however_seldom(tools, tmp_path):
+def test_each_of_two_train_ops_is_captured_even_if_one_is_rare(tools, tmp_path):
     """Every second step would be that of the same one."""
     net = tools.classifier()
     loss = tf.reduce_mean(tf.square(net.logits), name="other")

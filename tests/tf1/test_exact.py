@@ -37,7 +37,7 @@ def reference(weights: list[np.ndarray], x: np.ndarray, y: np.ndarray) -> dict[s
 
 @pytest.mark.parametrize("reduce", ["host", "step"])
 @pytest.mark.parametrize("resource", [True, False], ids=["resource", "reference"])
-def test_every_site_is_that_of_the_step_before_its_update(record, tools, resource, reduce):
+def test_every_site_has_the_value_before_the_update(record, tools, resource, reduce):
     done = record(tools.classifier("sgd", resource=resource), scope={"reduce": reduce})
     assert done.names == ["hidden/kernel", "hidden/bias", "head/kernel", "head/bias"]
     for step, (x, y) in enumerate(done.data):
@@ -58,13 +58,16 @@ def test_every_site_is_that_of_the_step_before_its_update(record, tools, resourc
     assert dict(done.run.unseen) == {}
 
 
-def test_the_stats_are_the_same_wherever_they_are_computed(record, tools, tmp_path):
+def test_stats_in_the_graph_and_on_the_host_are_equal(record, tools, tmp_path):
     found = {}
     for reduce in ("host", "step"):
         with tf.Graph().as_default():
             net = tools.classifier("sgd")
             watch = [fs.activations(), fs.gradients(), fs.weight_gradients(), fs.loss()]
             found[reduce] = record(net, watch=watch, scope={"reduce": reduce}).run
+    kinds = {site.partition("/")[0] for site in found["host"].sites}
+    assert kinds == {"activations", "gradients", "weight_gradients", "loss"}
+    assert found["host"].sites == found["step"].sites
     for site in found["host"].sites:
         for stat in ("mean", "std", "min", "max", "rms"):
             np.testing.assert_allclose(
@@ -90,7 +93,7 @@ def test_in_graph_statistics_are_one_fetch(record, tools, graph):
 
 @pytest.mark.parametrize("clip", [None, 0.05])
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "rmsprop", "adagrad"])
-def test_gradients_are_those_that_were_applied(record, tools, optimizer, clip):
+def test_recorded_gradients_are_those_that_were_applied(record, tools, optimizer, clip):
     """The update, computed by hand from the recorded gradients, is the update that happened."""
     done = record(
         tools.classifier(optimizer, clip=clip),
@@ -158,6 +161,13 @@ def test_a_gradient_that_cannot_be_read_from_the_update_is_named(record, tools):
     assert "grads_and_vars" in done.run.unseen["weight_gradients/out/kernel"]
 
 
+def test_local_gradients_of_a_session_are_listed_as_unseen(record, tools):
+    done = record(tools.classifier("sgd"), watch=[fs.weight_gradients("head", local=True)])
+    assert set(done.run.unseen) == {f"weight_gradients/head/{name}/local" for name in ("kernel", "bias")}
+    assert "is the only one" in done.run.unseen["weight_gradients/head/kernel/local"]
+    assert "weight_gradients/head/kernel" in done.run.sites
+
+
 def test_a_variable_that_the_step_leaves_alone_has_no_gradient(record, tools):
     x, y = tf1.placeholder(tf.float32, [None, 5], name="x"), tf1.placeholder(tf.float32, [None, 1], name="y")
     loss = tf.reduce_mean(tf.square(tools.dense(tools.dense(x, 4, "frozen"), 1, "out") - y))
@@ -170,7 +180,7 @@ def test_a_variable_that_the_step_leaves_alone_has_no_gradient(record, tools):
 
 
 @pytest.mark.parametrize("resource", [True, False], ids=["resource", "reference"])
-def test_gradients_of_a_cell_that_is_unrolled(record, tools, resource):
+def test_gradients_of_an_unrolled_cell_are_recorded(record, tools, resource):
     """The gradient of its kernel is the sum of as many products as there are steps in time."""
     x, y = (
         tf1.placeholder(tf.float32, [None, 30, 2], name="x"),
@@ -193,7 +203,7 @@ def test_gradients_of_a_cell_that_is_unrolled(record, tools, resource):
         np.testing.assert_allclose(moved, -0.5 * gradient, rtol=1e-3, atol=1e-6)
 
 
-def test_data_that_a_pipeline_brings_is_that_of_the_step(record, tools, tmp_path):
+def test_data_from_an_input_pipeline_is_that_of_the_step(record, tools, tmp_path):
     """A second run would draw the next batch."""
     rows = np.arange(40, dtype="float32").reshape(20, 2)
     dataset = tf.data.Dataset.from_tensor_slices((rows, rows.sum(1, keepdims=True))).batch(4)

@@ -47,7 +47,7 @@ def same(one: list[np.ndarray], other: list[np.ndarray]) -> None:
 @pytest.mark.parametrize("every", [1, 3])
 @pytest.mark.parametrize("resource", [True, False], ids=["resource", "reference"])
 @pytest.mark.parametrize("model", ["classifier", "convolutions"])
-def test_bit_identical(tools, tmp_path, model, resource, every, reduce):
+def test_a_session_trains_bit_identically(tools, tmp_path, model, resource, every, reduce):
     def build() -> SimpleNamespace:
         if model == "classifier":
             return tools.classifier("adam", dropout=0.5, resource=resource)
@@ -73,7 +73,7 @@ def test_bit_identical(tools, tmp_path, model, resource, every, reduce):
         "conv2/Conv2D:0",
     ],
 )
-def test_bit_identical_where_tensorflow_fuses(tools, tmp_path, tensor):
+def test_fused_operations_train_bit_identically(tools, tmp_path, tensor):
     """A product, its bias and its activation are one operation while nothing else uses what is between them."""
     data = tools.batches(8, (8, 8, 1))
     plain = trained(tools.convolutions, data, tools.session, None)
@@ -131,7 +131,7 @@ def test_no_operation_runs_more_often(tools, tmp_path, model):
     assert len(fs.open(tmp_path).sites) >= 5
 
 
-def test_the_second_pass_that_we_do_not_make_would_change_training(tools):
+def test_an_extra_run_of_the_session_would_change_the_training(tools):
     """Why it matters: random operations move on with every run."""
     data = tools.batches(6)
 

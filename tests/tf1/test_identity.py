@@ -58,7 +58,7 @@ def test_a_step_that_only_writes_to_variables_is_proven(tools, tmp_path, resourc
     np.testing.assert_array_equal(run.series("loss"), np.asarray(plain[:14], "float64"))
 
 
-def test_in_a_finalized_graph_too(tools, tmp_path):
+def test_a_step_in_a_finalized_graph_is_proven(tools, tmp_path):
     net = tools.classifier()
     x, y = tools.batches(1)[0]
     scope = fs.Scope(tmp_path, [fs.loss(), fs.activations()], every=1)
@@ -68,7 +68,7 @@ def test_in_a_finalized_graph_too(tools, tmp_path):
     assert fs.open(tmp_path).identity == "proven"
 
 
-def test_random_numbers_cannot_be_drawn_twice(tools, tmp_path):
+def test_a_step_with_random_numbers_is_not_provable(tools, tmp_path):
     plain = trained(tools, None, dropout=0.5)
     scope = fs.Scope(tmp_path, tools.everything(), every=1, on=ON)
     alike(plain, trained(tools, scope, dropout=0.5))
@@ -77,7 +77,7 @@ def test_random_numbers_cannot_be_drawn_twice(tools, tmp_path):
     assert "RandomUniform" in found.why
 
 
-def test_a_copy_that_memory_has_no_room_for_is_not_made(tools, tmp_path, monkeypatch):
+def test_a_proof_without_memory_for_a_copy_is_skipped(tools, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "available", lambda: 1000)
     plain = trained(tools, None)
     alike(plain, trained(tools, fs.Scope(tmp_path, tools.everything(), every=1)))
@@ -86,7 +86,7 @@ def test_a_copy_that_memory_has_no_room_for_is_not_made(tools, tmp_path, monkeyp
     assert "memory" in found.why
 
 
-def test_variables_on_a_server_are_left_alone(tools, tmp_path):
+def test_variables_on_a_parameter_server_are_not_restored(tools, tmp_path):
     """Others may write to them between the two runs."""
     net = tools.classifier()
     x, y = tools.batches(1)[0]
@@ -102,7 +102,7 @@ def test_variables_on_a_server_are_left_alone(tools, tmp_path):
 
 
 @pytest.mark.parametrize("choice", ["twin", "trust"])
-def test_the_user_chooses(tools, tmp_path, choice):
+def test_the_identity_argument_of_a_session_is_followed(tools, tmp_path, choice):
     plain = trained(tools, None)
     scope = fs.Scope(tmp_path, tools.everything(), every=1, on=ON, identity=choice)
     alike(plain, trained(tools, scope))
@@ -114,7 +114,7 @@ def test_the_user_chooses(tools, tmp_path, choice):
 
 
 @pytest.mark.parametrize("repeats", [True, False], ids=["repeats itself", "does not"])
-def test_where_the_two_differ_the_users_own_takes_every_step(tools, tmp_path, monkeypatch, repeats):
+def test_if_the_programs_differ_the_users_program_takes_every_step(tools, tmp_path, monkeypatch, repeats):
     plain = trained(tools, None)
     calls = []
 
@@ -132,7 +132,7 @@ def test_where_the_two_differ_the_users_own_takes_every_step(tools, tmp_path, mo
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-def test_a_proof_that_fails_leaves_the_step_as_it_was(tools, tmp_path, monkeypatch, error):
+def test_a_failed_proof_leaves_the_step_unchanged(tools, tmp_path, monkeypatch, error):
     """Interrupted or broken between the two runs: the variables are those of the user's own step."""
     from fitscope.capture.sessions import patch
 
@@ -160,7 +160,7 @@ def test_a_proof_that_fails_leaves_the_step_as_it_was(tools, tmp_path, monkeypat
         alike(expected, sess.run(tf1.global_variables()))
 
 
-def test_a_step_that_the_user_breaks_raises_once(tools, tmp_path):
+def test_an_error_in_the_users_step_is_raised_once(tools, tmp_path):
     net = tools.classifier()
     x, y = tools.batches(1)[0]
     scope = fs.Scope(tmp_path, fs.loss(), every=1)

@@ -33,7 +33,7 @@ def xy() -> tuple[Any, Any]:
     return tf1.placeholder(tf.float32, [None, 5], name="x"), tf1.placeholder(tf.float32, [None, 1], name="y")
 
 
-def test_a_network_that_is_built_twice_on_the_same_variables(tools, tmp_path, xy):
+def test_a_network_built_twice_on_the_same_variables_is_recorded(tools, tmp_path, xy):
     x, y = xy
 
     def net(given: Any) -> Any:
@@ -46,7 +46,7 @@ def test_a_network_that_is_built_twice_on_the_same_variables(tools, tmp_path, xy
     assert set(unseen) <= {"gradients/Neg"}  # data, which is not trained
 
 
-def test_a_network_inside_of_a_scope(tools, tmp_path, xy):
+def test_a_network_inside_a_scope_is_recorded(tools, tmp_path, xy):
     x, y = xy
     with tf1.name_scope("all"), tf1.variable_scope("model"):
         hidden = tools.dense(x, 4, "first", tf.nn.relu)
@@ -56,7 +56,7 @@ def test_a_network_inside_of_a_scope(tools, tmp_path, xy):
     assert any(name.startswith("all/model/drop/") for name in found)
 
 
-def test_weights_in_scopes_of_their_own(tools, tmp_path, xy):
+def test_weights_in_separate_scopes_belong_to_their_layer(tools, tmp_path, xy):
     """As in the tutorial with summaries: layer1/weights, layer1/biases, layer1/activation, inside of a model."""
     x, y = xy
 
@@ -77,7 +77,7 @@ def test_weights_in_scopes_of_their_own(tools, tmp_path, xy):
     assert unseen == {}
 
 
-def test_weights_in_a_dictionary(tools, tmp_path, xy):
+def test_weights_in_a_dictionary_belong_to_their_layers(tools, tmp_path, xy):
     """One scope for all operations, and none of the variables in it: each product begins another layer."""
     x, y = xy
     sizes = {"h1": (5, 4), "h2": (4, 3), "out": (3, 1)}

@@ -88,8 +88,16 @@ def dataset(x: Any, y: Any) -> dict[str, Any]:
         return {"x": tf.data.Dataset.from_tensor_slices((x, y)).batch(8), "epochs": 2, "steps_per_epoch": 3}
 
 
+def test_local_gradients_in_graph_mode_are_listed_as_unseen(xy, tmp_path):
+    scope = fs.Scope(tmp_path, fs.weight_gradients("last", local=True), 1)
+    small().fit(callbacks=[scope.legacy()], verbose=0, **arrays(*xy))
+    run = fs.open(tmp_path)
+    assert "is the only one" in run.unseen["weight_gradients/last/kernel/local"]
+    assert "weight_gradients/last/kernel" in run.sites
+
+
 @pytest.mark.parametrize("hook", ["on_train_batch_end", "on_epoch_end"])
-def test_an_exception_in_a_callback(xy, tmp_path, hook):
+def test_an_exception_in_a_callback_ends_the_run_as_failed(xy, tmp_path, hook):
     def throw(*_):
         raise ZeroDivisionError
 
@@ -105,7 +113,7 @@ def test_an_exception_in_a_callback(xy, tmp_path, hook):
 
 @pytest.mark.parametrize("every", [1, 3])
 @pytest.mark.parametrize("data", [arrays, generator, weighted, sample_weight])
-def test_values_are_those_of_the_step_and_training_is_the_same(xy, tmp_path, data, every):
+def test_values_are_those_of_the_step_and_training_is_identical(xy, tmp_path, data, every):
     plain = small()
     history = plain.fit(**{"epochs": 2, "verbose": 0, **data(*xy)}).history
     expected = plain.get_weights()
@@ -211,7 +219,7 @@ def test_validation_rows_are_shuffled_and_their_labels_come_along(xy, tmp_path):
         assert losses.mean() == pytest.approx(history["val_loss"][epoch], rel=1e-5)
 
 
-def test_nothing_is_left_behind(xy, tmp_path):
+def test_nothing_is_left_on_a_model_in_graph_mode(xy, tmp_path):
     plain = small()
     plain.fit(*xy, epochs=1, verbose=0, validation_data=xy)
     own = set(vars(plain))
@@ -227,7 +235,7 @@ def test_nothing_is_left_behind(xy, tmp_path):
     assert list(fs.open(tmp_path).series("loss").index) == [0]
 
 
-def test_shared_and_nested_layers(xy, tmp_path):
+def test_shared_and_nested_layers_are_recorded_in_graph_mode(xy, tmp_path):
     backend.clear_session()
     inner = tf_keras.Sequential([layers.InputLayer((5,)), layers.Dense(5, name="deep")], name="inner")
     given = layers.Input((5,))
@@ -254,7 +262,7 @@ def test_shared_and_nested_layers(xy, tmp_path):
     )
 
 
-def test_layers_by_class_object_and_name(xy, tmp_path):
+def test_layers_are_selected_by_class_object_and_name(xy, tmp_path):
     model = small()
     watch = [fs.activations(layers.Dropout), fs.activations(model.layers[0]), fs.activations("la*")]
     model.fit(*xy, epochs=1, verbose=0, callbacks=[fs.Scope(tmp_path, watch, 1).legacy()])
@@ -265,7 +273,7 @@ def test_layers_by_class_object_and_name(xy, tmp_path):
         )
 
 
-def test_the_callback_that_people_try_first_fails(xy):
+def test_running_a_layer_output_in_a_callback_fails(xy):
     """Why a recipe is needed: the output of a layer cannot just be run."""
 
     class Output(tf_keras.callbacks.Callback):
@@ -302,7 +310,7 @@ def on_batches(scope: fs.Scope | None) -> tuple[list[float], Any]:
     return losses, data
 
 
-def test_keras_on_batches_in_graph_mode(tmp_path):
+def test_train_on_batch_is_recorded_in_graph_mode(tmp_path):
     """Its step is built by then, and so is the callable that it keeps for it."""
     plain, data = on_batches(None)
     watch = [
@@ -328,7 +336,7 @@ def test_keras_on_batches_in_graph_mode(tmp_path):
 
 
 @pytest.mark.parametrize("identity", ["proven", "twin"])
-def test_a_step_of_keras_in_the_users_session_is_proven_too(tmp_path, identity):
+def test_a_keras_step_in_the_users_session_is_proven(tmp_path, identity):
     """The callable that fetches more is compared with the one that Keras made, or looks on beside it."""
 
     def losses(scope: fs.Scope | None) -> list[float]:

@@ -44,7 +44,7 @@ def trained(tools, make, folder, hook=None, data=None) -> tuple[list, list]:
 
 @pytest.mark.parametrize("reduce", ["host", "step"])
 @pytest.mark.parametrize("kind", list(MONITORED))
-def test_the_values_are_those_of_the_step_and_training_is_the_same(tools, tmp_path, kind, reduce):
+def test_values_are_those_of_the_step_and_training_is_identical(tools, tmp_path, kind, reduce):
     plain, plain_weights = trained(tools, MONITORED[kind], tmp_path / "a")
     watch = [*tools.everything(), fs.activations("hidden/BiasAdd:0")]  # that has to be added to the graph
     scope = fs.Scope(tmp_path / "runs", watch, every=1, reduce=reduce)
@@ -89,7 +89,7 @@ def test_checkpoints_that_another_hook_saves_are_noted(tools, tmp_path):
         assert tf1.train.load_checkpoint(path).get_tensor("global_step") == step
 
 
-def test_training_continues_from_a_checkpoint(tools, tmp_path):
+def test_a_training_restored_from_a_checkpoint_continues_the_run(tools, tmp_path):
     for _ in range(2):
         scope = fs.Scope(tmp_path / "runs", fs.loss(), every=1)
         trained(tools, MONITORED["MonitoredTrainingSession with checkpoints"], tmp_path / "c", scope.hook())
@@ -100,7 +100,7 @@ def test_training_continues_from_a_checkpoint(tools, tmp_path):
     ]
 
 
-def test_a_lost_worker(tools, tmp_path):
+def test_a_lost_worker_continues_as_another_attempt(tools, tmp_path):
     """TensorFlow makes another session and goes on from the newest checkpoint: another attempt at the same run."""
 
     class Lose(tf1.train.SessionRunHook):
@@ -164,7 +164,7 @@ def test_a_wrong_watch_is_an_error_before_the_session_exists(tools, tmp_path):
         pass
 
 
-def test_a_monitored_session_wants_the_hook(tools, tmp_path):
+def test_a_monitored_session_without_the_hook_is_an_error(tools, tmp_path):
     tools.classifier()
     scope = fs.Scope(tmp_path)
     with (

@@ -84,7 +84,7 @@ def complete(program: Program, run: Any, plan: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["batch_norm", "dcgan", "monitored_session"])
-def test_a_program_whose_own_runs_take_every_step(name, tmp_path):
+def test_a_program_with_identity_twin_trains_identically(name, tmp_path):
     """A twin looks on. Where its fetches wait for updates, it takes them back."""
     scope = fs.Scope(tmp_path, everything(), every=1, on=ON, identity="twin")
     alike(unwatched(name), carried_out(name, scope))

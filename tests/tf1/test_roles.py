@@ -56,7 +56,7 @@ BY_HAND = {
 
 
 @pytest.mark.parametrize("form", list(BY_HAND))
-def test_the_prediction_in_a_cross_entropy_by_hand(tools, tmp_path, form):
+def test_the_prediction_in_a_handwritten_cross_entropy_is_found(tools, tmp_path, form):
     x, y = placeholders()
     p = tf.sigmoid(tools.dense(x, 1, "out"), name="p")
     loss = -tf.reduce_mean(BY_HAND[form](p, y))
@@ -74,7 +74,7 @@ def test_the_prediction_in_a_cross_entropy_by_hand(tools, tmp_path, form):
     np.testing.assert_array_equal(run.array("targets", 0), given[y].astype("float32"))
 
 
-def test_the_prediction_of_a_softmax_with_an_epsilon(tools, tmp_path):
+def test_the_prediction_of_a_softmax_with_an_epsilon_is_found(tools, tmp_path):
     x, y = placeholders(3)
     p = tf.nn.softmax(tools.dense(x, 3, "out"), name="p")
     loss = tf.reduce_mean(-tf.reduce_sum(y * log(p + 1e-10), axis=1))
@@ -83,7 +83,7 @@ def test_the_prediction_of_a_softmax_with_an_epsilon(tools, tmp_path):
     np.testing.assert_allclose(run.array("predictions", 0).sum(1), 1, rtol=1e-5)
 
 
-def test_a_maximum_that_is_the_network_s_own_belongs_to_the_prediction(tools, tmp_path):
+def test_a_maximum_inside_the_network_belongs_to_the_prediction(tools, tmp_path):
     """Only under a logarithm it is a precaution."""
     x, y = placeholders()
     out = tf.maximum(0.0, tools.dense(x, 1, "out"), name="relu")
@@ -95,7 +95,7 @@ def test_a_maximum_that_is_the_network_s_own_belongs_to_the_prediction(tools, tm
 # ---- several train ops ------------------------------------------------------------------------------------------
 
 
-def test_each_of_two_train_ops_in_turn_has_its_own_loss(tools, tmp_path):
+def test_each_of_two_train_ops_has_its_own_loss(tools, tmp_path):
     """Generator and discriminator: what is the one's is never in the other's series."""
     z = tf1.placeholder(tf.float32, [None, 2], name="z")
     real = tf1.placeholder(tf.float32, [None, 3], name="real")
@@ -128,7 +128,7 @@ def test_each_of_two_train_ops_in_turn_has_its_own_loss(tools, tmp_path):
     assert set(run.unseen) == {"predictions", "targets"}  # the labels are ones and zeros: nobody gives them
 
 
-def test_train_and_validation_networks_of_their_own_keep_the_short_names(tools, tmp_path):
+def test_separate_train_and_validation_networks_keep_the_short_names(tools, tmp_path):
     x, y = placeholders()
     other_x, other_y = (tf1.placeholder(tf.float32, [None, n], name=f"other_{n}") for n in (5, 1))
     with tf1.variable_scope("net"):
@@ -152,7 +152,7 @@ def test_train_and_validation_networks_of_their_own_keep_the_short_names(tools, 
 # ---- what gradients are, and what a step is -----------------------------------------------------------------------
 
 
-def test_gradients_may_be_called_anything(tools, tmp_path):
+def test_gradients_are_found_under_any_name(tools, tmp_path):
     x, y = placeholders()
     loss = tf.reduce_mean(tf.square(tools.dense(tools.dense(x, 4, "hidden", tf.nn.relu), 1, "out") - y))
     variables = tf1.trainable_variables()
@@ -192,7 +192,7 @@ BY_HAND_UPDATES = {
 
 @pytest.mark.parametrize("resource", [True, False], ids=["resource", "reference"])
 @pytest.mark.parametrize("update", list(BY_HAND_UPDATES))
-def test_a_hand_written_update_is_a_step(tools, tmp_path, update, resource):
+def test_a_handwritten_update_is_a_step(tools, tmp_path, update, resource):
     """Nothing has to be said for it."""
     x, y = placeholders()
     loss = tf.reduce_mean(tf.square(tools.dense(x, 1, "out", resource=resource) - y))
@@ -206,7 +206,7 @@ def test_a_hand_written_update_is_a_step(tools, tmp_path, update, resource):
     np.testing.assert_allclose(moved, -0.1 * gradient, rtol=1e-3, atol=1e-6)
 
 
-def test_a_gradient_that_is_worked_out_by_hand_is_a_step_too(tools, tmp_path):
+def test_a_handwritten_gradient_is_a_step(tools, tmp_path):
     """A write to a trained variable of what data and itself have gone into."""
     x, y = placeholders()
     with tf1.variable_scope("out", use_resource=True):

@@ -45,7 +45,7 @@ STRUCTURES = {
 
 
 @pytest.mark.parametrize("name", list(STRUCTURES))
-def test_the_structure_comes_back_as_it_was_given(at, name):
+def test_run_returns_the_structure_of_its_fetches(at, name):
     sess, net, feed, scope = at
     fetches = STRUCTURES[name](net)
     plain = sess.run(fetches, feed)
@@ -59,7 +59,7 @@ def test_the_structure_comes_back_as_it_was_given(at, name):
     ]
 
 
-def test_operations_and_tensors_that_run_themselves_are_seen(at):
+def test_operation_run_and_tensor_eval_are_recorded(at):
     sess, net, feed, scope = at
     with sess.as_default(), scope.session(sess):
         net.train.run(feed)
@@ -70,7 +70,7 @@ def test_operations_and_tensors_that_run_themselves_are_seen(at):
     assert isinstance(value, np.float32)
 
 
-def test_nothing_is_left_behind(at):
+def test_nothing_is_left_on_a_session(at):
     sess, net, feed, scope = at
     before, collections = dict(vars(sess)), {k: list(v) for k, v in sess.graph._collections.items()}
     with scope.session(sess) as inside:
@@ -84,7 +84,7 @@ def test_nothing_is_left_behind(at):
     assert list(fs.open(scope.path).series("loss").index) == [0]
 
 
-def test_two_scopes_see_the_same(at, tools, tmp_path):
+def test_two_scopes_record_the_same_session(at, tools, tmp_path):
     sess, net, feed, scope = at
     other = fs.Scope(tmp_path / "other", tools.everything(), every=2)
     with scope.session(sess), other.session(sess):
@@ -111,7 +111,7 @@ def test_changing_a_returned_array_does_not_change_the_run(at):
     np.testing.assert_array_equal(run.array("inputs", 0), original)
 
 
-def test_an_error_of_the_user_is_the_users(at):
+def test_an_error_of_the_user_is_raised_and_ends_the_run_as_failed(at):
     sess, net, feed, scope = at
     with pytest.raises(tf.errors.InvalidArgumentError), scope.session(sess):
         sess.run(net.train, feed)
@@ -123,7 +123,7 @@ def test_an_error_of_the_user_is_the_users(at):
 
 
 @pytest.mark.parametrize("fetches", [None, "nothing:0", 3])
-def test_a_call_that_tensorflow_refuses_is_refused_alike(at, fetches):
+def test_a_call_that_tensorflow_refuses_raises_the_same_error(at, fetches):
     sess, _, feed, scope = at
     with pytest.raises((TypeError, ValueError)) as plain:
         sess.run(fetches, feed)
@@ -132,7 +132,7 @@ def test_a_call_that_tensorflow_refuses_is_refused_alike(at, fetches):
     assert str(watched.value) == str(plain.value)
 
 
-def test_an_error_of_fitscope_never_reaches_the_users_run(at, monkeypatch):
+def test_an_error_of_fitscope_does_not_reach_the_user(at, monkeypatch):
     sess, net, feed, scope = at
     from fitscope.capture.sessions.reading import Reading
 
@@ -154,7 +154,7 @@ def test_a_run_that_does_not_train_is_not_a_step(at):
     assert list(fs.open(scope.path).series("loss").index) == [0, 1]
 
 
-def test_the_count_continues_from_the_graphs_own(at, tools, tmp_path):
+def test_steps_continue_from_the_global_step_of_the_graph(at, tools, tmp_path):
     sess, net, feed, scope = at
     for _ in range(5):
         sess.run(net.train, feed)
@@ -170,7 +170,7 @@ def test_the_count_continues_from_the_graphs_own(at, tools, tmp_path):
 # ---- what is refused, and what is said -------------------------------------------------------------------------
 
 
-def test_a_pattern_that_matches_nothing(at, tmp_path):
+def test_a_pattern_that_matches_no_layer_of_a_graph_is_an_error(at, tmp_path):
     sess, *_ = at
     with (
         pytest.raises(WatchError, match="Did you mean 'hidden'"),
@@ -185,7 +185,7 @@ def test_a_pattern_that_matches_nothing(at, tmp_path):
     assert "run" not in vars(sess)
 
 
-def test_layers_can_be_named_in_many_ways(at, tmp_path):
+def test_layers_of_a_graph_are_selected_by_glob_operation_and_tensor(at, tmp_path):
     sess, net, feed, _ = at
     watch = [
         fs.activations("hid*"),
@@ -202,7 +202,7 @@ def test_layers_can_be_named_in_many_ways(at, tmp_path):
     }  # fmt: skip
 
 
-def test_a_class_of_layers_means_nothing_in_a_graph(at, tmp_path):
+def test_selecting_a_graph_layer_by_class_is_an_error(at, tmp_path):
     sess, *_ = at
     with (
         pytest.raises(WatchError, match="no classes of layers"),
@@ -239,7 +239,7 @@ def test_a_tensor_that_the_run_does_not_compute_is_named(at, tmp_path):
     assert "activations/probabilities" in run.sites  # a softmax of what it does compute
 
 
-def test_a_finalized_graph(tools, tmp_path):
+def test_a_finalized_graph_is_recorded(tools, tmp_path):
     """What can be fetched as it is, is; what would have to be added is named."""
     net = tools.classifier()
     x, y = tools.batches(1)[0]
@@ -269,7 +269,7 @@ def test_a_closed_or_wrong_session_is_refused(tools, tmp_path):
             pass
 
 
-def test_a_session_that_is_closed_inside_the_block(at):
+def test_a_session_closed_inside_the_block_ends_the_run_as_failed(at):
     sess, net, feed, scope = at
     with pytest.raises(RuntimeError, match="closed Session"), scope.session(sess):
         sess.run(net.train, feed)
@@ -278,7 +278,7 @@ def test_a_session_that_is_closed_inside_the_block(at):
     assert fs.open(scope.path).status == "failed"
 
 
-def test_a_graph_without_a_training_step(tmp_path, tools):
+def test_a_graph_without_a_training_step_is_an_error(tmp_path, tools):
     tf1.placeholder(tf.float32, [None], name="x")
     with (
         tools.session() as sess,
@@ -288,7 +288,7 @@ def test_a_graph_without_a_training_step(tmp_path, tools):
         pass
 
 
-def test_the_user_can_name_tensors_of_the_graph(tools, tmp_path):
+def test_roles_can_be_given_as_tensors_of_the_graph(tools, tmp_path):
     """A hand-written update, a loss that no one could guess the parts of."""
     x, y = tf1.placeholder(tf.float32, [None, 5], name="x"), tf1.placeholder(tf.float32, [None, 1], name="y")
     out = tools.dense(x, 1, "out")
@@ -324,7 +324,7 @@ def test_the_user_can_name_tensors_of_the_graph(tools, tmp_path):
         pass
 
 
-def test_within_a_budget(at, tmp_path):
+def test_a_session_keeps_to_the_budget(at, tmp_path):
     """Captured steps are timed against plain ones, as in `fit`."""
     sess, net, feed, _ = at
     scope = fs.Scope(tmp_path / "paced", identity="trust")  # a proof is not what a captured step costs

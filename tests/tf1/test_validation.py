@@ -102,7 +102,7 @@ def trained(
 
 @pytest.mark.parametrize("resource", [True, False], ids=["resource", "reference"])
 @pytest.mark.parametrize("model", list(MODELS))
-def test_predictions_labels_and_loss_of_each_epoch(tools, tmp_path, model, resource):
+def test_predictions_labels_and_loss_of_each_epoch_are_recorded(tools, tmp_path, model, resource):
     plain, truth, weights = trained(lambda: MODELS[model](resource), tools.session)
     watch = [fs.predictions(), fs.targets(), fs.loss()]
     scope = fs.Scope(tmp_path, watch, every=1, on=ON)

@@ -27,7 +27,7 @@ def piped(tools: Any) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("form", ["operation", "tensor and operation", "with options"])
-def test_a_callable_without_feeds(tools, tmp_path, form):
+def test_a_callable_without_feeds_is_recorded(tools, tmp_path, form):
     train, loss = piped(tools)
     scope = fs.Scope(tmp_path, [fs.loss(), fs.activations()], every=1)
     with tools.session() as sess:
@@ -53,7 +53,7 @@ def test_a_callable_without_feeds(tools, tmp_path, form):
         assert list(run.series("loss")) == given
 
 
-def test_steps_in_parts_are_counted_and_named(tools, tmp_path):
+def test_partial_runs_are_counted_and_listed_as_unseen(tools, tmp_path):
     net = tools.classifier()
     with tf1.control_dependencies([net.train]):
         after = tf.identity(net.loss)  # `partial_run` takes no operations
@@ -82,7 +82,7 @@ def test_a_session_without_a_training_step_is_reported(tools, tmp_path):
     assert net.loss is not None
 
 
-def test_nothing_is_replaced_after_the_block(tools, tmp_path):
+def test_session_methods_are_restored_after_the_block(tools, tmp_path):
     net = tools.classifier()
     x, y = tools.batches(1)[0]
     with tools.session() as sess:

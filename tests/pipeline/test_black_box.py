@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fitscope as fs
-from fitscope.pipeline.kept import Kept
+from fitscope.pipeline.black_box import Kept
 from fitscope.plan.black_box import BlackBox, black_box
 from fitscope.store.black_box import KeptCall, Lap
 
@@ -65,7 +65,7 @@ def test_a_state_that_does_not_fit_ends_the_keeping() -> None:
     assert "Allow more" in str(kept.trouble)
 
 
-def test_the_steps_around_an_odd_loss_are_set_aside() -> None:
+def test_the_steps_around_an_unusual_loss_are_set_aside() -> None:
     kept, _ = fly(BlackBox(6), 300, odd=40)
     assert kept.odd_step == 40
     found = steps_of(kept.take(newest=False))
