@@ -1,7 +1,8 @@
-"""Draws sentences at random, to be judged by a reader: `python docs/draw_sentences.py [--seed 1] [--most 30] [prose|errors|tests]`.
+"""Draws sentences at random, to be judged by a reader: `python docs/draw_sentences.py [KIND] [--seed 1] [--most 30]`.
 
-`prose` are the sentences of the docs and of docstrings in `src`, `errors` the texts of errors that fitscope raises, and `tests` the names
-of tests. Nobody reads all of them at once. A drawn one that fails is one of many of its kind: mend the kind.
+KIND is one of `prose` (sentences of the docs and of docstrings in `src`), `errors` (texts of errors that fitscope raises), `tests`
+(names of tests) and `comments` (those in `src`). Nobody reads all of them at once. A drawn one that fails is one of many of its kind:
+mend the kind.
 """
 
 from __future__ import annotations
@@ -47,11 +48,37 @@ def errors() -> Iterator[tuple[str, str]]:
 
 
 def tests() -> Iterator[tuple[str, str]]:
-    """Where each test is, and its name in words."""
+    """Where each test is, and its name in words, after the name of its class."""
     for file, tree in sources("tests"):
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
-                yield f"{file}:{node.lineno}", node.name.removeprefix("test_").replace("_", " ")
+        if not Path(file).name.startswith("test_"):
+            continue
+        for node in tree.body:
+            inside = node.body if isinstance(node, ast.ClassDef) and node.name.startswith("Test") else [node]
+            where = f"{node.name}: " if isinstance(node, ast.ClassDef) else ""
+            for each in inside:
+                if isinstance(each, ast.FunctionDef) and each.name.startswith("test_"):
+                    words = each.name.removeprefix("test_").replace("_", " ")
+                    yield f"{file}:{each.lineno}", where + words
+
+
+def comments() -> Iterator[tuple[str, str]]:
+    """Where each comment of `src` stands, in Python and in JavaScript, and its text. Lines of one comment are joined."""
+    for path in sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "src").rglob("*.js")]):
+        mark = r"#:?" if path.suffix == ".py" else r"//"
+        block, begins = [], 0
+        lines = path.read_text(encoding="utf-8").splitlines()
+        for number, line in enumerate([*lines, ""], 1):
+            alone = re.match(rf"\s*{mark} (.+)", line)
+            if alone:
+                begins = begins if block else number
+                block.append(alone[1])
+                continue
+            if block:
+                yield f"{path.relative_to(ROOT)}:{begins}", " ".join(block)
+                block = []
+            behind = re.search(rf"\S  ?{mark} (?!noqa|type:|fmt:|pragma)(.+)", line)
+            if behind and len(behind[1].split()) >= SHORTEST:
+                yield f"{path.relative_to(ROOT)}:{number}", behind[1]
 
 
 def sources(folder: str) -> Iterator[tuple[str, ast.Module]]:
@@ -68,13 +95,16 @@ def sentences(block: str) -> Iterator[str]:
             yield sentence
 
 
+KINDS = {"prose": prose, "errors": errors, "tests": tests, "comments": comments}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", nargs="?", default="prose", choices=["prose", "errors", "tests"])
+    parser.add_argument("what", nargs="?", default="prose", choices=list(KINDS))
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--most", type=int, default=30)
     options = parser.parse_args()
-    found = sorted(set({"prose": prose, "errors": errors, "tests": tests}[options.what]()))
+    found = sorted(set(KINDS[options.what]()))
     print(f"{options.most} of {len(found)} ({options.what}), seed {options.seed}")
     drawn = random.Random(options.seed).sample(found, min(options.most, len(found)))
     for number, (where, text) in enumerate(drawn, 1):
