@@ -279,17 +279,33 @@ def test_threads_do_not_disturb_each_other(assert_same):
                 assert (one.mean, one.std, one.nans) == (other.mean, other.std, other.nans)
 
 
-def test_an_array_that_changes_meanwhile_does_no_harm():
-    """Torch updates weights in place. What is counted then means nothing, but all of it is counted inside."""
-    array = np.zeros(200_000, np.float32)
+@pytest.mark.parametrize("size", [5_000, 200_000])
+def test_an_array_that_changes_meanwhile_does_no_harm(size):
+    """Torch updates weights in place. What is counted then means nothing, but nothing outside the counts is written.
+
+    The kernel looks at a block several times. An element that changes in between is counted up to three times, or not at all.
+    """
+    array = np.zeros(size, np.float32)
     bits = array.view(np.uint32)
+    margin = 1_000
+    around = np.full(margin + BUCKETS + margin, 7, np.int64)
+    hist = around[margin:-margin]
+    hist[:] = 0
+    totals = np.full(margin + len(kernel.NOTHING) + margin, 7.0)
     with ThreadPoolExecutor(1) as pool:
-        for word in (0x0080_0000, 0x7F7F_FFFF, 0xFFFF_FFFF, 0) * 10:
+        for word in (0x0080_0000, 0x7F7F_FFFF, 0xFFFF_FFFF, 0) * 20:
+            totals[margin:-margin] = kernel.NOTHING
             future = pool.submit(bits.fill, word)
-            stats = host.reduce(array)
+            flat = array.view()
+            flat.setflags(write=False)
+            kernel.add_float32_nogil(flat, hist, totals[margin:-margin])
             future.result()
-            assert stats.count == array.size
-            assert stats.hist.sum() + stats.nans + stats.infs == array.size
+            assert (bits == word).all()
+            assert 0 <= hist.sum() <= 3 * size
+            hist[:] = 0
+            assert host.reduce(array).count == size
+    for guard in (around[:margin], around[-margin:], totals[:margin], totals[-margin:]):
+        assert (guard == 7).all()
 
 
 def test_after_warming_up_nothing_is_compiled():

@@ -367,14 +367,14 @@ def take_out(hist: Array, buckets: Array, tallies: Array, at: int) -> int:
 # Many small arrays that lie one after the other: from `starts[i]` to `starts[i + 1]`, each with its row of `totals` and its number of
 # non-empty buckets in `lengths`; `hist` is empty before and after. Called for one by one, a small array would cost many times what it
 # takes to read it. Without the GIL, as it is one call for a whole step. Written out, because code that is given a function is not kept
-# on disk. All return the number of buckets.
+# on disk. All return the number of buckets. `count` begins as an int64: with a plain 0 numba would compile `take_out` twice.
 
 
 @compiled(nogil=True)
 def add_all_float32(
     values: Array, starts: Array, hist: Array, totals: Array, lengths: Array, buckets: Array, tallies: Array
 ) -> int:
-    count = 0
+    count: int = np.int64(0)  # type: ignore[assignment]
     for i in range(totals.shape[0]):
         if starts[i + 1] > starts[i]:
             add_float32(values[starts[i] : starts[i + 1]], hist, totals[i])
@@ -387,7 +387,7 @@ def add_all_float32(
 def add_all_float64(
     values: Array, starts: Array, hist: Array, totals: Array, lengths: Array, buckets: Array, tallies: Array
 ) -> int:
-    count = 0
+    count: int = np.int64(0)  # type: ignore[assignment]
     for i in range(totals.shape[0]):
         if starts[i + 1] > starts[i]:
             add_float64(values[starts[i] : starts[i + 1]], hist, totals[i])
@@ -400,7 +400,7 @@ def add_all_float64(
 def add_all_float16(
     halves: Array, starts: Array, hist: Array, totals: Array, lengths: Array, buckets: Array, tallies: Array
 ) -> int:
-    count = 0
+    count: int = np.int64(0)  # type: ignore[assignment]
     for i in range(totals.shape[0]):
         if starts[i + 1] > starts[i]:
             add_float16(halves[starts[i] : starts[i + 1]], hist, totals[i])
@@ -413,7 +413,7 @@ def add_all_float16(
 def add_all_bfloat16(
     halves: Array, starts: Array, hist: Array, totals: Array, lengths: Array, buckets: Array, tallies: Array
 ) -> int:
-    count = 0
+    count: int = np.int64(0)  # type: ignore[assignment]
     for i in range(totals.shape[0]):
         if starts[i + 1] > starts[i]:
             add_bfloat16(halves[starts[i] : starts[i + 1]], hist, totals[i])
