@@ -70,9 +70,9 @@ format: $(ENV)/.ready ## Format the code as `check` wants it
 mutations: $(ENV)/.ready chromium ## Break central lines one after another and see that a test fails for each (ONLY=queue: those)
 	@$(PY) tests/mutations.py $(ONLY)
 
-endings: $(ENV)/.ready ## End small trainings in every way, TRIES times each, and see what is left of them (BACKEND=jax: that one; TRIES=12)
+endings: $(ENV)/.ready ## End small trainings in every way, TRIES times each, and see what is left of them (BACKEND=jax: that one; TRIES=12; WRITE=1: count them in docs/reliability.md)
 	@failed=; for backend in $(or $(BACKEND),$(BACKENDS)); do \
-	  $(PY) tests/faults/endings.py --backend $$backend --tries $(or $(TRIES),12) || failed=1; \
+	  $(PY) tests/faults/endings.py --backend $$backend --tries $(or $(TRIES),12) $(if $(WRITE),--write) || failed=1; \
 	done; test -z "$$failed"
 
 kills: $(ENV)/.ready ## Kill one of two ranks at a random moment, TRIES times, and see what is left (ENGINE=plain|torch|jax, TRIES=50)

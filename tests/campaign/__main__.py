@@ -11,7 +11,6 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,29 +18,12 @@ import pyarrow as pa
 
 from campaign.attacks import ATTACKS
 from campaign.ground import most_memory
+from ledger import put_into, stretches, within
 
 ROOT = Path(__file__).parents[2]
 TABLE = ROOT / "docs" / "reliability.md"
 COUNTS = Path(__file__).with_name("counts.json")
 EARLIER = -1  #: in place of a seed: the rounds of `counts.json` together
-HEAD = """# Reliability
-
-`make campaign` attacks fitscope at random and counts what happens. It writes this page from all rounds so far. A failure is a wrong
-number, an error that is not one of fitscope's own, anything that takes more than 10 seconds, and a file that takes more than 500 MB of
-memory. *Lost* counts flushed records that are gone although nothing was damaged. *Asked* is the size of a whole campaign.
-`make campaign SEED=7 CAMPAIGN="--only files --rounds 1"` runs one seed again.
-
-"""
-NOTES = """
-- **Killed trainings** record every step and flush after every few. Each is killed at a random moment; the next process resumes the run.
-  Everything that was flushed before the kill must be there, with the right numbers.
-- **Power cuts** happen with and without `durable=True`. Without it, unsynced files are missing, old, torn or zeroed, in any order.
-- **Disk faults** are injected into the system calls of the store. Every record is in the run or counted in `run.lost`.
-- **Object reads** check that an object is whole and never older than before; **looks** check every number of a live run.
-- **Requests** without the cookie, from other origins or for other hosts must be refused; the others must be answered without a 500.
-- **Slowest** is the longest single try on the clock, without the time for which it waited for a CPU; for soak the longest step, for many
-  trainings the longest of them.
-"""
 
 
 def total(file: Path, counts: Path = COUNTS) -> dict[str, dict[int, dict[str, Any]]]:
@@ -59,7 +41,7 @@ def total(file: Path, counts: Path = COUNTS) -> dict[str, dict[int, dict[str, An
 
 def counted(done: dict[int, dict[str, Any]], seed: int) -> bool:
     """Whether an earlier campaign counted the round of this seed."""
-    return any(first <= seed <= last for first, last in done.get(EARLIER, {}).get("seeds", ()))
+    return within(done.get(EARLIER, {}).get("seeds", ()), seed)
 
 
 def summed(found: dict[str, dict[int, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
@@ -75,17 +57,6 @@ def summed(found: dict[str, dict[int, dict[str, Any]]]) -> dict[str, dict[str, A
                 "seeds": stretches(seeds),
             }
     return sums
-
-
-def stretches(seeds: Iterable[Iterable[int]]) -> list[list[int]]:
-    """Stretches of seeds, first and last, with neighbours joined."""
-    joined: list[list[int]] = []
-    for first, last in sorted(map(tuple, seeds)):
-        if joined and first <= joined[-1][1] + 1:
-            joined[-1][1] = max(joined[-1][1], last)
-        else:
-            joined.append([first, last])
-    return joined
 
 
 def table(found: dict[str, dict[int, dict[str, Any]]]) -> str:
@@ -160,7 +131,7 @@ def main() -> int:
     text = table(total(options.results))
     print(text)
     if options.write:
-        TABLE.write_text(f"{HEAD}{text}{NOTES}", encoding="utf-8")
+        put_into(TABLE, "make campaign", text)
         COUNTS.write_text(json.dumps(summed(total(options.results)), indent=1) + "\n", encoding="utf-8")
     return 1 if failed else 0
 

@@ -1,10 +1,11 @@
 """Ends small trainings in every way, many times, and looks at what is left. Prints a table; exits with 1 if anything is wrong.
 
-    python tests/faults/endings.py [--backend jax] [--tries 12] [--only PART_OF_A_NAME] [--fresh]
+    python tests/faults/endings.py [--backend jax] [--tries 12] [--only PART_OF_A_NAME] [--fresh] [--write]
 
 Each try is a process of its own that runs one script of `ending_scripts.py` to its end. Importing a framework takes most of
 the time of such a process, so they are forked from one that has imported everything and computed nothing: no framework has a
-thread yet, and each child goes through the whole end of the interpreter. `--fresh` starts each from nothing.
+thread yet, and each child goes through the whole end of the interpreter. `--fresh` starts each from nothing. `--write` puts the
+counts into `endings.json`, and from there into the table of docs/reliability.md.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
+import json
 import os
 import random
 import resource
@@ -30,14 +32,20 @@ from typing import Any
 
 HERE = Path(__file__).parent
 SOURCE = HERE.parent.parent / "src"
-sys.path[:0] = [str(HERE), str(SOURCE)]
+sys.path[:0] = [str(HERE), str(HERE.parent), str(SOURCE)]
 
 import ending_scripts  # noqa: E402
 from ending_scripts import KINDS, Kind, Progress  # noqa: E402
 
+from ledger import put_into  # noqa: E402
+
 PATIENCE = (
     120.0  #: seconds in which a process that does not hang uses some CPU, also on a machine that is busy
 )
+#: By kind and backend: tries that ended as they should, and all tries, of the newest campaign.
+COUNTS = HERE / "endings.json"
+PAGE = HERE.parent.parent / "docs" / "reliability.md"
+BACKENDS = {"jax": "JAX", "tensorflow": "TensorFlow", "torch": "PyTorch"}
 SWALLOWED = 150  #: steps after which a Ctrl-C counts as swallowed by the framework
 
 
@@ -58,8 +66,13 @@ class Row:
     wrong: list[str] = field(default_factory=list)
 
     @property
+    def right(self) -> int:
+        """How many tries ended as they should, at most: what is wrong may be wrong in different ones."""
+        return max(0, min(self.complete, self.status, self.code) - self.aborted - self.hung)
+
+    @property
     def fine(self) -> bool:
-        return self.complete == self.status == self.code == self.tries and not self.aborted and not self.hung
+        return self.right == self.tries
 
 
 # ---- the process from which the others are forked ----------------------------------------------------------
@@ -262,6 +275,32 @@ def line(row: Row) -> str:
     )
 
 
+def counts() -> dict[str, dict[str, list[int]]]:
+    return json.loads(COUNTS.read_text(encoding="utf-8")) if COUNTS.exists() else {}
+
+
+def page(kept: dict[str, dict[str, list[int]]]) -> str:
+    """The table of the docs."""
+    rows = [
+        "| how the training ends | " + " | ".join(BACKENDS.values()) + " |",
+        "|---|" + "--:|" * len(BACKENDS),
+    ]
+    for name, by_backend in kept.items():
+        cells = (" of ".join(map(str, by_backend.get(backend, "–"))) for backend in BACKENDS)
+        rows.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(rows) + "\n"
+
+
+def write(backend: str, rows: list[Row]) -> None:
+    """Keeps the counts of these rows, and puts all that are kept into the docs."""
+    kept = counts()
+    for row in rows:
+        kept.setdefault(row.name, {})[backend] = [row.right, row.tries]
+    kept = {name: kept[name] for name in KINDS if name in kept}
+    COUNTS.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    put_into(PAGE, "make endings", page(kept))
+
+
 def kinds(backend: str) -> list[str]:
     """The names of the ways to end that exist on a backend."""
     return [name for name, kind in KINDS.items() if kind.only in ("", backend)]
@@ -287,6 +326,7 @@ def main() -> None:
     parser.add_argument("--tries", type=int, default=12)
     parser.add_argument("--only", default="")
     parser.add_argument("--fresh", action="store_true")
+    parser.add_argument("--write", action="store_true", help="count the tries in docs/reliability.md")
     given: Any = parser.parse_args()
     if (
         signal.getsignal(signal.SIGINT) == signal.SIG_IGN
@@ -307,6 +347,8 @@ def _table(given: Any) -> None:
                 rows.append(tried(start, name, given.tries))
                 print(line(rows[-1]), flush=True)
     print(f"{time.monotonic() - began:.0f} s")
+    if given.write:
+        write(given.backend, rows)
     sys.exit(not all(row.fine for row in rows))
 
 

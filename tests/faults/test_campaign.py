@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from campaign import ground, long, trainings
-from campaign.__main__ import COUNTS, next_seed, stretches, summed, table, total
+from campaign.__main__ import COUNTS, next_seed, summed, table, total
 from campaign.attacks import ATTACKS
 from campaign.ground import Round
+from ledger import stretches
 
 SEED = 12345
 

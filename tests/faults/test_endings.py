@@ -40,3 +40,7 @@ def start() -> Iterator[object]:
 def test_the_run_of_a_script_records_how_its_training_ended(start: object, name: str) -> None:
     row = endings.tried(start, name, tries=1)
     assert row.fine, (endings.line(row), row.wrong)
+
+
+def test_the_page_has_the_counts_that_are_kept() -> None:
+    assert endings.page(endings.counts()) in endings.PAGE.read_text(encoding="utf-8")

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import amx
+from fuzz import counted
 from fuzz.draw import draw
 from fuzz.shrink import shrink
 from fuzz.summary import reason, summary
@@ -38,6 +39,7 @@ def main() -> int:
     parser.add_argument(
         "--show", action="store_true", help="print the program of the seed, and train nothing"
     )
+    parser.add_argument("--write", action="store_true", help="count the models in docs/reliability.md")
     options = parser.parse_args()
     if options.show:
         from fuzz.program import program
@@ -87,6 +89,8 @@ class Campaign:
                 time.monotonic() - self._began,
             )
         )
+        if self.options.write:
+            counted.write(self.backend, mine)
         return 1 if failed else 0
 
     def _chunk(self, specs: list[dict[str, Any]]) -> None:

@@ -8,7 +8,7 @@ import json
 import keras
 import pytest
 
-from fuzz import layers, training
+from fuzz import counted, layers, training
 from fuzz.draw import draw
 from fuzz.graph import LAYERS
 from fuzz.program import names, program
@@ -75,3 +75,19 @@ def test_every_smaller_candidate_is_a_program():
             compile(program(candidate, main=True), "<candidate>", "exec")
             assert candidate != spec
         assert json.dumps(spec) == before
+
+
+def test_a_model_counts_once_and_a_failed_one_not_at_all():
+    one = {"must": "Dense", "layers": ["Dense"], "outcome": "equal", "identity": "proven", "cpu": 3600.0}
+    first = counted.added({}, [{**one, "seed": 1}, {**one, "seed": 2, "outcome": "failed"}])
+    assert first["seeds"] == [[1, 1]]
+    assert (first["models"], first["equal"], first["proven"], first["cpu_hours"]) == (1, 1, 1, 1.0)
+    again = {**one, "must": "GRU", "identity": "twin"}
+    second = counted.added(first, [{**one, "seed": 1}, {**again, "seed": 2}])
+    assert second["seeds"] == [[1, 2]]
+    assert (second["models"], second["proven"], second["twin"]) == (2, 1, 1)
+    assert second["layers"] == ["Dense", "GRU"]
+
+
+def test_the_page_has_the_counts_that_are_kept():
+    assert counted.table(counted.read()) in counted.PAGE.read_text(encoding="utf-8")
