@@ -78,6 +78,33 @@ def test_nan_in_one_batch_is_found_in_the_data(tmp_path: Path) -> None:
         assert found.layer is None
 
 
+class Root(layers.Layer):  # type: ignore[misc]
+    """Has no value for a sample that begins with a large negative number."""
+
+    def call(self, x: Any) -> Any:
+        return x + 0.0 * keras.ops.sqrt(x[:, :1] + 50.0)
+
+
+@pytest.mark.parametrize("where", ["inputs", "activations/root"])
+def test_the_samples_with_the_first_nan_are_named(tmp_path: Path, where: str) -> None:
+    x, y = data()
+    net = keras.Sequential([keras.Input((8,)), Root(name="root"), layers.Dense(3, "softmax", name="out")])
+    net.compile("sgd", "sparse_categorical_crossentropy")
+    x[[40, 43], 0] = np.nan if where == "inputs" else -100.0
+    scope = fs.Scope(tmp_path / "runs", every=2)
+    net.fit(x, y, batch_size=16, shuffle=False, verbose=0, callbacks=[scope])
+    run = fs.open(tmp_path / "runs")
+    online, offline = run.findings()[0], run.findings(rules=fs.RULES)[0]
+    assert (online.rule, online.site, online.first_step, online.evidence["samples"]) == (
+        "nonfinite",
+        where,
+        2,
+        [8, 11],
+    )
+    assert "in samples 8, 11 of the batch (the first is 0)" in online.message
+    assert online == offline
+
+
 def test_a_finding_is_logged_once_and_nothing_is_raised(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

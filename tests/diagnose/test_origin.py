@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from diagnose.made import LAYERS, Made
-from fitscope.diagnose import Finding
+from fitscope.diagnose import Finding, diagnose
 
 
 def origin(made: Made) -> Finding:
@@ -126,3 +128,23 @@ def test_two_branches_blame_the_broken_one() -> None:
     made = Made(dense_2__inbound=["dense"], out__inbound=["dense_1", "dense_2"])
     found = origin(after(made, 50, "activations/dense_2", "activations/out"))
     assert found.layer == "dense_2"
+
+
+@pytest.mark.parametrize(
+    ("placed", "words"),
+    [
+        (
+            {"step": 50, "samples": [4], "number": 1, "of": 32},
+            "not finite, in sample 4 of the batch (the first is 0).",
+        ),
+        ({"step": 50, "samples": [1, 2], "number": 9, "of": 32}, "in samples 1, 2 and 7 more of the batch"),
+        ({"step": 50, "samples": [0, 1], "number": 32, "of": 32}, "in all 32 samples of the batch"),
+        ({"step": 45, "samples": [4], "number": 1, "of": 32}, "are not finite. "),
+    ],
+)
+def test_bad_samples_are_named_at_their_step_only(placed: dict[str, Any], words: str) -> None:
+    evidence = after(Made(), 50, "inputs").evidence()
+    evidence.bad_samples = {"inputs": placed}
+    (found,) = diagnose(evidence, rules=["nonfinite"])
+    assert words in found.message
+    assert found.evidence.get("samples") == (placed["samples"] if placed["step"] == 50 else None)

@@ -61,6 +61,7 @@ class Evidence:
         self.notes: Any = None  #: the notes of the run
         self.shards = False  #: whether several processes hold parts of one tensor, of which one is seen here
         self.unseen: Mapping[str, str] = {}  #: by site: why it was not recorded
+        self.bad_samples: Mapping[str, Mapping[str, Any]] = {}  #: by site: the samples of its first bad batch
         self.pulses: Pulses | None = (
             None  #: of the ranks, if there are several; only a reader knows all of them
         )

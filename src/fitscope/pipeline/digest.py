@@ -19,6 +19,7 @@ import numpy as np
 
 from fitscope.pipeline import replicas, to_record
 from fitscope.pipeline.activity import Joined, Vector
+from fitscope.pipeline.bad_samples import BadSamples
 from fitscope.pipeline.derived import Derived
 from fitscope.pipeline.handover import SMALL, HostAdapter, ReplicaRows, Shard, Shown, Slot, slots
 from fitscope.pipeline.sample_loss import SampleLosses
@@ -63,6 +64,11 @@ class Layout:
         self.starts = np.array([start for start, _ in chosen] + [chosen[-1][1] if chosen else 0])
         self.scalars = np.array([i for i, head in enumerate(self.heads) if head.shape == ()], np.int64)
 
+    def array(self, index: int, vector: Array) -> Array:
+        """The tensor of one of the heads."""
+        start, end = self.chosen[index] if self.chosen is not None else self.starts[index : index + 2]
+        return vector[start:end]
+
     def tally(self, into: host.Tally, vector: Array) -> None:
         if self.chosen is None:
             into.add_all(vector, self.starts)
@@ -89,6 +95,17 @@ class Taken(NamedTuple):
     def heads(self) -> tuple[Head, ...]:
         joined = (head for layout, _ in self.joined for head in layout.heads)
         return (*(row.head for row in self.rows), *joined, *(self.activity.heads if self.activity else ()))
+
+    def array(self, index: int) -> Array | None:
+        """The tensor of one of the heads, as far as it was taken out of the step; None for activity, which is derived."""
+        if index < len(self.rows):
+            return self.rows[index].array
+        index -= len(self.rows)
+        for layout, vector in self.joined:
+            if index < len(layout.heads):
+                return layout.array(index, vector)
+            index -= len(layout.heads)
+        return None
 
     def tally(self, into: host.Tally, values: Array) -> None:
         """Counts all of it. `values`, one for each head, gets those of scalars."""
@@ -128,6 +145,7 @@ class Digest:
         configuration: Mapping[str, Any] | None = None,
     ) -> None:
         self.averages: dict[str, Average] = {}  #: by site
+        self.bad_samples = BadSamples()
         self.lock = threading.Lock()  #: over the averages, which others may read
         self._adapter = adapter
         self._failed = failed
@@ -240,7 +258,9 @@ class Digest:
         values = np.full((len(steps), len(heads)), np.nan)
         for step, into in zip(steps, values, strict=True):
             step.tally(tally, into)
-        return Block(tuple(step.at for step in steps), heads, tally.columns(), values.reshape(-1))
+        columns = tally.columns()
+        self.bad_samples.look(steps, heads, columns)
+        return Block(tuple(step.at for step in steps), heads, columns, values.reshape(-1))
 
     def _layout(self, vector: Any, layout: Any, shown: Shown) -> tuple[Layout, Array]:
         array, numbers = self._adapter.to_numpy(vector), self._adapter.to_numpy(layout)

@@ -82,6 +82,8 @@ class Output:
         self.diagnosis = None if self.light else self._make_diagnosis()  # it would know the loss alone
         if self.diagnosis is not None:
             self.diagnosis.failed = self._failed
+            if self.writer.world == 1:
+                self.diagnosis.evidence.bad_samples = self._digest.bad_samples.found
             self.diagnosis.drawn = self.live is not None
         host.warm_up()
         units.warm_up()

@@ -375,6 +375,7 @@ class Recorder:
             "overhead": self.costs.describe(),
             "dropped": dict(self._troubles.dropped),
             "unseen": dict(self._unseen),
+            "bad_samples": dict(self._digest.bad_samples.found),
             "identity": self.identity.describe(self.costs.captured),
             **({} if self.output.kept is None else {"black_box": self.output.kept.describe()}),
         }

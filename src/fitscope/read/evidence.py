@@ -55,6 +55,7 @@ class StoredEvidence:
         new = [part for key, part in parts.items() if key not in self._taken]
         feed(self.evidence, self._stats, new)
         self.evidence.pulses = self._run._pulses()
+        self.evidence.bad_samples = self._run._bad_samples()
         self._taken.update(parts)
         return bool(new)
 

@@ -214,6 +214,15 @@ class RunFacts:
             known = self._pulsed = said, Pulses.of(said)
         return known[1]
 
+    def _bad_samples(self) -> dict[str, dict[str, Any]]:
+        """By site, the samples of its first bad batch, as of the last look. None of several ranks: each has a part of the batch."""
+        found: dict[str, dict[str, Any]] = {}
+        for status in self._state.statuses() if not self._state.several_ranks else ():
+            for site, one in (status.get("bad_samples") or {}).items():
+                if site not in found or one["step"] < found[site]["step"]:
+                    found[site] = one
+        return found
+
     def _statuses(self, *, newest: bool = False) -> list[dict[str, Any]]:
         self._state.look()
         return self._state.statuses(newest=newest)

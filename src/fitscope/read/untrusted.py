@@ -241,6 +241,15 @@ STATUS: Form = {
     "lost": mapping(count),
     "dropped": mapping(count),
     "unseen": mapping(text),
+    "bad_samples": mapping(
+        fields(
+            {"step": integer, "samples": listing(count), "number": count, "of": count},
+            "step",
+            "samples",
+            "number",
+            "of",
+        )
+    ),
     "errors": listing(text),
     "ended_by": maybe(text),
     "black_box": fields(

@@ -3,7 +3,8 @@
 Sees the first operation in the order of execution that made one, at the first step that has any: data, then the layers
 forward, the loss, then the layers backward, then the optimizer. A gradient at a layer's *output* was made by the layer that
 consumes it, so a layer whose output gradient is finite and whose weight gradients or input gradients are not is the one.
-An Inf that becomes a NaN further on counts as the cause, because it comes first.
+An Inf that becomes a NaN further on counts as the cause, because it comes first. Where the whole tensor left the step, the rule names
+the samples of the batch that have them.
 
 False alarms: overflows that loss scaling is made for are left out. An Inf on purpose (a mask of -inf) that never
 reaches the loss is a note.
@@ -11,9 +12,9 @@ reaches the loss is a note.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -56,6 +57,8 @@ def nonfinite(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding | 
     before = _last_healthy(evidence, origin.site, step)
     gap = "" if before is None or step - before <= 1 else f" Step {before:,} was recorded and healthy."
     loss = evidence.loss
+    samples = evidence.bad_samples.get(origin.site)
+    samples = samples if samples is not None and samples["step"] == step else None
     yield Finding(
         "nonfinite",
         "note" if harmless else "error",
@@ -65,7 +68,8 @@ def nonfinite(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding | 
         last_step=evidence.last_step or step,
         message=(
             f"The first {first.word} was born in {origin.what} at step {step:,}: "
-            f"{first.nans + first.infs:,} of {first.count:,} values of {origin.site} are not finite.{more}{gap}"
+            f"{first.nans + first.infs:,} of {first.count:,} values of {origin.site} are not finite"
+            f"{_in_samples(samples)}.{more}{gap}"
         ),
         evidence={
             "nans": first.nans,
@@ -73,11 +77,25 @@ def nonfinite(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding | 
             "count": first.count,
             "sites_in_this_step": len(here),
             "last_healthy_step": before,
+            **({"samples": samples["samples"]} if samples else {}),
         },
         cure=origin.cure,
         confidence=origin.sure,
         series=Series.from_history(loss, "value") if loss is not None else None,
     )
+
+
+def _in_samples(placed: Mapping[str, Any] | None) -> str:
+    """Which samples of the batch have them, in words."""
+    if placed is None or not placed["samples"]:
+        return ""
+    samples, number, of = placed["samples"], placed["number"], placed["of"]
+    if number == of > 1:
+        return f", in all {of} samples of the batch"
+    names = ", ".join(map(str, samples)) + (
+        f" and {number - len(samples):,} more" if number > len(samples) else ""
+    )
+    return f", in sample{'s' if number > 1 else ''} {names} of the batch (the first is 0)"
 
 
 def _placed(evidence: Evidence, layer: str | None) -> str | None:
