@@ -176,8 +176,10 @@ def attempt(start: Forked | Fresh, row: Row, folder: Path) -> None:
     row.cpu += cpu
     row.hung += code == -signal.SIGKILL
     row.aborted += code == -signal.SIGABRT
-    row.code += code in kind.code
-    if code not in kind.code:
+    # A second Ctrl-C may arrive when the first has just ended the training: then it ends the script, as without a scope.
+    codes = (*kind.code, -signal.SIGINT) if again else kind.code
+    row.code += code in codes
+    if code not in codes:
         row.wrong.append(f"exit code {code}: {(folder / 'stderr').read_text()[-400:]}")
     # After SIGTERM the training goes on until everything before it is written.
     least = seen if "SIGTERM" in kind.send or "daemon" in row.name else progress.steps
