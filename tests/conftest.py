@@ -53,6 +53,7 @@ ONCE = (
     "show",  # draws numbers
     "store",  # files
     "test_mutations.py",  # plain data
+    "test_errors.py",  # plain data
     "test_watch.py",  # plain data
 )
 

@@ -83,7 +83,7 @@ def test_keep_decides_between_stats_and_tensors():
     ("make", "message"),
     [
         (lambda: fs.activations(keep="tensors"), "Did you mean 'tensor'"),
-        (lambda: fs.activations(keep=()), "'stats', 'tensor', 'both' or 'average'"),
+        (lambda: fs.activations(keep=()), r"`keep`.*There are: 'stats', 'tensor', 'both', 'average'"),
         (lambda: fs.activations(keep="stats", samples=3), "keep='tensor' or keep='both'"),
         (lambda: fs.activations(samples=0), "Leave it out to keep all"),
         (lambda: fs.activations(every="x"), "every=1"),
@@ -96,6 +96,7 @@ def test_keep_decides_between_stats_and_tensors():
         (lambda: fs.Scope("memory", "gradients"), r"Received: 'gradients'\. Write fs\.gradients\(\)"),
         (lambda: fs.Scope("memory", ["loss"]), r"Received: 'loss'\. Write fs\.loss\(\)"),
         (lambda: fs.Scope("memory", "conv1"), r"Received: 'conv1'\. Make them with"),
+        (lambda: fs.Scope("memory", fs.activations(), fs.loss()), r"a second watch, loss, .*watch=\[fs"),
         (lambda: fs.Scope("memory", [fs.loss]), r"Received: fs\.loss\. Write fs\.loss\(\)"),
     ],
 )

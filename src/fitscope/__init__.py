@@ -17,6 +17,7 @@ Importing fitscope imports no framework.
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 from fitscope._version import __version__
@@ -100,7 +101,10 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(f"fitscope.{name}")
     if name not in _NAMES:
-        raise AttributeError(f"module 'fitscope' has no attribute {name!r}")
+        # With the object, Python suggests the name that was meant.
+        raise AttributeError(
+            f"module 'fitscope' has no attribute {name!r}", name=name, obj=sys.modules[__name__]
+        )
     value = getattr(importlib.import_module(_NAMES[name]), name)
     globals()[name] = value
     return value

@@ -23,7 +23,8 @@ class FitscopeError(Exception):
     """The base class of all fitscope errors."""
 
     def __init__(self, expected: str, received: str, fix: str) -> None:
-        super().__init__(f"Expected {expected}. Received: {received}. {fix}")
+        end = "" if received.endswith((".", "?", "!")) else "."  # it may quote another message
+        super().__init__(f"Expected {expected}. Received: {received}{end} {fix}")
         self.expected = expected
         self.received = received
         self.fix = fix
@@ -55,8 +56,15 @@ class FitscopeWarning(UserWarning):
 def one_of(names: Iterable[str], wanted: str, limit: int = 20) -> str:
     """Lists the valid names for the last clause of an error message, with a guess at the intended one."""
     known = list(names)
-    near = difflib.get_close_matches(wanted, known, n=1)
+    near = difflib.get_close_matches(wanted, known, n=1) or _near_part(known, wanted)
     hint = f"Did you mean {near[0]!r}? " if near else ""
     listed = ", ".join(repr(name) for name in known[:limit])
     more = f" and {len(known) - limit} more" if len(known) > limit else ""
     return f"{hint}There are: {listed}{more}" if known else "There are none"
+
+
+def _near_part(known: list[str], wanted: str) -> list[str]:
+    """The first name with a part like the wanted one: `conv11` for `activations/conv1`."""
+    part = wanted.rpartition("/")[2]
+    parts = {each: name for name in reversed(known) for each in reversed(name.split("/"))}
+    return [parts[each] for each in difflib.get_close_matches(part, parts, n=1)]

@@ -60,7 +60,7 @@ Changing = Literal["activations", "gradients", "weights", "predictions"]  #: wha
 CHANGING: tuple[str, ...] = get_args(Changing)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Watch:
     """One request of the user."""
 
@@ -77,6 +77,9 @@ class Watch:
     ids: str | None = None  #: the model input that identifies a sample
     exact: bool = False  #: compute statistics from all elements, even in large tensors
     local: bool = False  #: record the gradient of each process or replica too, before they are reduced
+
+    def __repr__(self) -> str:
+        return f"<Watch: {self}>"
 
     def __str__(self) -> str:
         """In a few words: `activations of conv* (stats, tensor, every 5)`."""
@@ -129,9 +132,7 @@ def _watch(
     parts = ("stats", "tensor") if keep == "both" else (keep,) if isinstance(keep, str) else tuple(keep)
     known = ("stats", "tensor", "both", "average")
     if not parts or any(part not in ("stats", "tensor", "average") for part in parts):
-        raise WatchError(
-            "`keep` to be 'stats', 'tensor', 'both' or 'average'", repr(keep), one_of(known, str(keep))
-        )
+        raise WatchError("one of the choices for `keep`", repr(keep), one_of(known, str(keep)))
     if samples is not None and not (isinstance(samples, int) and samples > 0):
         raise WatchError("`samples` to be a positive whole number", repr(samples), "Leave it out to keep all")
     if samples is not None and "tensor" not in parts:
@@ -344,7 +345,7 @@ def changes(
         exact: Compute statistics from every value, as in `fs.activations`.
     """
     if of not in CHANGING:
-        raise WatchError(f"`of` to be one of {CHANGING}", repr(of), one_of(CHANGING, str(of)))
+        raise WatchError("one of the choices for `of`", repr(of), one_of(CHANGING, str(of)))
     if layers and of == "predictions":
         raise WatchError(
             "no layers with of='predictions'", f"{layers!r}", "Write fs.changes(of='predictions')"

@@ -57,6 +57,8 @@ def test_serve_explains_a_wrong_path(write: Write, call: Callable[..., Any]) -> 
     assert result.exit_code == 2
     assert "Received: 'runs', which does not exist" in result.output
     write()
+    for command in ("serve", "ls", "show"):
+        assert "Did you mean 'runs'" in call(command, "run").output, command
     result = call("serve", "runs", "--port", "99999999")
     assert result.exit_code == 2
     assert "Expected a free port" in result.output

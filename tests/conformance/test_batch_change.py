@@ -312,7 +312,7 @@ def test_bad_input_to_a_batch_change_is_an_error(data):
         fs.layers.BatchChange(batch_size=8)(layers.Input((None, 4)))
     with pytest.raises(fs.ModelError, match="to be given one tensor"):
         fs.layers.BatchChange(batch_size=8)([layers.Input((4,)), layers.Input((4,))])
-    with pytest.raises(fs.WatchError, match=r"'input' or 'change'. Received: 'chnge'. Did you mean 'change'"):
+    with pytest.raises(fs.WatchError, match=r"`output`. Received: 'chnge'. Did you mean 'change'"):
         fs.layers.BatchChange("chnge")
     for size in (0, -1, 2.5, "8"):
         with pytest.raises(fs.WatchError, match="`batch_size` to be a number of rows"):

@@ -100,9 +100,10 @@ def test_a_scope_shows_its_watches(tmp_path: Any) -> None:
     scope = fs.Scope(tmp_path / "a&b", watch=watch)
     assert repr(scope) == (
         "<Scope: activations of conv* (stats, tensor), loss (every 5), gradients of dict; "
-        "as often as 2 % of the time allows; newest run: none yet>"
+        "as often as 2 % of the time and 3 s more allow; newest run: none yet>"
     )
     shown = scope._repr_html_()
     assert "a&amp;b" in shown
-    assert "as often as 2 % of the time allows" in shown
+    assert "as often as 2 % of the time and 3 s more allow" in shown
+    assert "as often as 2 % of the time allows" in repr(fs.Scope(tmp_path, allowance=0))
     assert "every 3" in repr(fs.Scope(tmp_path, every=3))

@@ -113,6 +113,22 @@ def test_a_spike_is_seen_in_the_text_of_a_spectrogram(run: fs.Run) -> None:
     assert len(set(line[2:].strip())) == 2, "one column stands out"
 
 
+def test_rows_without_a_value_are_left_out(written: Callable[..., Written]) -> None:
+    def without_a(step: int) -> dict[str, Any]:
+        return {site: value for site, value in steady("ab")(step).items() if site != "gradients/a"}
+
+    run = fs.open(written(name="some").add(range(10), without_a).path)
+
+    def rows(kind: str) -> list[str]:
+        lines = run.plot.spectrogram(kind).to_text(80).splitlines()[1:-1]  # a title, rows, the scale
+        return [line.partition(" ")[0] for line in lines]
+
+    assert rows("activations") == ["a", "b"]
+    assert rows("gradients") == ["b"]
+    axes = run.plot.spectrogram("gradients").to_matplotlib().axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["b"]
+
+
 def test_a_view_has_colours_only_on_request(run: fs.Run) -> None:
     assert "\x1b[" in run.plot.spectrogram().to_text(colour=True)
 
@@ -130,6 +146,8 @@ def test_a_wrong_argument_is_an_error_that_lists_the_choices(
         run.plot.series("activations/nobody", "rms")
     with pytest.raises(fs.RunError, match="a site of run 'first'"):
         run.plot.values("weights/a")
+    with pytest.raises(fs.RunError, match=r"Received: 'bb'\. Did you mean '\w+/b'"):
+        run.plot.values("bb")
     with pytest.raises(fs.RunError, match="sample"):
         run.plot.sample("nobody")
     with pytest.raises(fs.RunError, match="step from 0"):

@@ -57,6 +57,11 @@ class TestFind:
     def test_a_place_without_runs_is_an_error(self, tmp_path: Path) -> None:
         with pytest.raises(RunError, match="does not exist"):
             read.open(tmp_path / "nowhere")
+        (tmp_path / "runs").mkdir()
+        for path in (tmp_path / "run", str(tmp_path / "runns")):
+            with pytest.raises(RunError, match=r"does not exist\. Did you mean 'runs'"):
+                read.open(path)
+        (tmp_path / "runs").rmdir()
         with pytest.raises(RunError, match="which is empty"):
             read.open(tmp_path)
         (tmp_path / "x").write_text("")

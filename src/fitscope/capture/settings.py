@@ -112,7 +112,8 @@ class Settings:
 
     def words(self) -> dict[str, str]:
         """The settings that people ask about, by name."""
-        budget = f"as often as {100 * (self.budget or 0):.3g} % of the time allows"
+        more = f" and {self.allowance:g} s more allow" if self.allowance else " allows"
+        budget = f"as often as {100 * (self.budget or 0):.3g} % of the time{more}"
         return {
             "runs in": place(self.to).describe(),
             "watches": ", ".join(map(str, self.watches)),
@@ -124,6 +125,12 @@ class Settings:
 
 def _has_pace(every: Every | None, budget: float | None) -> None:
     """Refuses a scope that would not know when to capture."""
+    if isinstance(every, Watch):  # Scope("runs", fs.activations(), fs.loss())
+        raise WatchError(
+            "several watches in a list",
+            f"a second watch, {every}, as `every`",
+            "Write watch=[fs.activations(), fs.loss()]",
+        )
     if every is None:
         if budget is None:
             raise WatchError(
@@ -170,7 +177,7 @@ def _ranks(given: Any) -> int | None:
 
 def _choice(name: str, value: str, known: tuple[str, ...]) -> str:
     if value not in known:
-        raise WatchError(f"`{name}` to be one of {known}", repr(value), one_of(known, str(value)))
+        raise WatchError(f"one of the choices for `{name}`", repr(value), one_of(known, str(value)))
     return value
 
 

@@ -21,15 +21,17 @@ def ls(
     from fitscope import sizes
     from fitscope.errors import RunError
     from fitscope.read import runs
+    from fitscope.read.find import nearby
     from fitscope.show.summary import STATUS
     from fitscope.show.text import WIDEST, clean, terminal
+    from fitscope.store.places import place
 
     found = runs(directory)
     if not found:
         raise RunError(
             "a directory with runs in it",
             f"{directory!r}, which has none",
-            "Train with fs.Scope(directory), or try: fitscope demo",
+            f"{nearby(place(directory, writing=False))}Train with fs.Scope(directory), or try: fitscope demo",
         )
     table = Table(box=None, padding=(0, 3, 0, 0), pad_edge=False, header_style="dim")
     for title, justify in (

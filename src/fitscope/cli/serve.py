@@ -24,18 +24,20 @@ def serve(
     """Serve the page of runs on this machine, live during training."""
     from fitscope.errors import RunError
     from fitscope.read import runs as list_runs
+    from fitscope.read.find import nearby
     from fitscope.show.serve import Server
     from fitscope.show.text import clean
     from fitscope.store.places import is_local, place
 
     # Report a wrong place here, not in the browser.
     list_runs(runs)  # this opens no run
-    local = is_local(place(runs, writing=False))
+    objects = place(runs, writing=False)
+    local = is_local(objects)
     if local is not None and not local.exists():
         raise RunError(
             "a directory or URL with runs in it",
             f"{runs!r}, which does not exist",
-            "Check the path; to serve future runs, create the directory first",
+            f"{nearby(objects)}Check the path; to serve future runs, create the directory first",
         )
     server = Server(runs, port)
     console = Console(highlight=False, soft_wrap=True)

@@ -80,7 +80,7 @@ class BatchChange(keras.layers.Layer):
         self.supports_masking = True
         if output not in ("input", "change"):
             raise WatchError(
-                "`output` to be 'input' or 'change'", repr(output), one_of(("input", "change"), str(output))
+                "one of the choices for `output`", repr(output), one_of(("input", "change"), str(output))
             )
         if batch_size is not None and (not isinstance(batch_size, Integral) or int(batch_size) < 1):
             raise WatchError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import functools
 import os
 import time
@@ -169,7 +170,7 @@ def _find(objects: Objects, run: str | None) -> Run:
         raise RunError(
             "a run, or a directory with runs in it",
             f"{objects.describe()!r}, {_contents(objects)}",
-            "Check the path. A training with fs.Scope(path) creates a run there",
+            f"{nearby(objects)}Check the path. A training with fs.Scope(path) creates a run there",
         )
     return _open(objects.folder(max(found)[1]))
 
@@ -317,6 +318,18 @@ def _folder(path: str) -> str:
 
 def _reason(problem: BaseException) -> str:
     return str(problem) or type(problem).__name__
+
+
+def nearby(objects: Objects) -> str:
+    """A guess at the directory that a path without one means: `runs` for `run`."""
+    root = is_local(objects)
+    if root is None or root.exists():
+        return ""
+    with contextlib.suppress(OSError):
+        names = [each.name for each in root.parent.iterdir() if each.is_dir()]
+        near = difflib.get_close_matches(root.name, names, n=1)
+        return f"Did you mean {near[0]!r}? " if near else ""
+    return ""
 
 
 def _contents(objects: Objects) -> str:

@@ -13,7 +13,7 @@ from rich.text import Text
 from fitscope.errors import StoreError
 from fitscope.show.colour import SCALE, rgb, viridis
 from fitscope.show.data.gather import Gathered
-from fitscope.show.data.matrix import INF, NAN, Array, Matrix
+from fitscope.show.data.matrix import INF, NAN, VALUE, Array, Matrix
 from fitscope.show.overview import far, grid
 from fitscope.show.squeeze import Grid
 from fitscope.show.text import Pen, clean, curve, meaning, number, spectrogram
@@ -24,11 +24,12 @@ _DIVERGING = ("past", "change", "start", "run", "cosine")
 def spectrogram_text(g: Gathered, matrix: Matrix, what: str, width: int, pen: Pen) -> RenderableType:
     """Layers by steps in half blocks; the colours span the scale of the measure."""
     kind, low, high = matrix.scale.kind, matrix.scale.low, matrix.scale.high
-    labels = [clean(row.name) for row in g.rows]
+    rows = _with_something(matrix)
+    labels = [clean(g.rows[row].name) for row in rows]
     longest = min(max(map(len, labels), default=0), max(width // 5, 8))
     shown = grid(matrix, max(width - longest - 2, 10))
-    share = np.clip((shown.values - low) / (high - low), 0, 1)
-    placed = Grid(SCALE[0] + share * (SCALE[1] - SCALE[0]), shown.marks)
+    share = np.clip((shown.values[rows] - low) / (high - low), 0, 1)
+    placed = Grid(SCALE[0] + share * (SCALE[1] - SCALE[0]), shown.marks[rows])
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, show_header=False)
     table.add_column(style="dim", no_wrap=True, overflow="ellipsis", width=longest)
     table.add_column(no_wrap=True)
@@ -39,6 +40,14 @@ def spectrogram_text(g: Gathered, matrix: Matrix, what: str, width: int, pen: Pe
         f"{matrix.count:,} steps, {matrix.steps[0]:,} to {matrix.steps[-1]:,}" if matrix.count else "no steps"
     )
     return Group(table, Text(f"{what}, {len(labels)} layers (top: input) × {steps}; {ends}", "dim"))
+
+
+def _with_something(matrix: Matrix) -> list[int]:
+    """The rows to show: those without any value of the measure are left out, as on the page; all if none has one."""
+    level = matrix.level_for(64)
+    cells = matrix.window(level, 0, matrix.columns(level))
+    there: list[int] = np.flatnonzero((cells.flags & (VALUE | NAN | INF)).any(axis=1)).tolist()
+    return there or list(range(matrix.rows))
 
 
 def curve_text(steps: Array, values: Array, width: int, pen: Pen) -> RenderableType:
@@ -105,19 +114,20 @@ def figure(wide: float = 9, tall: float = 4) -> tuple[Any, Any]:
 
 def spectrogram_figure(g: Gathered, matrix: Matrix, what: str) -> Any:
     """The spectrogram, with separate colours for NaN and Inf."""
-    made, axes = figure(9, min(max(0.12 * matrix.rows, 3), 9))
+    rows = _with_something(matrix)
+    made, axes = figure(9, min(max(0.12 * len(rows), 3), 9))
     level = matrix.level_for(1600)
     cells = matrix.window(level, 0, matrix.columns(level))
     starts = np.append(matrix.starts(level), matrix.steps[-1] + 1 if matrix.count else 1)
-    values = far(matrix, cells)
+    values = far(matrix, cells)[rows]
     colours = "RdBu_r" if matrix.scale.kind in _DIVERGING else "viridis"
-    edges = np.arange(matrix.rows + 1)
+    edges = np.arange(len(rows) + 1)
     image = axes.pcolormesh(
         starts, edges, np.ma.masked_invalid(values), cmap=colours, vmin=matrix.scale.low, vmax=matrix.scale.high,
         rasterized=True,
     )  # fmt: skip
     for flag, colour in ((INF, "#ff5f1f"), (NAN, "#ff00b3")):
-        there = np.where((cells.flags & flag) > 0, 1.0, np.nan)
+        there = np.where((cells.flags[rows] & flag) > 0, 1.0, np.nan)
         if np.isfinite(there).any():
             from matplotlib.colors import ListedColormap
 
@@ -125,10 +135,9 @@ def spectrogram_figure(g: Gathered, matrix: Matrix, what: str) -> Any:
                 starts, edges, np.ma.masked_invalid(there), cmap=ListedColormap([colour]), rasterized=True
             )
     axes.invert_yaxis()
-    every = max(matrix.rows // 30, 1)
-    axes.set_yticks(
-        np.arange(0, matrix.rows, every) + 0.5, [_plain(row.name) for row in g.rows[::every]], fontsize=7
-    )
+    every = max(len(rows) // 30, 1)
+    names = [_plain(g.rows[row].name) for row in rows[::every]]
+    axes.set_yticks(np.arange(0, len(rows), every) + 0.5, names, fontsize=7)
     axes.set_xlabel("step")
     bar = made.colorbar(image, ax=axes)
     bar.ax.yaxis.set_major_formatter(lambda value, _: meaning(matrix.scale.kind, value))

@@ -57,7 +57,7 @@ class Plot:
             mode: The reference: "absolute" values, the layer's own "past", the "change" since the previous batch, or the "start".
         """
         if mode not in get_args(Mode):
-            raise RunError("`mode` to be a known mode", repr(mode), one_of(get_args(Mode), str(mode)))
+            raise RunError("one of the choices for `mode`", repr(mode), one_of(get_args(Mode), str(mode)))
         return _spectrogram(gathered(self._run), kind, stat, mode)
 
     def depth(self, kind: str | None = None, stat: str | None = None, *, step: int | None = None) -> View:

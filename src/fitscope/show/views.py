@@ -103,6 +103,8 @@ class View:
             if to.suffix in (".png", ".svg", ".pdf"):
                 self.to_matplotlib().savefig(to, dpi=150, bbox_inches="tight")
                 return to
+        except StoreError:  # matplotlib is missing; it is an OSError too
+            raise
         except OSError as problem:
             raise StoreError(
                 "a writable file", f"{str(to)!r} ({problem})", "Choose another path"
