@@ -43,10 +43,6 @@ class Network:
                 "trainable": layer.get("trainable", True),
                 "container": layer.get("container", False),
                 "output_shape": layer.get("output_shape"),
-                "shapes": {
-                    name.rpartition("/")[2]: w.get("shape")
-                    for name, w in (layer.get("weights") or {}).items()
-                },
                 "parameters": sum(_size(w.get("shape")) for w in (layer.get("weights") or {}).values()),
             }
         for layer in configured:
@@ -162,10 +158,6 @@ class Network:
         """One setting of a layer."""
         value = self.layers.get(layer, {}).get(key)
         return default if value is None else value
-
-    def weight_shape(self, layer: str, weight: str) -> tuple[int, ...] | None:
-        shape = (self.layers.get(layer, {}).get("shapes") or {}).get(weight)
-        return None if shape is None or None in shape else tuple(int(n) for n in shape)
 
 
 def _lead_through(inbound: dict[str, list[str]]) -> None:

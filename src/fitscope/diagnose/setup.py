@@ -102,12 +102,6 @@ def only_head(evidence: Evidence) -> OutputHead | None:
     return found[0] if len(found) == 1 else None
 
 
-def one_output(evidence: Evidence) -> str | None:
-    """The layer of that output."""
-    outputs = evidence.network.outputs
-    return outputs[0] if len(outputs) == 1 else None
-
-
 def optimizer(evidence: Evidence) -> Mapping[str, Any]:
     """The settings of the optimizer; empty if unknown."""
     found = evidence.configuration.get("optimizer")

@@ -57,11 +57,6 @@ class Want:
         return self.change or self.reference
 
     @property
-    def stats_only(self) -> bool:
-        """Whether only the statistics of the tensor are needed."""
-        return self.stats and not (self.tensor or self.mean or self.whole or self.derived)
-
-    @property
     def derived(self) -> bool:
         """Whether a derived site needs the tensor: see `derived`."""
         return bool(self.activity) or self.data
