@@ -208,3 +208,16 @@ def test_two_runs_can_be_compared_and_another_chosen(server: Server, look: Look)
     page.locator("#run").select_option("healthy")
     expect(page.locator("#facts")).to_have_attribute("data-step", "1499")
     expect(page.locator("#status")).to_contain_text("complete")
+
+
+def test_a_filter_that_fits_no_layer_says_so(server: Server, look: Look) -> None:
+    page = look(server.url)
+    find = page.locator("#find")
+    for text, fits in (("conv1", True), ("no such layer", False), ("((", False), ("", True)):
+        find.fill(text)
+        expect(find).to_have_attribute("aria-invalid", str(not fits).lower())
+        said = page.locator("#span")
+        if fits:
+            expect(said).not_to_contain_text("no layer fits")
+        else:
+            expect(said).to_contain_text(f"no layer fits “{text}”, so all are shown")

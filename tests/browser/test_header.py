@@ -60,11 +60,30 @@ def test_the_header_shows_loss_and_learning_rate_at_the_cursor(tmp_path: Path, l
     made.sampled(tmp_path)  # a rate of 0.1, from step 4 on of 0.025
     with Server(tmp_path, 0).start() as server:
         page = look(server.url, "#measure=activations.rms&layer=a&step=1")
-        said = page.locator("body")
-        expect(said).to_have_attribute("data-readout", "step 1 · loss not recorded · learning rate 0.1")
+        said = page.locator("#readout")
+        expect(said).to_have_text("step 1 · loss not recorded · learning rate 0.1")
         box = heat(page)
         page.mouse.move(box["x"] + box["width"] * 0.95, box["y"] + 5)
-        expect(said).to_have_attribute("data-readout", "step 7 · loss not recorded · learning rate 0.025")
+        expect(said).to_have_text("step 7 · loss not recorded · learning rate 0.025")
+
+
+def test_the_numbers_at_the_cursor_hide_nothing_and_move_nothing(several: Path, look: Look) -> None:
+    """They are above the picture of the loss, on a line of their own where there is little room."""
+    with Server(several, 0).start() as server:
+        page = look(server.url)
+        for width in (1440, 1024, 390):
+            page.set_viewport_size({"width": width, "height": 900})
+            until(page, lambda width=width: page.evaluate("() => innerWidth") == width)
+            page.mouse.move(0, 0)
+            settle(page)
+            before = heat(page)
+            page.mouse.move(before["x"] + before["width"] / 2, before["y"] + 5)
+            expect(page.locator("#readout")).to_contain_text("loss")
+            assert heat(page) == before
+            said, drawn = page.locator("#readout").bounding_box(), page.locator("#loss").bounding_box()
+            assert said
+            assert drawn
+            assert said["y"] + said["height"] <= drawn["y"] + 1
 
 
 def test_a_run_of_one_step_shows_its_point(several: Path, look: Look) -> None:

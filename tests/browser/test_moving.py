@@ -72,7 +72,7 @@ def test_the_loss_can_be_dragged_over_and_clicked(serving: Server, look: Look) -
     top = page.locator("#loss").bounding_box()
     assert top
     page.mouse.move(box["x"] + box["width"] / 4, top["y"] + 40)
-    expect(page.locator("body")).to_have_attribute("data-readout", "step 100 · loss per batch 2")
+    expect(page.locator("#readout")).to_have_text("step 100 · loss per batch 2")
     page.mouse.click(box["x"] + box["width"] / 4, top["y"] + 40)
     until(page, lambda: state(page)["step"] == "100")
     page.mouse.down()

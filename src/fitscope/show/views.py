@@ -162,7 +162,7 @@ def curve_view(
     return View(
         kind, title_of(g, what), g, Wanted(parts, series=series),
         lambda width, pen: figures.curve_text(held.steps, held.values, width, pen),
-        lambda: figures.curve_figure(held.steps, held.values, what), 190,
+        lambda: figures.curve_figure(held.steps, held.values, what), 215,
     )  # fmt: skip
 
 

@@ -21,8 +21,10 @@ export function drawScale(box, m, dark, gaps) {
   const [kind, low, high, of] = m.scale;
   const bar = /** @type {HTMLCanvasElement} */ (element("canvas"));
   box.replaceChildren(
-    meaning(kind, low, of), bar, meaning(kind, high, of), swatch(css(MARKS.nan)), "NaN", swatch(css(MARKS.inf)), "Inf", swatch("var(--missing)"), kind === "run" ? "not in the other run, or not recorded" : "not recorded",
-    ...(gaps ? [swatch("", "pale"), "pale: between recorded steps"] : []),
+    element("span", "", meaning(kind, low, of), bar, meaning(kind, high, of)),
+    element("span", "", swatch(css(MARKS.nan)), "NaN"), element("span", "", swatch(css(MARKS.inf)), "Inf"),
+    element("span", "", swatch("var(--missing)"), kind === "run" ? "not in the other run, or not recorded" : "not recorded"),
+    ...(gaps ? [element("span", "", swatch("", "pale"), "pale: between recorded steps")] : []),
   );
   const { g, w, h } = sheet(bar);
   for (let x = 0; x < w; x++) {
@@ -37,7 +39,7 @@ export function drawKey(box, page) {
   const step = m && column >= 0 ? (m.level ? (page.hover ?? page.selection.step ?? m.last[column]) : m.start[column]) : null;
   const types = typesOf(page.rowsShown.order.map((i) => page.rows[i].type));
   const when = step === null ? "" : `each layer at step ${whole(step)}`;
-  const course = !m || !hasRelief(m.scale[0]) ? "" : by("heat").clientHeight / page.rowsShown.order.length >= ROOM ? "line in a row: its values, from the lowest to the highest" : "lighter, darker: above, below the layer’s median";
+  const course = !m || !hasRelief(m.scale[0]) ? "" : by("heat").clientHeight / page.rowsShown.order.length >= ROOM ? "line in a row: its own course, between its usual lowest and highest value" : "lighter, darker: above, below the layer’s median";
   const graph = /** @type {HTMLElement} */ (by("strip")).dataset.lanes ? "lines beside the names: connections; inputs of the selected layer are blue, outputs orange" : "";
   const key = JSON.stringify([types, when, hasUsual(page), course, graph]);
   if (box.dataset.key === key) return;

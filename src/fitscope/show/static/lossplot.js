@@ -5,11 +5,12 @@ import { marks } from "./axis.js";
 import { fitted, sheet, ticks } from "./canvas.js";
 import { MARKS, css } from "./colour.js";
 import { smoothed } from "./curve.js";
-import { number, whole } from "./format.js";
+import { by, number, whole } from "./format.js";
 import { recordedPixels } from "./matrix.js";
 
 /** @typedef {import("./main.js").Page} Page */
 
+const APART = 9; // pixels between two marks of epochs
 const FEW = 80; // points in view, each of which gets a dot: a line through one point is nothing
 
 /** @param {HTMLCanvasElement} canvas @param {Page} page */
@@ -37,7 +38,7 @@ export function drawLoss(canvas, page) {
   epochs(g, page.head.epochs ?? [], x, left, w, bottom, t.faint);
   if (!inside.length && low > high) {
     g.fillText("no loss was recorded", (left + w) / 2, h / 2);
-    readout(g, page, left, w);
+    readout(page);
     return;
   }
   const finite = inside.filter((i) => Number.isFinite(c.low[i]));
@@ -48,7 +49,7 @@ export function drawLoss(canvas, page) {
   const [a, b] = [f(low), f(high)];
   const y = (/** @type {number} */ v) => bottom - 3 - ((f(v) - a) / (b - a)) * (bottom - 12);
   g.textAlign = "right";
-  for (const value of log ? decades(low, high) : ticks(low, high, 4)) {
+  for (const value of log ? decades(low, high) : ticks(low, high, 5)) {
     if (y(value) < 4 || y(value) > bottom) continue;
     g.strokeStyle = t.line;
     stroke(g, [[left, y(value)], [w, y(value)]]);
@@ -72,7 +73,7 @@ export function drawLoss(canvas, page) {
   for (const i of inside) if (c.broken[i]) g.fillRect(x(c.start[i]) - 0.5, bottom - 5, Math.max(x(c.start[i + 1] ?? c.end) - x(c.start[i]), 1.5), 5);
   cursor(g, page, x, h);
   g.restore();
-  readout(g, page, left, w);
+  readout(page);
   g.save();
   g.translate(9, bottom / 2);
   g.rotate(-Math.PI / 2);
@@ -82,10 +83,11 @@ export function drawLoss(canvas, page) {
   g.restore();
 }
 
-/** The loss and the learning rate at the cursor, in words. @param {CanvasRenderingContext2D} g @param {Page} page @param {number} left @param {number} right */
-function readout(g, page, left, right) {
+/** The loss and the learning rate at the cursor, in words above the picture: over it they would hide a part of the loss. @param {Page} page */
+function readout(page) {
   const step = page.hover ?? page.selection.step;
   const c = page.curve;
+  by("readout").textContent = "";
   if (!c || step === null) return;
   const i = c.at(step);
   const exact = i >= 0 && (c.level > 0 || c.start[i] === step);
@@ -93,16 +95,7 @@ function readout(g, page, left, right) {
   const curve = page.head.lanes.find((/** @type {any} */ lane) => lane.curve?.length)?.curve;
   const rate = curve ? ` · learning rate ${number(rateAt(curve, step))}` : typeof page.head.rate === "number" ? ` · learning rate ${number(page.head.rate)} at the start` : "";
   const said = `step ${whole(step)} · ${c.facts.title ?? "loss"} ${value}${rate}`;
-  document.body.dataset.readout = said;
-  const text = fitted(g, said, right - left - 12);
-  const wide = g.measureText(text).width + 10;
-  g.fillStyle = page.theme.panel;
-  g.globalAlpha = 0.85;
-  g.fillRect(right - wide, 14, wide, 15);
-  g.globalAlpha = 1;
-  g.fillStyle = page.theme.text;
-  g.textAlign = "right";
-  g.fillText(text, right - 5, 22);
+  by("readout").textContent = said;
 }
 
 /**
@@ -117,7 +110,7 @@ function epochs(g, begun, x, left, right, bottom, colour) {
   g.setLineDash([1, 3]);
   for (const [epoch, step] of begun) {
     const at = x(step);
-    if (at < left || at > right || at - mark < 4) continue;
+    if (at < left || at > right || at - mark < APART) continue;
     mark = at;
     stroke(g, [[at, 2], [at, bottom]]);
     if (at - label < 60 || at > right - 50) continue;

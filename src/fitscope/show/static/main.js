@@ -21,7 +21,7 @@ import { Enclosed, Served } from "./source.js";
 import { fromAddress, toAddress } from "./state.js";
 import { Steps } from "./steps.js";
 import { drawStrip } from "./strip.js";
-import { drawCaption, tellRun } from "./words.js";
+import { drawCaption, showTip, tellRun } from "./words.js";
 
 /** @typedef {{name: string, type: string, block: string, shape: string, after: string[]}} Row */
 /** @typedef {import("./state.js").Selection} Selection */
@@ -39,7 +39,7 @@ export class Page {
   spreadOf = "";
   told = "";
   stripped = "";
-  rowsShown = { order: /** @type {number[]} */ ([]), pins: 0, hidden: 0 };
+  rowsShown = { order: /** @type {number[]} */ ([]), pins: 0, hidden: 0, none: false };
   reach = 0;
 
   /** @param {Served | Enclosed} source */
@@ -217,6 +217,7 @@ export class Page {
   async select(change) {
     const before = { ...this.selection };
     Object.assign(this.selection, change);
+    if (["run", "measure", "filter", "pins", "rows"].some((key) => key in change)) showTip("", 0, 0); // another row may be under the mouse
     toAddress(this.selection);
     const { selection } = this;
     if (selection.run !== before.run) {
@@ -319,6 +320,7 @@ export class Page {
   drawNow() {
     this.gutter = by("strip").clientWidth || 62;
     this.rowsShown = visible(this);
+    by("find").setAttribute("aria-invalid", String(this.rowsShown.none));
     drawLoss(by("loss"), this);
     drawLanes(by("lanes"), this);
     drawRanks(by("ranks"), this);

@@ -36,19 +36,20 @@ export function togglePin(page, layer) {
 
 /**
  * The rows on show, by their numbers in the model's order. `hidden`: how many were left out because they have nothing. If nothing is
- * left, all are shown.
- * @param {Page} page @returns {{order: number[], pins: number, hidden: number}}
+ * left, all are shown. `none`: the filter fits no row.
+ * @param {Page} page @returns {{order: number[], pins: number, hidden: number, none: boolean}}
  */
 export function visible(page) {
   const { filter, rows: which } = page.selection;
   const all = page.rows.map((_, i) => i);
   const fits = matcher(filter);
-  const chosen = filter ? all.filter((i) => fits(page.rows[i].name) || fits(page.rows[i].type)) : all;
+  const fitting = filter ? all.filter((i) => fits(page.rows[i].name) || fits(page.rows[i].type)) : all;
+  const chosen = fitting.length ? fitting : all;
   const m = page.matrix;
   const there = m && m.rows === page.rows.length ? filled(m) : null;
   const some = there && which !== "all" ? chosen.filter((i) => there[i]) : chosen;
-  const kept = some.length ? some : chosen.length ? chosen : all;
+  const kept = some.length ? some : chosen;
   const names = new Set(pinned(page));
   const pins = all.filter((i) => names.has(page.rows[i].name));
-  return { order: [...pins, ...kept.filter((i) => !names.has(page.rows[i].name))], pins: pins.length, hidden: some.length ? chosen.length - some.length : 0 };
+  return { order: [...pins, ...kept.filter((i) => !names.has(page.rows[i].name))], pins: pins.length, hidden: some.length ? chosen.length - some.length : 0, none: !fitting.length };
 }

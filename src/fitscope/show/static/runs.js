@@ -31,6 +31,7 @@ const ALWAYS = ["optimizer", "learning_rate", "batch_size"]; // settings that ha
 
 export class RunsTable {
   /** @type {any[]} */ rows = [];
+  known = false;
   sort = "created";
   down = true;
 
@@ -46,6 +47,7 @@ export class RunsTable {
     /** @type {HTMLDialogElement} */ (by("runs")).showModal();
     this.draw();
     this.rows = await this.page.source.table();
+    this.known = true;
     this.draw();
     document.body.dataset.runs = "true";
   }
@@ -76,7 +78,7 @@ export class RunsTable {
     const head = element("tr", "", element("th", "", "loss"), ...columns.map((column) => this.title(column)));
     const lines = shown.map((run) => this.line(run, cells(run)));
     by("runs-table").replaceChildren(element("thead", "", head), element("tbody", "", ...lines));
-    by("runs-count").textContent = `${whole(shown.length)} of ${whole(this.rows.length)} runs`;
+    by("runs-count").textContent = this.known ? `${whole(shown.length)} of ${whole(this.rows.length)} runs` : "reading …";
   }
 
   /** @param {Column} column */

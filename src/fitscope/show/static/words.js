@@ -92,6 +92,7 @@ export function drawCaption(page) {
   by("span").textContent = m ? [`step ${whole(from)} … ${whole(Math.max(Math.min(to - 1, page.head.step ?? to), from))}`, ...recordedWords(there, Math.min(to, page.trained()) - from, each)].join(" · ") : "";
   const { hidden } = page.rowsShown;
   const all = page.selection.rows === "all";
+  if (page.rowsShown.none) by("span").textContent += ` · no layer fits “${clean(page.selection.filter)}”, so all are shown`;
   by("hidden-rows").hidden = !hidden && !all;
   by("hidden-rows").textContent = all ? "hide empty rows" : `${whole(hidden)} empty ${hidden === 1 ? "row" : "rows"} hidden`;
   if (m) drawScale(by("legend"), m, page.theme.dark, there < Math.min(to, page.trained()) - from);
