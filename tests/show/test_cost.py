@@ -14,6 +14,8 @@ from fitscope.show.data.cost import cadence, table
     [
         ({"budget": {"share": 0.02, "every": 20, "decisions": []}}, "every 20 steps (budget 2 %)"),
         ({"budget": {"share": 0.005, "every": 1}}, "every step (budget 0.5 %)"),
+        ({"budget": {"share": 0.02, "every": 7, "allowance": 3.0}}, "every 7 steps (budget 2 % + 3 s)"),
+        ({"budget": {"share": 0.02, "every": 7, "allowance": 0.0}}, "every 7 steps (budget 2 %)"),
         ({"budget": {"every": 1500}}, "every 1,500 steps"),
         ({"budget": {"share": 0.02}}, None),
         ({"budget": None}, None),

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 
 from fitscope.show.data import page_facts
+from fitscope.show.data.facts import missed
 from fitscope.show.data.matrix import INF, NAN
 
 from .conftest import Written, steady
@@ -70,6 +72,29 @@ def test_findings_get_a_row_a_step_a_measure_a_curve_and_a_lane(written: Callabl
     assert lanes["loss spike"] == [(50, 50)]
 
 
+@pytest.mark.parametrize("lane", ["odd batch", "loss spike"])
+def test_the_lane_of_single_events_is_empty_between_them(written: Callable[..., Written], lane: str) -> None:
+    """A batch that is odd once in an epoch is not odd all the time from the first to the last."""
+
+    def at(step: int) -> dict[str, Any]:
+        odd = step in (20, 45, 70)
+        inputs = np.full((4, 3), 300.0 if odd and lane == "odd batch" else 1.0) + np.arange(3) / 10
+        loss = 9.0 if odd and lane == "loss spike" else 2.0 - step / 70
+        return {**steady(NAMES)(step), "inputs": inputs, "loss": loss}
+
+    facts = page_facts.now(gathered(written().add(range(90), at)))
+    spans = {found["name"]: found["spans"] for found in facts["lanes"]}
+    assert spans[lane] == [(20, 20), (45, 45), (70, 70)]
+
+
+def test_what_a_run_cannot_have_is_no_problem() -> None:
+    unseen = {"classes/targets": "the loss is not one of classes", "validation/features/range": "text"}
+    assert missed(unseen) == {}
+    assert missed({**unseen, "gradients/a": "no gradient reaches it"}) == {
+        "gradients/a": "no gradient reaches it"
+    }
+
+
 def test_findings_follow_a_run_that_grows(written: Callable[..., Written]) -> None:
     def at(step: int) -> dict[str, Any]:
         found = steady(NAMES)(step)
@@ -101,7 +126,7 @@ def test_findings_that_the_recording_process_noted_are_shown_as_they_are(
     assert [(finding.rule, finding.row, finding.step, finding.end) for finding in g.findings] == [
         ("dead_relu", "b", 3, 9)
     ]
-    assert page_facts.now(g)["checked"] == "1 rules checked, 1 warning"
+    assert page_facts.now(g)["checked"] == "1 rule checked, 1 warning"
 
 
 def test_a_run_in_which_nothing_happens_has_no_findings(written: Callable[..., Written]) -> None:

@@ -87,10 +87,11 @@ class Finding:
     @property
     def title(self) -> str:
         """The rule in words, and the layer."""
-        words = TITLES.get(self.rule, self.rule.replace("_", " ").capitalize())
+        words, place = TITLES.get(self.rule, self.rule.replace("_", " ").capitalize()), self.layer
         if self.rule == "nonfinite":
             words = f"{'NaN' if self.evidence.get('nans') else 'Inf'} born here"
-        return f"{words} · {self.layer}" if self.layer else words
+            place = self.layer or self.site  # the data, or the loss
+        return f"{words} · {place}" if place else words
 
     @property
     def steps(self) -> str:

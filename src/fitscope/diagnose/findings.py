@@ -35,7 +35,10 @@ class Findings(list[Finding]):
         """One line: the number of checked rules, the findings, and the rules that could not be judged with the reason."""
         counts = Counter(finding.severity for finding in self)
         found = ", ".join(f"{counts[s]} {s}{'s' if counts[s] != 1 else ''}" for s in SEVERITIES if counts[s])
-        parts = [f"{len(self.checked)} rules checked", found or "nothing found"]
+        silent = {one.rule for one in self.not_judged}
+        judged, every = sum(name not in silent for name in self.checked), len(self.checked)
+        rules = f"{every} rule{'s' if every != 1 else ''} checked"
+        parts = [rules if judged == every else f"{judged} of {rules}", found or "nothing found"]
         if self.not_judged:
             reasons = Counter(one.reason for one in self.not_judged)
             why = "; ".join(reason for reason, _ in reasons.most_common(3))

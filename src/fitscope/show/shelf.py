@@ -142,7 +142,7 @@ class Shelf:
             return known
 
     def table(self, rows: RunTable) -> list[dict[str, Any]]:
-        """The table of runs. Of a run that another request is reading now, it has what was known before."""
+        """The table of runs. While another request reads a run, its row has what was known before."""
 
         @contextlib.contextmanager
         def held(name: str) -> Iterator[Run | None]:

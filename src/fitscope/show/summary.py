@@ -20,7 +20,7 @@ from rich.text import Text
 from fitscope.errors import RunError, one_of
 from fitscope.read import Run
 from fitscope.show.data.cost import cadence, percent
-from fitscope.show.data.facts import PlacedFinding
+from fitscope.show.data.facts import PlacedFinding, missed
 from fitscope.show.data.gather import Gathered
 from fitscope.show.data.rows import Row
 from fitscope.show.overview import Overview
@@ -164,7 +164,7 @@ def problems(run: Run) -> list[Text]:
         if counts:
             most = max(counts, key=lambda site: counts[site])
             lines.append(("▲", "yellow", f"{sum(counts.values()):,} records {word}; most at {most}"))
-    unseen = list(run.unseen.items())
+    unseen = list(missed(run.unseen).items())
     lines += [("▲", "yellow", f"could not be seen: {site}: {why}") for site, why in unseen[:5]]
     if len(unseen) > 5:
         lines.append(("▲", "yellow", f"and {len(unseen) - 5} more sites that could not be seen"))
@@ -191,7 +191,7 @@ def layer_table(overview: Overview, layers: Sequence[Row], width: int, pen: Pen)
 
 
 def _foremost(overview: Overview, layers: list[Row], most: int) -> list[Row]:
-    """All layers, or as many as wanted, those with the first NaN or Inf first."""
+    """The layers to list, at most as many as wanted. Those with the first NaN or Inf come first."""
     if not most or len(layers) <= most:
         return layers
 

@@ -30,7 +30,7 @@ def class_collapse(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Findi
         return
     predicted = predicted.before(evidence.end)
     if len(predicted) < limit.captures or predicted.steps[-1] - predicted.steps[0] < limit.steps:
-        yield NotJudged(f"{len(predicted)} recorded steps: too few to judge")
+        yield NotJudged(f"too few recorded steps ({len(predicted)})")
         return
     late = predicted.max[len(predicted) // 2 :]
     share, usual = float(np.median(late)), mean(wanted.max)

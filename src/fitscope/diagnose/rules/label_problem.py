@@ -30,9 +30,7 @@ def label_problem(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Findin
     targets = next(evidence.of("targets"), None)
     if targets is None or len(targets) < limit.captures:
         yield NotJudged(
-            "targets were not recorded"
-            if targets is None
-            else f"{len(targets)} recorded steps: too few to judge"
+            "targets were not recorded" if targets is None else f"too few recorded steps ({len(targets)})"
         )
         return
     head = only_head(evidence)

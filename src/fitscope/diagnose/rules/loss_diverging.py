@@ -72,7 +72,7 @@ def loss_diverging(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Findi
 
 def _leaves(went: Course, wide: float) -> int:
     """The step at which the loss leaves its best level for good."""
-    # Of a loss that grows without bound, a twentieth is far above all it had before.
+    # If a loss grows without bound, even a twentieth of it is far above all values before.
     near = went.values <= went.best + min(
         max(wide, 0.05 * (went.end - went.best)), 2 * max(abs(went.best), abs(went.start))
     )

@@ -20,6 +20,8 @@ from fitscope.diagnose.finding import Finding, NotJudged, Series
 from fitscope.diagnose.rule import rule
 from fitscope.diagnose.setup import BINARY, CATEGORICAL, ignorance, only_head
 
+MOST_STEPS = 64  #: spikes in the evidence
+
 
 class Spike(NamedTuple):
     step: int
@@ -64,6 +66,7 @@ def loss_spike(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding |
             "loss": largest.value,
             "usual": largest.usual,
             "spikes": len(spikes),
+            "steps": [spike.step for spike in spikes[:MOST_STEPS]],
             "odd": odd,
         },
         cure=(

@@ -6,7 +6,7 @@ consumes it, so a layer whose output gradient is finite and whose weight gradien
 An Inf that becomes a NaN further on counts as the cause, because it comes first. Where the whole tensor left the step, the rule names
 the samples of the batch that have them.
 
-False alarms: overflows that loss scaling is made for are left out. An Inf on purpose (a mask of -inf) that never
+False alarms: an overflow that loss scaling corrects is not reported. An Inf on purpose (a mask of -inf) that never
 reaches the loss is a note.
 """
 

@@ -38,14 +38,14 @@ def overfitting(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding 
     train, held_out = shared(train, held_out)
     seen, unseen = train.value.astype(np.float64), held_out.value.astype(np.float64)
     if len(unseen) < limit.epochs + 2 or not np.isfinite(unseen).all() or not np.isfinite(seen).all():
-        yield NotJudged(f"{len(unseen)} epochs with a validation loss: too few to judge")
+        yield NotJudged(f"too few epochs with a validation loss ({len(unseen)})")
         return
     layer, needed = settled(evidence)
     young = int((held_out.steps < needed).sum())
     if len(unseen) - young < limit.epochs + 2:
         yield NotJudged(
             f"the moving statistics of {layer} need about {needed:,} steps, and validation uses them: "
-            f"{len(unseen) - young} epochs after that are too few to judge"
+            f"too few epochs after that to judge ({len(unseen) - young})"
         )
         return
     seen, unseen = seen[young:], unseen[young:]

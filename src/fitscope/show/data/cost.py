@@ -8,13 +8,15 @@ from typing import Any
 
 
 def cadence(overhead: Mapping[str, Any]) -> str | None:
-    """How often a budget captures: `every 20 steps (budget 2 %)`. None without a budget."""
+    """How often a budget captures: `every 20 steps (budget 2 % + 3 s)`. None without a budget."""
     budget = overhead.get("budget")
     if not isinstance(budget, Mapping) or not isinstance(budget.get("every"), int):
         return None
     often = "every step" if budget["every"] == 1 else f"every {budget['every']:,} steps"
     share = budget.get("share")
-    return f"{often} (budget {_round(share)})" if isinstance(share, (int, float)) else often
+    allowance = budget.get("allowance")
+    more = f" + {allowance:g} s" if isinstance(allowance, (int, float)) and allowance > 0 else ""
+    return f"{often} (budget {_round(share)}{more})" if isinstance(share, (int, float)) else often
 
 
 def table(overhead: Mapping[str, Any]) -> list[list[Any]]:

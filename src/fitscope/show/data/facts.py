@@ -19,6 +19,7 @@ from fitscope.show.data.rows import Row
 from fitscope.sites import OF_LAYERS, OF_WEIGHTS, Site
 
 CURVE = 32  #: most points of a finding's small picture
+DERIVED = ("classes", "features")  #: kinds of `fs.data()`
 MOST_LANES = 6  #: of findings
 
 #: The measure that shows a finding of this rule best; otherwise the rms of its kind.
@@ -48,13 +49,15 @@ class PlacedFinding:
     follows: tuple[str, ...] = ()  #: titles of its consequences
     curve: tuple[tuple[int, float], ...] = ()  #: its evidence: (step, value), few
     curve_of: str = ""
+    at: tuple[int, ...] = ()  #: the steps of single events; empty: the whole stretch
 
     @property
     def lane(self) -> str:
         return self.rule.replace("_", " ")
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """For the page. The lanes show its last step, which changes at every tick, and its single steps."""
+        return {name: value for name, value in asdict(self).items() if name not in ("end", "at")}
 
 
 def placed(findings: Iterable[diagnose.Finding], rows: Sequence[Row]) -> list[PlacedFinding]:
@@ -78,8 +81,16 @@ def _placed(finding: diagnose.Finding, rows: Sequence[Row]) -> PlacedFinding:
         row, finding.site, measure if row is not None else None,
         tuple(dict.fromkeys(each.title for each in finding.consequences)),
         tuple((step, float(f"{value:.3g}")) for step, value in some if math.isfinite(value)),
-        series.name if series is not None else "",
+        series.name if series is not None else "", _events(finding),
     )  # fmt: skip
+
+
+def _events(finding: diagnose.Finding) -> tuple[int, ...]:
+    """The steps that a finding names one by one. Between them nothing was wrong."""
+    steps = finding.evidence.get("steps")
+    if not isinstance(steps, list | tuple) or not all(isinstance(step, int) for step in steps):
+        return ()
+    return tuple(steps)
 
 
 def _inside(layer: str | None, rows: Sequence[Row]) -> str | None:
@@ -110,12 +121,13 @@ class Facts:
 
 
 def lanes(facts: Facts, findings: Sequence[PlacedFinding]) -> list[dict[str, Any]]:
-    """The steps of each finding, as stretches."""
+    """The steps of each finding: stretches, or single steps."""
     spans: dict[str, list[tuple[int, int]]] = {}
     severities: dict[str, str] = {}
     for finding in findings:
         if finding.rule != "nonfinite":
-            spans.setdefault(finding.lane, []).append((finding.step, finding.end))
+            events = [(step, step) for step in finding.at] or [(finding.step, finding.end)]
+            spans.setdefault(finding.lane, []).extend(events)
             severities.setdefault(finding.lane, finding.severity)
     broken = {"name": "NaN / Inf", "severity": "error", "spans": _stretches(sorted(facts.broken))}
     found = [
@@ -145,6 +157,12 @@ def _united(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         else:
             united.append((begin, end))
     return united
+
+
+def missed(unseen: Mapping[str, str]) -> dict[str, str]:
+    """The unseen sites that are worth a warning. The default watches also ask for classes and features, but a regression has no
+    classes and text has no features: that is no trouble."""
+    return {site: why for site, why in unseen.items() if Site.parse(site).base not in DERIVED}
 
 
 def by_name(findings: Sequence[PlacedFinding]) -> Mapping[str, list[PlacedFinding]]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from fitscope.show.data.cost import cadence
-from fitscope.show.data.facts import lanes, placed
+from fitscope.show.data.facts import lanes, missed, placed
 from fitscope.show.data.gather import Gathered
 from fitscope.show.data.modes import MODES
 from fitscope.show.data.ranks import lane as ranks_lane
@@ -64,8 +64,7 @@ def now(g: Gathered) -> dict[str, Any]:
         "compiled": run.overhead.get("compile_seconds"),  # seconds
         "cadence": cadence(run.overhead),
         "identity": run.identity.short,
-        # Where one ends changes at every tick, and the lanes show it.
-        "findings": [{k: v for k, v in f.as_dict().items() if k != "end"} for f in found[:16]],
+        "findings": [f.as_dict() for f in found[:16]],
         "checked": diagnosis.summary,
         "lanes": [
             *({**lane, "spans": _thinned(lane["spans"], 120)} for lane in lanes(g.survey.facts, found)),
@@ -102,7 +101,7 @@ def rates(g: Gathered) -> list[tuple[int, float]]:
     while -(-len(steps) >> level) > 120:
         level += 1
     steps, values = (np.append(a[:: 1 << level], a[-1:]) for a in (steps, values))
-    # Of a stretch that stays the same, its ends.
+    # Only the ends of a stretch in which the rate stays the same.
     inner = np.zeros(len(values), bool)
     inner[1:-1] = (values[1:-1] == values[:-2]) & (values[1:-1] == values[2:])
     return [
@@ -136,8 +135,11 @@ def problems(g: Gathered) -> list[str]:
     for word, counts in (("dropped, because the queue was full", run.dropped), ("lost", run.lost)):
         if counts:
             said.append(f"{sum(counts.values()):,} records {word}")
-    if run.unseen:
-        said.append(f"{len(run.unseen)} sites could not be seen")
+    unseen = missed(run.unseen)
+    if unseen:
+        site, why = next(iter(unseen.items()))
+        others = f", and {len(unseen) - 1} more sites: run.unseen" if len(unseen) > 1 else ""
+        said.append(f"could not be seen: {site}: {why}{others}")
     if run.damaged:
         said.append(f"{len(run.damaged)} damaged objects were left out")
     return said
