@@ -70,7 +70,7 @@ class Scope(Hooks):
         live: Draw the training in the cell of a notebook while it runs. None: if there is a notebook. False: never.
         name: The name of the run; by default date and time. An existing run is continued. Processes of one training may need it.
         black_box: Keep this many of the last steps, or an `fs.BlackBox`, for `run.replay`. Written at an error or a crash.
-        ranks: Of more processes than this, so many record everything; the others only what `run.pulse` has. "all": every one.
+        ranks: How many processes record everything. In a training with more, the others record only `run.pulse`. "all": every one.
 
     One scope can record several trainings. `fit` on the same model continues its run, also after `compile`; another model starts one.
     """

@@ -59,7 +59,7 @@ def weakly(function: Any) -> Callable[[], Any]:
 
 
 class Checked:
-    """A tapped program with the user's own program, and the knowledge about the two. Serves one thread at a time."""
+    """A tapped program, the user's own program, and the results of comparing the two. Serves one thread at a time."""
 
     def __init__(
         self, program: Program, own: Own, choice: str, compiling: Callable[[], float] = lambda: 0.0

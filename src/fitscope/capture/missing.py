@@ -78,7 +78,7 @@ class Missing:
                 if place not in met and Site.at(place) not in harvest.failed:
                     why = WHY.get(place[0], "the step does not pass it")
                     self._name(Site.at(place), watches, in_pass, why)
-                    # Of a training it is the first thing one looks for; a custom validation may well have none.
+                    # People look for the loss of a training first; a custom validation may well have none.
                     if place == LOSS and in_pass == "train":
                         self._recorder.failed(f"loss: {WHY['loss']}")
 

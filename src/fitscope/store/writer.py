@@ -203,7 +203,7 @@ class RunWriter:
     def write(
         self, records: Iterable[Record], samples: Iterable[Samples] = (), blocks: Iterable[Block] = ()
     ) -> None:
-        """Takes records, samples and blocks of stats, of one step or several. Of each step it takes all or none within the limit.
+        """Takes records, samples and blocks of stats, of one step or several. Within the limit it takes a step whole or not at all.
 
         Raises the first OSError after it has tried all.
         """
