@@ -243,6 +243,30 @@ def test_half_open_connections_make_room(tmp_path: Path, monkeypatch: pytest.Mon
         assert b"200 OK" in heard(server.port, request.encode())
 
 
+@pytest.mark.parametrize("times", [1, 90_000])
+def test_refused_connections_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    """They neither wait for another request nor for somebody to read thousands of answers."""
+    monkeypatch.setattr(protocol, "MOST", 5, raising=False)
+    refused = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with Server(tmp_path, 0).start() as server, contextlib.ExitStack() as opened:
+        for _ in range(5):
+            connection = socket.socket()
+            opened.enter_context(connection)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.settimeout(60)
+            connection.connect(("127.0.0.1", server.port))
+            with contextlib.suppress(ConnectionError):
+                connection.sendall(times * refused)
+            if times == 1:
+                said = b"".join(iter(lambda one=connection: one.recv(4096), b""))
+                assert said.startswith(b"HTTP/1.1 403")
+                assert b"\r\nconnection: close\r\n" in said.lower()
+        guard = server._guard
+        cookie = f"Cookie: {guard.cookie}={guard.session}\r\n"
+        request = f"GET /api/runs HTTP/1.1\r\nHost: localhost\r\n{cookie}Connection: close\r\n\r\n"
+        assert b"200 OK" in heard(server.port, request.encode())
+
+
 def test_the_server_accepts_few_connections_at_once(tmp_path: Path) -> None:
     server = Server(tmp_path, 0)
     assert server._server.config.backlog <= 64

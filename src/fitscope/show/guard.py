@@ -71,7 +71,11 @@ class Guard:
 
         guarded = _with_headers(send)
         try:
-            await (self._refusal(scope) or self._app)(scope, receive, sending)
+            answer = self._answer(scope)
+            if answer is not None and answer.status_code >= 400:
+                # Who is refused gets no place among the connections: not to keep, and not to fill with answers that he never reads.
+                answer.headers["connection"] = "close"
+            await (answer or self._app)(scope, receive, sending)
         except Exception as problem:
             # The server and all other pages continue. This page shows the error, and the log of the server has it too.
             _log.error("%s could not be answered: %s: %s", scope["path"], type(problem).__name__, problem)
@@ -81,7 +85,8 @@ class Guard:
                 )
                 await failed(scope, receive, guarded)
 
-    def _refusal(self, scope: Scope) -> Response | None:
+    def _answer(self, scope: Scope) -> Response | None:
+        """The guard's own answer: a refusal, or the cookie for the token. None for a request that may pass."""
         headers = Headers(scope=scope)
         if scope["method"] not in ("GET", "HEAD"):
             return PlainTextResponse("Only GET and HEAD.", 405, {"allow": "GET, HEAD"})
