@@ -98,7 +98,8 @@ class Tally:
         found = _KERNELS.get(flat.dtype)
         if found is not None and flat.flags.forc and flat.flags.aligned:
             # One more than elements: an array that changes meanwhile may have a zero that is counted once more as another number.
-            buckets, tallies = _room(int(np.minimum(sizes + 1, BUCKETS).sum()))
+            # And one beyond the last: the kernel writes there.
+            buckets, tallies = _room(int(np.minimum(sizes + 1, BUCKETS).sum()) + 1)
             taken = found.add_all(
                 _flat(flat, found.seen_as),
                 starts,
