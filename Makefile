@@ -103,7 +103,7 @@ campaign: $(ENV)/.ready ## Attack the store, the readers, the server and trainin
 wheel: $(ENV)/.ready ## Build the wheel, and check that it works alone in an empty environment
 	@$(PY) tests/built_wheel.py
 
-diagnose: $(ENV)/.ready ## Train faulty and healthy programs and score the findings (BACKEND=jax, PART=dev|held_out|later|wild|fresh|outside|all, SETTING=default|every1|validation, PROGRAMS="relu nan", DIAGNOSE=--judge)
+diagnose: $(ENV)/.ready ## Train faulty and healthy programs and score the findings (BACKEND=jax, PART=dev|held_out|later|wild|fresh|outside|unseen|all, SETTING=default|every1|validation, PROGRAMS="relu nan", DIAGNOSE=--judge)
 	@PYTHONPATH=tests $(PY) -m diagnosis --backend $(or $(BACKEND),jax) --part $(or $(PART),all) \
 	  $(foreach one,$(or $(SETTING),default),--setting $(one)) $(DIAGNOSE) $(PROGRAMS)
 

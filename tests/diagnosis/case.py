@@ -87,8 +87,8 @@ class Program:
 
     @property
     def part(self) -> str:
-        """`dev`, `held_out`, or one that was added when the rules existed and is scored on its own: `later`, `wild`, `fresh`, `outside`."""
-        for part in ("wild", "fresh", "outside"):
+        """`dev`, `held_out`, or a part that was added when the rules existed and is scored on its own."""
+        for part in ("wild", "fresh", "outside", "unseen"):
             if f".{part}." in self.build.__module__:
                 return part
         if not self.held_out:

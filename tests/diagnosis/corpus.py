@@ -7,8 +7,8 @@ from pathlib import Path
 
 from diagnosis.case import FAULTS, HEALTHY, Fault, Program
 
-PARTS = ("dev", "held_out", "later", "wild", "fresh", "outside")
-FOLDERS = ("", "held_out", "wild", "fresh", "outside")
+PARTS = ("dev", "held_out", "later", "wild", "fresh", "outside", "unseen")
+FOLDERS = ("", "held_out", "wild", "fresh", "outside", "unseen")
 
 
 def modules() -> list[str]:
