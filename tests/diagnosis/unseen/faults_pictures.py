@@ -192,8 +192,9 @@ def sixteen_layers_without_skips(broken: bool) -> Training:
     for i in range(1, 17):
         inner = layers.Dense(24, "tanh", kernel_initializer=start, name=f"deep{i}")(x)
         x = inner if broken else layers.Add(name=f"add{i}")([x, inner])
+    x = layers.LayerNormalization(name="norm")(x)
     model = keras.Model(pixels, layers.Dense(2, "softmax", name="head")(x))
-    model.compile(optimizers.SGD(0.02, momentum=0.9), SPARSE, metrics=["accuracy"])
+    model.compile(optimizers.SGD(0.01, momentum=0.9), SPARSE, metrics=["accuracy"])
     data = standard_scenes(n=480, size=8, colours=1, seed=9109)
     return Training(model, **data.parts(), epochs=10)
 

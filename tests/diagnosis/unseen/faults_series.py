@@ -220,5 +220,5 @@ def orthogonal_gain_of_ten(broken: bool) -> Training:
             layers.Dense(3, "softmax", name="head"),
         ]
     )
-    model.compile(optimizers.Adam(2e-3, clipnorm=5.0), SPARSE, metrics=["accuracy"])
-    return Training(model, **recordings(seed=9209).parts(), epochs=10, batch_size=20)
+    model.compile(optimizers.Adam(6e-3, clipnorm=5.0), SPARSE, metrics=["accuracy"])
+    return Training(model, **recordings(seed=9209).parts(), epochs=16, batch_size=20)

@@ -113,10 +113,10 @@ class Value(OwnStep):
         self.head.build((None, 32))
 
     def call(self, x: Any, training: bool = False) -> Any:
-        return self.head(self.h1(x))
+        return self.head(self.h1(ops.concatenate([x[:, :4], x[:, 4:]], axis=0)))
 
     def objective(self, x: Any, y: Any) -> Any:
-        both = self(ops.concatenate([x[:, :4], x[:, 4:]], axis=0), training=True)
+        both = self(x, training=True)
         n = both.shape[0] // 2
         return ops.mean((y + self.discount * ops.stop_gradient(both[n:]) - both[:n]) ** 2)
 
@@ -127,16 +127,17 @@ class Value(OwnStep):
     expect("exploding_weights"),
     expect("exploding_gradient"),
     expect("updates_too_large"),
+    expect("nonfinite"),
     expect("loss_not_decreasing"),
 )
 def future_counts_more_than_the_present(broken: bool) -> Training:
-    """The value of the next state is multiplied by 1.3 where a discount of 0.8 was meant, so the values run away."""
+    """The value of the next state is multiplied by 1.15 where a discount of 0.8 was meant, so the values run away."""
     rng = np.random.default_rng(9403)
     state = rng.normal(size=(896, 4))
     after = 0.95 * state + 0.3 * rng.normal(size=(896, 4))
     reward = 1.0 + state[:, :1] + 0.1 * rng.normal(size=(896, 1))
-    model = Value(1.3 if broken else 0.8)
-    model.compile(optimizers.SGD(0.02))
+    model = Value(1.15 if broken else 0.8)
+    model.compile(optimizers.SGD(0.01))
     x = np.concatenate([state, after], 1).astype("float32")
     return Training(model, **parted(x, reward.astype("float32"), 800).parts(), epochs=30, batch_size=32)
 
