@@ -132,7 +132,7 @@ def documents_by_muon() -> Training:
     model = mlp(300, 4, widths=(48, 48), head=None)
     model.compile(
         optimizers.Muon(
-            learning_rate=0.01, adam_learning_rate=3e-3, exclude_layers=["head"], weight_decay=1e-3
+            learning_rate=3e-3, exclude_layers=["head"], weight_decay=1e-3
         ), LOGITS, metrics=["accuracy"],
     )  # fmt: skip
     return Training(model, **documents(seed=1408).parts(), epochs=8, batch_size=32)
