@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from fitscope.pipeline.bad_samples import MOST_NAMED, MOST_SITES, BadSamples
-from fitscope.record import Head
+from fitscope.record import Block, Head, Moment
 from fitscope.reduce import host
 from fitscope.sites import Site
 
@@ -17,9 +16,9 @@ def looked(found: BadSamples, step: int, *tensors: tuple[Head, np.ndarray[Any, A
     tally = host.Tally(len(tensors))
     for _, array in tensors:
         tally.add(array)
-    arrays = [array for _, array in tensors]
-    taken = SimpleNamespace(at=SimpleNamespace(step=step), array=arrays.__getitem__)
-    found.look([taken], tuple(head for head, _ in tensors), tally.columns())
+    at = Moment(step, 0, 0, 0.0)
+    block = Block((at,), tuple(head for head, _ in tensors), tally.columns(), np.full(len(tensors), np.nan))
+    found.look(block, lambda _, head: tensors[head][1])
     return found.found
 
 

@@ -7,7 +7,7 @@ layers there are. Memory is bounded by the number of units, whatever the length 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,6 +28,14 @@ MOST_IN_ALL = 262_144  #: and of all layers
 
 class Vector(NamedTuple):
     """Small arrays that lie one after the other, `flat[starts[i]:starts[i + 1]]`, and the site of each."""
+
+    heads: list[Head]
+    flat: Array
+    starts: Array
+
+
+class Vectors(NamedTuple):
+    """The same of several steps: a row of `flat` for each."""
 
     heads: list[Head]
     flat: Array
@@ -85,6 +93,30 @@ class Activity:
         now.samples[joined.which] = joined.samples
         now.places[joined.which] = joined.places
 
+    def slide_joined(self, some: Sequence[tuple[Sequence[Array], Joined]]) -> Vectors | None:
+        """Takes the outputs of layers at several steps, for each step from its vectors, and slides over all of them.
+
+        `some` has for each place in a step the vectors of all steps. No other layer was seen at these steps.
+        """
+        if self._state is None or not some:
+            return None
+        now, steps = self._now, len(some[0][0])
+        counts = np.zeros((steps, now.counts.size), np.int32)
+        for vectors, joined in some:
+            for vector, into in zip(vectors, counts, strict=True):
+                units.count_all(vector, joined.starts, joined.ends, joined.which, now.layers, into)
+            now.samples[joined.which] = joined.samples
+            now.places[joined.which] = joined.places
+        chosen = np.flatnonzero(now.samples > 0).tolist()
+        if not chosen:
+            return None
+        shares = now.slide_steps(counts)
+        offsets = now.layers.offsets
+        if len(chosen) < len(self._heads):
+            shares = np.concatenate([shares[:, offsets[i] : offsets[i + 1]] for i in chosen], axis=1)
+        starts = np.cumsum([0] + [self._heads[i].shape[0] for i in chosen])
+        return Vectors([self._heads[i] for i in chosen], shares, starts)
+
     def put(self, number: int, counts: Array, samples: int, places: int) -> None:
         """Takes the counts that a step made itself."""
         now = self._now
@@ -135,9 +167,16 @@ class _State:
                 new[..., : old.shape[-1]] = old
 
     def slide(self) -> Array:
-        shares = np.empty(self.counts.size, np.float32)
-        units.slide(
-            self.counts, self.samples, self.places, self.layers.offsets, self._ring, self._ring_samples, self._ring_places,
+        return self._slid(units.slide, self.counts)
+
+    def slide_steps(self, counts: Array) -> Array:
+        """Slides over several steps, each with a row of counts."""
+        return self._slid(units.slide_steps, counts)
+
+    def _slid(self, slide: Callable[..., None], counts: Array) -> Array:
+        shares = np.empty(counts.shape, np.float32)
+        slide(
+            counts, self.samples, self.places, self.layers.offsets, self._ring, self._ring_samples, self._ring_places,
             self._firsts, self._lengths, self._totals, self._held, SAMPLES, shares,
         )  # fmt: skip
         self.samples[:] = 0  # the next step has shown nothing yet

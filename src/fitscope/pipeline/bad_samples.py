@@ -8,13 +8,13 @@ A tensor of which only some rows or statistics leave the step is left out: nothi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from fitscope.record import Head, Moment
-from fitscope.reduce.stats import COUNTS, Columns
+from fitscope.record import Block, Head
+from fitscope.reduce.stats import COUNTS
 from fitscope.sites import TRAIN
 
 Array = np.ndarray[Any, Any]
@@ -25,15 +25,6 @@ MOST_NAMED = 16  #: samples that are named, the others are counted
 _BAD = [COUNTS.index(name) for name in ("nans", "infs")]
 
 
-class Step(Protocol):
-    """One captured step whose tensors are still there."""
-
-    @property
-    def at(self) -> Moment: ...
-    def array(self, index: int) -> Array | None:
-        """The tensor of one of its heads, as far as it was taken out of the step."""
-
-
 class BadSamples:
     """The samples of the first bad batch of each site."""
 
@@ -41,25 +32,30 @@ class BadSamples:
         self.found: dict[str, dict[str, Any]] = {}  #: by site, as the run stores it
         self._looked: set[str] = set()
 
-    def look(self, steps: list[Any], heads: tuple[Head, ...], columns: Columns) -> None:
-        """Looks at the sites that have NaN or Inf for the first time."""
-        bad = columns.counts[:, _BAD].any(axis=1)
-        if not bad.any() or heads[0].site.in_pass != TRAIN:
+    def look(self, block: Block, array: Callable[[int, int], Array | None]) -> None:
+        """Looks at the sites of a block that have NaN or Inf for the first time.
+
+        `array` gives the tensor at one of its steps and of one of its heads, as far as it left the step.
+        """
+        bad = block.stats.counts[:, _BAD].any(axis=1)
+        if not bad.any() or block.heads[0].site.in_pass != TRAIN:
             return
         for at in np.flatnonzero(bad).tolist():
-            step, head = steps[at // len(heads)], heads[at % len(heads)]
+            step, number = divmod(at, len(block.heads))
+            head = block.heads[number]
             if head.site in self._looked or len(self.found) >= MOST_SITES:
                 continue
             self._looked.add(head.site)
             if head.batched:
-                for placed in _placed(step.array(at % len(heads)), head):
-                    self.found[head.site] = {"step": step.at.step, **placed}
+                placed = _placed(array(step, number), head)
+                if placed is not None:
+                    self.found[head.site] = {"step": block.ats[step].step, **placed}
 
 
-def _placed(array: Array | None, head: Head) -> Iterator[dict[str, Any]]:
-    """Where the bad samples are, if the whole tensor is there."""
+def _placed(array: Array | None, head: Head) -> dict[str, Any] | None:
+    """Where the bad samples are; None if a part of the tensor is missing."""
     if array is None or array.size != np.prod(head.shape, dtype=np.int64):
-        return
+        return None
     with np.errstate(invalid="ignore"):  # bfloat16 asks NumPy
         rows = np.flatnonzero(~np.isfinite(array.reshape(head.shape[0], -1)).all(axis=1))
-    yield {"samples": rows[:MOST_NAMED].tolist(), "number": len(rows), "of": head.shape[0]}
+    return {"samples": rows[:MOST_NAMED].tolist(), "number": len(rows), "of": head.shape[0]}

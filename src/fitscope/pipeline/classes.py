@@ -68,6 +68,29 @@ class Classes:
         labels = targets.reshape(-1) if kind == "labels" else targets.reshape(-1, classes).argmax(axis=1)
         return _log_loss(labels, predictions.reshape(-1, classes)[: max(ENOUGH // classes, 1)], logits=logits)
 
+    def of_steps(self, part: str, targets: Array, predictions: Array) -> tuple[Array, Array, Array] | None:
+        """Targets, predictions and log loss of several steps, stacked; None if each step has to be looked at alone."""
+        kind, classes = self._kind(part, targets[0], predictions[0])
+        steps, labels = len(targets), targets.reshape(len(targets), -1)
+        rows = predictions.reshape(steps, -1, classes)
+        plain = kind == "labels" and targets.dtype.kind in "iu" and predictions.dtype.kind == "f"
+        if not plain or predictions.dtype.itemsize < 4 or labels.shape[1] != rows.shape[1]:
+            return None
+        if (labels < 0).any() or (labels >= classes).any() or np.isnan(rows).any():
+            return None
+        if not str(self._loss(part).get("class")).endswith("Crossentropy"):
+            return None
+        some = rows[:, : max(ENOUGH // classes, 1)]
+        logits = bool(self._loss(part).get("from_logits"))
+        log_loss = _log_loss(
+            labels[:, : some.shape[1]].reshape(-1), some.reshape(-1, classes), logits=logits
+        ).reshape(steps, -1)
+        return _shares_of_steps(labels, classes), _shares_of_steps(rows.argmax(axis=2), classes), log_loss
+
+    def by_data(self, part: str) -> bool:
+        """Whether the numbers of a step decide what can be derived from it, and not only their shape and type."""
+        return self._loss(part).get("classification") in ("one-hot", "binary")
+
     def _kind(self, part: str, targets: Array | None, predictions: Array | None) -> tuple[str, int]:
         """The form of the targets ("labels", "one-hot", "binary"), and the number of classes."""
         kind = self._loss(part).get("classification")
@@ -168,3 +191,12 @@ def _shares(labels: Array, classes: int) -> Array:
         labels = labels[np.isfinite(labels)].astype(np.int64)
     labels = labels[(labels >= 0) & (labels < classes)].astype(np.int64)
     return (np.bincount(labels, minlength=classes) / max(total, 1)).astype(np.float32)
+
+
+def _shares_of_steps(labels: Array, classes: int) -> Array:
+    """The share of each class at each step; all labels are known ones."""
+    steps, total = labels.shape
+    places = labels.astype(np.int64) + classes * np.arange(steps)[:, None]
+    counts = np.bincount(places.reshape(-1), minlength=steps * classes).reshape(steps, classes)
+    shares: Array = (counts / max(total, 1)).astype(np.float32)
+    return shares

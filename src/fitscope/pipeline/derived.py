@@ -13,13 +13,13 @@ All of it is bounded, however long the training goes on. `run.unseen` has a reas
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from fitscope.pipeline.activity import Activity, Joined, Vector
+from fitscope.pipeline.activity import Activity, Joined, Vector, Vectors
 from fitscope.pipeline.classes import Classes, NotDerived
 from fitscope.pipeline.handover import HostAdapter, Slot
 from fitscope.pipeline.to_record import HostTensor, seen
@@ -105,14 +105,77 @@ class Derived:
             target, prediction = (
                 _whole(by_output.get((kind, output))) for kind in ("targets", "predictions")
             )
-            known = self._classes
-            of = (known.targets,) if site.base == "targets" else (known.predictions, known.log_loss)
-            for into, made in zip(self._derived(site, Want(data=True)), of, strict=True):
+            for into, made in self._made(site):
                 with self._explained(into):
                     self._add(into, made(output, target, prediction))
         rows, self._rows = self._rows, []
         activity = self._activity.get(in_pass)
         return rows, activity.slide() if activity is not None else None
+
+    # ---- what several steps showed, at once -----------------------------------------------------------------
+
+    def of_steps(
+        self,
+        in_pass: str,
+        data: Sequence[tuple[Site, Want, Array]],
+        active: Sequence[tuple[Sequence[Array], Joined]],
+    ) -> list[Vectors] | None:
+        """The values derived from several steps, as from one after the other; None, and nothing changes, if that is not possible.
+
+        Args:
+            data: Inputs, targets and predictions, those of all steps stacked.
+            active: The vectors of all steps that hold outputs of layers, and where.
+        """
+        batch = {site: (want, stack) for site, want, stack in data if self._derived(site, want)}
+        found = self._classes_of_steps({s: stack for s, (_, stack) in batch.items() if s.base != "inputs"})
+        if found is None:
+            return None
+        for site, (want, stack) in batch.items():
+            sites = self._derived(site, want)
+            if site.base == "inputs":
+                with self._explained(*sites):
+                    known = self._features_of(sites[0], stack.shape[1:], stack.dtype)
+                    found += zip(sites, known.add_steps(stack), strict=True)
+        vectors = [
+            _side_by_side(
+                [(self._head(site, stack[0]), stack) for site, stack in found if stack.dtype == dtype]
+            )
+            for dtype in dict.fromkeys(stack.dtype for _, stack in found)
+        ]
+        activity = self._activity[in_pass].slide_joined(active) if active else None
+        return vectors if activity is None else [*vectors, activity]
+
+    def _classes_of_steps(self, batch: Mapping[Site, Array]) -> list[tuple[Site, Array]] | None:
+        """The classes of targets and predictions at several steps; None if they have to be looked at step by step."""
+        by_output = {(site.base, _output(site)): stack for site, stack in batch.items()}
+        found: list[tuple[Site, Array]] = []
+        for site in batch:
+            output = _output(site)
+            targets, predictions = (by_output.get((kind, output)) for kind in ("targets", "predictions"))
+            if targets is None or predictions is None:
+                return None
+            try:
+                made = self._classes.of_steps(output, targets, predictions)
+            except NotDerived:
+                if self._classes.by_data(output) or self._first(site, targets[0], predictions[0]):
+                    return None
+                continue
+            if made is None:
+                return None
+            found += zip(
+                self._derived(site, Want(data=True)),
+                made[:1] if site.base == "targets" else made[1:],
+                strict=True,
+            )
+        return found
+
+    def _first(self, site: Site, targets: Array, predictions: Array) -> bool:
+        """Whether anything can be derived from the first of several steps. If not, it has the reason of all of them."""
+        found = []
+        for into, made in self._made(site):
+            with self._explained(into):
+                found.append(made(_output(site), targets, predictions))
+        return bool(found)
 
     # ---- what is made of it ---------------------------------------------------------------------------------
 
@@ -121,6 +184,12 @@ class Derived:
         if key not in self._sites:
             self._sites[key] = derived(site, want)
         return self._sites[key]
+
+    def _made(self, site: Site) -> Iterator[tuple[Site, Callable[..., Array]]]:
+        """What is made of targets or of predictions, and how."""
+        known = self._classes
+        of = (known.targets,) if site.base == "targets" else (known.predictions, known.log_loss)
+        return zip(self._derived(site, Want(data=True)), of, strict=True)
 
     def _numbered(self, site: Site, shape: Any, family: str) -> int:
         activity = self._activity.setdefault(site.in_pass, Activity())
@@ -138,28 +207,35 @@ class Derived:
         self._activity[site.in_pass].put(number, counts, shape[0], math.prod(shape) // max(counts.size, 1))
 
     def _of_inputs(self, sites: tuple[Site, ...], row: HostTensor) -> None:
-        shape, kind = row.head.shape, row.array.dtype.kind
-        if len(shape) < 2:
-            raise NotDerived("it has no axis of features")
-        if kind in "iu" and self._embeds:
-            raise NotDerived("it holds integers, and the model has an embedding, so they may be categories")
-        if kind not in "fiubV":
-            raise NotDerived(f"it holds no numbers but {row.head.dtype}")
-        if shape[-1] > MOST_FEATURES:
-            raise NotDerived(f"it has more than {MOST_FEATURES:,} features")
-        known = self._features.get(sites[0])
-        if known is None or len(known) != shape[-1]:
-            known = self._features[sites[0]] = Features(shape[-1])
+        known = self._features_of(sites[0], row.head.shape, row.array.dtype)
         known.add(row.array)
         for site, value in zip(sites, known.values(), strict=True):
             self._add(site, value)
 
+    def _features_of(self, site: Site, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Features:
+        """What is known of the features of an input."""
+        if len(shape) < 2:
+            raise NotDerived("it has no axis of features")
+        if dtype.kind in "iu" and self._embeds:
+            raise NotDerived("it holds integers, and the model has an embedding, so they may be categories")
+        if dtype.kind not in "fiubV":
+            raise NotDerived(f"it holds no numbers but {dtype.name}")
+        if shape[-1] > MOST_FEATURES:
+            raise NotDerived(f"it has more than {MOST_FEATURES:,} features")
+        known = self._features.get(site)
+        if known is None or len(known) != shape[-1]:
+            known = self._features[site] = Features(shape[-1])
+        return known
+
     def _add(self, site: Site, value: Array) -> None:
+        self._rows.append(HostTensor(self._head(site, value), value))
+
+    def _head(self, site: Site, value: Any) -> Head:
         head = self._heads.get(site)
         if head is None or head.shape != value.shape:
             head = self._heads[site] = Head(site, value.shape, value.dtype.name, batched=False)
             self._unseen(site, None)
-        self._rows.append(HostTensor(head, value))
+        return head
 
     @contextmanager
     def _explained(self, *sites: Site) -> Iterator[None]:
@@ -172,6 +248,13 @@ class Derived:
                 self._failed(f"{sites[0]}: {described(error)}")
             for site in sites:
                 self._unseen(site, str(error) if known else described(error))
+
+
+def _side_by_side(made: list[tuple[Head, Array]]) -> Vectors:
+    """Values of one dtype, one after the other in the row of each step."""
+    flat = np.concatenate([stack.reshape(len(stack), -1) for _, stack in made], axis=1)
+    starts = np.cumsum([0] + [math.prod(head.shape) for head, _ in made])
+    return Vectors([head for head, _ in made], flat, starts)
 
 
 def _output(site: Site) -> str:

@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import chain, groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -18,10 +19,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fitscope.pipeline import replicas, to_record
-from fitscope.pipeline.activity import Joined, Vector
+from fitscope.pipeline.activity import Vector
 from fitscope.pipeline.bad_samples import BadSamples
 from fitscope.pipeline.derived import Derived
-from fitscope.pipeline.handover import SMALL, HostAdapter, ReplicaRows, Shard, Shown, Slot, slots
+from fitscope.pipeline.handover import SMALL, HostAdapter, ReplicaRows, Shard, Shown
+from fitscope.pipeline.joined import Layout, Seen, of_layout, of_vectors
 from fitscope.pipeline.sample_loss import SampleLosses
 from fitscope.pipeline.to_record import HostTensor
 from fitscope.pipeline.troubles import described
@@ -32,49 +34,6 @@ from fitscope.reduce.average import Average
 from fitscope.sites import TRAIN, Site
 
 Array = np.ndarray[Any, Any]
-
-
-class Layout:
-    """The contents of a joined vector. Computed once, because it is the same at every step."""
-
-    def __init__(self, layout: Array, dtype: str, shown: Shown) -> None:
-        self.wants = shown.wants
-        self.heads: list[Head] = []  #: of those that stats are wanted of
-        self.more: list[tuple[Site, Want, Slot]] = []  #: tensors with further wants
-        self.layers: list[
-            tuple[Site, str, Slot]
-        ] = []  #: whose activity is wanted, with the family of their nonlinearity
-        self.active: Joined | None = None
-        chosen: list[tuple[int, int]] = []
-        all_slots = slots(layout)
-        for slot in all_slots:
-            found = shown.wanted(slot.name)
-            if found is None:
-                continue
-            site, want = found
-            if want.stats:
-                self.heads.append(Head(site, slot.shape, dtype, site.batched and len(slot.shape) > 0))
-                chosen.append((slot.start, slot.end))
-            if want.activity:
-                self.layers.append((site, want.activity, slot))
-            more = replace(want, stats=False, activity="")
-            if more.tensor or more.mean or more.whole or more.derived:
-                self.more.append((site, more, slot))
-        self.chosen = None if len(chosen) == len(all_slots) else chosen  #: None: all of it
-        self.starts = np.array([start for start, _ in chosen] + [chosen[-1][1] if chosen else 0])
-        self.scalars = np.array([i for i, head in enumerate(self.heads) if head.shape == ()], np.int64)
-
-    def array(self, index: int, vector: Array) -> Array:
-        """The tensor of one of the heads."""
-        start, end = self.chosen[index] if self.chosen is not None else self.starts[index : index + 2]
-        return vector[start:end]
-
-    def tally(self, into: host.Tally, vector: Array) -> None:
-        if self.chosen is None:
-            into.add_all(vector, self.starts)
-        else:
-            for start, end in self.chosen:
-                into.add(vector[start:end])
 
 
 class Taken(NamedTuple):
@@ -103,7 +62,7 @@ class Taken(NamedTuple):
         index -= len(self.rows)
         for layout, vector in self.joined:
             if index < len(layout.heads):
-                return layout.array(index, vector)
+                return layout.array([vector], 0, index)
             index -= len(layout.heads)
         return None
 
@@ -156,6 +115,7 @@ class Digest:
         self._before: dict[str, deque[tuple[Moment, Array]]] = {}
         self._unaveraged: set[str] = set()
         self._layouts: dict[tuple[bytes, np.dtype[Any], str], Layout] = {}
+        self._rows: dict[tuple[Head, ...], tuple[Head, ...]] = {}
         # By the key of steps with these heads, so that equal ones are the same object.
         self._heads: dict[tuple[Any, ...], tuple[tuple[Head, ...], Taken]] = {}
 
@@ -165,20 +125,62 @@ class Digest:
         """The stats, other records and samples of some steps. Steps that show the same sites have one block."""
         records: list[Record] = []
         samples: list[Samples] = []
-        taken: list[Taken] = []
-        for at, shown in captures:
-            step, more, some = self._take(at, shown)
-            taken.append(step)
-            records += more
-            samples += some
-        blocks = [self._block(key, list(some)) for key, some in groupby(taken, key=attrgetter("key"))]
-        return [block for block in blocks if block is not None], records, samples
+        blocks: list[Block] = []
+        seen = (
+            Seen(at, shown, [self._layout(vector, layout, shown) for vector, layout in shown.joined])
+            for at, shown in captures
+        )
+        for kind, group in groupby(seen, key=attrgetter("kind")):
+            steps = list(group)
+            together = self._together(steps) if kind is not None and len(steps) > 1 else None
+            if together is not None:
+                blocks += together
+                continue
+            taken: list[Taken] = []
+            for step in steps:
+                one, more, some = self._take(step)
+                taken.append(one)
+                records += more
+                samples += some
+            for key, alike in groupby(taken, key=attrgetter("key")):
+                block = self._block(key, list(alike))
+                blocks += [] if block is None else [block]
+        return blocks, records, samples
 
-    def _take(self, at: Moment, shown: Shown) -> tuple[Taken, list[Record], list[Samples]]:
+    def _together(self, steps: list[Seen]) -> list[Block] | None:
+        """The stats of several steps that show the same small tensors; None if they have to be taken one by one."""
+        ats = tuple(step.at for step in steps)
+        layouts = [layout for layout, _ in steps[0].joined]
+        vectors = [[step.joined[i][1] for step in steps] for i in range(len(layouts))]
+        derived = self._derived.of_steps(
+            steps[0].shown.in_pass,
+            [
+                (site, want, np.stack([slot.of(vector) for vector in some]))
+                for layout, some in zip(layouts, vectors, strict=True)
+                for site, want, slot in layout.more
+            ],
+            [(some, layout.active) for layout, some in zip(layouts, vectors, strict=True) if layout.active],
+        )
+        if derived is None:
+            return None
+        blocks = []
+        for layout, some in zip(layouts, vectors, strict=True):
+            if layout.heads:
+                blocks.append(of_layout(ats, layout, some))
+                self.bad_samples.look(blocks[-1], partial(layout.array, some))
+        return blocks + [of_vectors(ats, self._one(tuple(table.heads)), table) for table in derived]
+
+    def _one(self, heads: tuple[Head, ...]) -> tuple[Head, ...]:
+        """The same heads, as the same object in every block."""
+        if heads not in self._rows:
+            _bounded(self._rows)
+        return self._rows.setdefault(heads, heads)
+
+    def _take(self, step: Seen) -> tuple[Taken, list[Record], list[Samples]]:
+        at, shown, joined = step
         records: list[Record] = []
         rows: list[HostTensor] = []
         of_samples: dict[tuple[str, str], Any] = {}
-        joined = [self._layout(vector, layout, shown) for vector, layout in shown.joined]
         more = (
             (site, want, slot.of(vector)) for layout, vector in joined for site, want, slot in layout.more
         )
@@ -258,9 +260,9 @@ class Digest:
         values = np.full((len(steps), len(heads)), np.nan)
         for step, into in zip(steps, values, strict=True):
             step.tally(tally, into)
-        columns = tally.columns()
-        self.bad_samples.look(steps, heads, columns)
-        return Block(tuple(step.at for step in steps), heads, columns, values.reshape(-1))
+        block = Block(tuple(step.at for step in steps), heads, tally.columns(), values.reshape(-1))
+        self.bad_samples.look(block, lambda step, head: steps[step].array(head))
+        return block
 
     def _layout(self, vector: Any, layout: Any, shown: Shown) -> tuple[Layout, Array]:
         array, numbers = self._adapter.to_numpy(vector), self._adapter.to_numpy(layout)

@@ -78,6 +78,7 @@ class Tally:
         self._hist = np.zeros(BUCKETS, np.int64)  # of one array at a time
         self._buckets, self._tallies = ([piece] for piece in _room(0))
         self._row = 0  # the next one
+        self._scratch = _room(0)  # for the buckets of the arrays that are being added
         self._arrays: list[
             tuple[int, Callable[[int], Array]]
         ] = []  # the first row, and a function that returns the values again
@@ -97,9 +98,7 @@ class Tally:
         sizes = self._sizes[rows] = starts[1:] - starts[:-1]
         found = _KERNELS.get(flat.dtype)
         if found is not None and flat.flags.forc and flat.flags.aligned:
-            # One more than elements: an array that changes meanwhile may have a zero that is counted once more as another number.
-            # And one beyond the last: the kernel writes there.
-            buckets, tallies = _room(int(np.minimum(sizes + 1, BUCKETS).sum()) + 1)
+            buckets, tallies = self._room_for(sizes)
             taken = found.add_all(
                 _flat(flat, found.seen_as),
                 starts,
@@ -109,11 +108,20 @@ class Tally:
                 buckets,
                 tallies,
             )
-            self._keep(buckets, tallies, taken)
+            self._keep(buckets[:taken].copy(), tallies[:taken].copy(), taken)
         else:
             for row, (start, end) in enumerate(itertools.pairwise(starts.tolist()), first):
                 _add(flat[start:end], self._hist, self._totals[row])
                 self._take_out(row)
+
+    def _room_for(self, sizes: Array) -> tuple[Array, Array]:
+        """Room for the buckets of arrays of these sizes. It is used again, because most of it stays empty."""
+        # One more than elements: an array that changes meanwhile may have a zero that is counted once more as another number.
+        # And one beyond the last: the kernel writes there.
+        most = int(np.minimum(sizes + 1, BUCKETS).sum()) + 1
+        if most > len(self._scratch[0]):
+            self._scratch = _room(most)
+        return self._scratch
 
     def _next(self, rows: int, give: Callable[[int], Array]) -> int:
         first, self._row = self._row, self._row + rows

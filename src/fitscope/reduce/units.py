@@ -138,6 +138,18 @@ def slide(
 
 
 @compiled()
+def slide_steps(
+    now: Array, samples: Array, places: Array, offsets: Array, ring: Array, ring_samples: Array, ring_places: Array,
+    firsts: Array, lengths: Array, totals: Array, held: Array, enough: int, shares: Array,
+) -> None:  # fmt: skip
+    """The same for several batches of one size, one after the other: a row of `now` and of `shares` for each."""
+    for k in range(now.shape[0]):
+        slide(
+            now[k], samples, places, offsets, ring, ring_samples, ring_places, firsts, lengths, totals, held, enough, shares[k]
+        )  # fmt: skip
+
+
+@compiled()
 def _add_features(values, bits, counts, means, squares, lows, highs, hashes):
     rows, features = values.shape
     sizes = np.zeros(features, np.int64)
@@ -172,6 +184,20 @@ def _add_features(values, bits, counts, means, squares, lows, highs, hashes):
             squares[j] += spreads[j] + delta * delta * before * share
 
 
+@compiled()
+def _add_features_of_steps(
+    values, bits, counts, means, squares, lows, highs, hashes, stds, sizes, ranges, all_hashes, changed
+):
+    for k in range(values.shape[0]):
+        _add_features(values[k], bits[k], counts, means, squares, lows, highs, hashes)
+        for j in range(counts.size):
+            changed[k, j] = highs[j] > lows[j]
+            stds[k, j] = np.sqrt(squares[j] / max(counts[j], 1)) if changed[k, j] else 0.0
+            sizes[k, j] = abs(means[j])
+            ranges[k, j] = highs[j] - lows[j] if counts[j] > 0 else 0.0
+            all_hashes[k, j] = hashes[j]
+
+
 class Features:
     """Mean, spread, range and identity of each feature over all samples seen so far."""
 
@@ -191,6 +217,19 @@ class Features:
         _add_features(
             values, values.view(np.uint64), self._counts, self._means, self._squares, self._lows, self._highs, self._hashes
         )  # fmt: skip
+
+    def add_steps(self, arrays: Array) -> tuple[Array, Array, Array, Array]:
+        """Adds the samples of several steps, stacked. Returns the `values` after each step."""
+        steps, features = len(arrays), len(self._counts)
+        values = np.ascontiguousarray(arrays.reshape(steps, -1, features), np.float64) + 0.0
+        stds, sizes, ranges = np.empty((3, steps, features))
+        hashes, changed = np.empty((steps, features), np.uint64), np.empty((steps, features), np.bool_)
+        _add_features_of_steps(
+            values, values.view(np.uint64), self._counts, self._means, self._squares, self._lows, self._highs, self._hashes,
+            stds, sizes, ranges, hashes, changed,
+        )  # fmt: skip
+        twins = [self._duplicates(some, changes) for some, changes in zip(hashes, changed, strict=True)]
+        return stds, sizes, ranges, np.array(twins, np.float64)
 
     @property
     def std(self) -> Array:
@@ -214,13 +253,16 @@ class Features:
     @property
     def duplicates(self) -> int:
         """The number of changing features that equalled another one in every sample."""
+        return self._duplicates(self._hashes, self._highs > self._lows)
+
+    def _duplicates(self, hashes: Array, changes: Array) -> int:
         if not self._twins:
             return 0
-        changing = self._hashes[self._highs > self._lows]
+        changing = hashes[changes]
         _, times = np.unique(changing, return_counts=True)
         found = int(times[times > 1].sum())
         # Two constants may part later, and be equal to others then no more: only what changes decides for good.
-        self._twins = found > 0 or changing.size < self._hashes.size
+        self._twins = found > 0 or changing.size < hashes.size
         return found
 
 
@@ -234,8 +276,10 @@ def warm_up() -> None:
         _count_nogil(flat, dtype(0), dtype(1), counts)
         count_all(flat, one, one + 1, one, layers, counts)
     ring = np.zeros((1, 1), np.int32)
-    slide(
-        counts, one, one, layers.offsets, ring, ring.astype(np.int64), ring.astype(np.int64), one, one, one,
-        np.zeros((1, 2), np.int64), 1, np.zeros(1, np.float32),
-    )  # fmt: skip
+    for slides, shape in ((slide, (1,)), (slide_steps, (1, 1))):
+        slides(
+            counts.reshape(shape), one, one, layers.offsets, ring, ring.astype(np.int64), ring.astype(np.int64), one, one, one,
+            np.zeros((1, 2), np.int64), 1, np.zeros(shape, np.float32),
+        )  # fmt: skip
     Features(1).add(np.zeros((1, 1), np.float32))
+    Features(1).add_steps(np.zeros((1, 1, 1), np.float32))
