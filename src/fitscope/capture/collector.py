@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fitscope._compat import versions
-from fitscope.capture.shield import shield
+from fitscope.capture.shield import shield, told
+from fitscope.errors import FitscopeWarning
 from fitscope.pipeline.troubles import described
 from fitscope.sites import Site
 
@@ -63,20 +65,25 @@ def rebuilt(structure: Any, tensors: Iterator[Any]) -> Any:
 
 def guarded(collector: Collector, site: Site, tensor: Any, *, gradient: bool = False) -> Any:
     """Passes a tensor to the collector; an error in fitscope never becomes an error of the step."""
-    with kept(collector, site):
+    # As `kept` does, without an object: an eager step comes here hundreds of times.
+    try:
         return (collector.see_gradient if gradient else collector.see)(site, tensor)
+    except FitscopeWarning:
+        raise
+    except Exception as error:
+        told(functools.partial(_missed, collector, (site,)), error)
     return tensor
 
 
 def kept(collector: Collector, *sites: Site) -> AbstractContextManager[None]:
     """Turns an error inside the block into the reason why these sites are missing, and warns the user, with versions."""
+    return shield(functools.partial(_missed, collector, sites))
 
-    def tell(error: Exception) -> None:
-        collector.failed.update(dict.fromkeys(sites, described(error)))
-        with_versions = versions("keras", "jax", "tensorflow", "torch")
-        collector.noted.append(f"{described(error)} ({with_versions})" if with_versions else described(error))
 
-    return shield(tell)
+def _missed(collector: Collector, sites: Sequence[Site], error: Exception) -> None:
+    collector.failed.update(dict.fromkeys(sites, described(error)))
+    with_versions = versions("keras", "jax", "tensorflow", "torch")
+    collector.noted.append(f"{described(error)} ({with_versions})" if with_versions else described(error))
 
 
 def numbers_inside(collector: Collector, site: Site, what: str) -> Site:

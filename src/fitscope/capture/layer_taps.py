@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from fitscope.capture.collector import Collector, guarded, kept, leaves, rebuilt
 from fitscope.pipeline.troubles import described
 from fitscope.plan.anatomy import Anatomy
 from fitscope.plan.wants import LOSS, SAMPLE_LOSS, Wants
-from fitscope.sites import OF_LAYERS, Site
+from fitscope.sites import Site
 
 Patch = tuple[
     Any, str, Callable[[Any], Any]
@@ -33,7 +33,6 @@ class Taps:
         self._metrics: list[tuple[str, Any]] = []  # by name
         self._updated: set[int] = set()
         self._metric_sites: dict[tuple[int, str], Site] = {}
-        self._sites: dict[str, list[Site]] = {}  # of layers, by path
         self._tracked: Any = None  # the value given to the model's own loss metric
         self.states: dict[
             str, tuple[Any, list[Any]]
@@ -42,7 +41,7 @@ class Taps:
     def patches(self) -> Iterator[Patch]:
         model = self.anatomy.model
         for part in self.anatomy.layers:
-            if self._of_layer(part.path):
+            if self.wants.of_layer(part.path):
                 tap = self._layer(part.path)
                 # Keras runs the one or the other: the second where the layer is quantized.
                 yield part.layer, "call", tap
@@ -52,11 +51,12 @@ class Taps:
             yield model, "call", self._predictions
         if LOSS in self.wants or SAMPLE_LOSS in self.wants:
             yield model, "compute_loss", self._loss
+        metrics = model.metrics if LOSS in self.wants or ("metrics", "") in self.wants else ()
         if LOSS in self.wants:
-            for metric in own_loss_metrics(model):
+            for metric in own_loss_metrics(model, metrics):
                 yield metric, "update_state", self._tracker
         if ("metrics", "") in self.wants:
-            self._metrics = batch_metrics(model)
+            self._metrics = batch_metrics(model, metrics)
             for name, metric in self._metrics:
                 yield metric, "update_state", self._metric(name, metric)
 
@@ -66,7 +66,7 @@ class Taps:
             with kept(self.collector, Site("loss")):
                 self.collector.losses.tracked(self._tracked)
         for part in self.anatomy.layers:
-            for site in self._of_layer(part.path):
+            for site in self.wants.of_layer(part.path):
                 if not self.calls[part.path]:
                     self.collector.failed.setdefault(site, NOT_CALLED)
         for name, metric in self._metrics:
@@ -75,15 +75,9 @@ class Taps:
                     site = Site("metrics", label=each)
                     self.collector.failed.setdefault(site, "the step does not update it")
 
-    def _of_layer(self, path: str) -> list[Site]:
-        known = self._sites.get(path)
-        if known is None:
-            known = [Site(kind, path) for kind in OF_LAYERS if (kind, path) in self.wants]
-            self._sites[path] = known
-        return known
-
     def _layer(self, path: str) -> Callable[[Any], Any]:
         inside = False  # one of the two methods may call the other
+        sites = self.wants.of_layer(path)
 
         def make(call: Any) -> Any:
             def tapped(*args: Any, **kwargs: Any) -> Any:
@@ -95,7 +89,7 @@ class Taps:
                     outputs = call(*args, **kwargs)
                 finally:
                     inside = False
-                with kept(self.collector, *self._of_layer(path)):
+                with kept(self.collector, *sites):
                     return self._seen(path, outputs)
                 return outputs
 
@@ -107,21 +101,23 @@ class Taps:
         """Records the outputs of a layer, and returns the tensors to continue with: usually the same."""
         self.calls[path] += 1
         call = _numbered(self.calls[path])
-        value, gradient = (("activations", path) in self.wants), (("gradients", path) in self.wants)
-        seen = []
-        for suffix, tensor in leaves(outputs):
-            if value:
-                site = Site("activations", path, suffix=call + suffix)
-                tensor = guarded(self.collector, site, tensor)
-            if gradient:
-                site = Site("gradients", path, suffix=call + suffix)
-                tensor = guarded(self.collector, site, tensor, gradient=True)
-            seen.append(tensor)
+        if hasattr(outputs, "dtype") and not isinstance(outputs, tuple):  # one tensor, as most layers return
+            return self._shown(path, call, outputs)
+        seen = [self._shown(path, call + suffix, tensor) for suffix, tensor in leaves(outputs)]
         if not seen:
-            self.collector.failed.update(dict.fromkeys(self._of_layer(path), "the layer returns no tensor"))
+            self.collector.failed.update(
+                dict.fromkeys(self.wants.of_layer(path), "the layer returns no tensor")
+            )
         if all(new is old for new, (_, old) in zip(seen, leaves(outputs), strict=True)):
             return outputs
         return rebuilt(outputs, iter(seen))
+
+    def _shown(self, path: str, suffix: str, tensor: Any) -> Any:
+        """Records one output of a layer and its gradient, and returns the tensor to continue with."""
+        for site in self.wants.of_layer(path):
+            one = Site(site.base, path, suffix=suffix) if suffix else site
+            tensor = guarded(self.collector, one, tensor, gradient=site.base == "gradients")
+        return tensor
 
     def _predictions(self, call: Any) -> Any:
         def tapped(*args: Any, **kwargs: Any) -> Any:
@@ -246,15 +242,15 @@ def show_sample(collector: Collector, part: str, value: Any, names: list[str] | 
         guarded(collector, Site("sample_loss", label=part, suffix=suffix), tensor)
 
 
-def own_loss_metrics(model: Any) -> list[Any]:
+def own_loss_metrics(model: Any, metrics: Iterable[Any]) -> list[Any]:
     """The metrics with which the model tracks its own loss: those called "loss" that are not Keras's."""
     keras_own = getattr(model, "_loss_tracker", None)
-    return [metric for metric in model.metrics if metric.name == "loss" and metric is not keras_own]
+    return [metric for metric in metrics if metric.name == "loss" and metric is not keras_own]
 
 
-def batch_metrics(model: Any) -> list[tuple[str, Any]]:
+def batch_metrics(model: Any, metrics: Iterable[Any]) -> list[tuple[str, Any]]:
     """The metrics to compute on the batch alone, by name: those of compile(), and the model's own."""
     compiled = getattr(model, "_compile_metrics", None)
     inner = {id(m) for m in getattr(compiled, "metrics", ())} | {id(getattr(model, "_loss_tracker", None))}
-    own = [(m.name, m) for m in model.metrics if id(m) not in inner and m is not compiled]
+    own = [(m.name, m) for m in metrics if id(m) not in inner and m is not compiled]
     return ([(compiled.name, compiled)] if compiled is not None else []) + own

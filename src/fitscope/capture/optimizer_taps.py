@@ -127,14 +127,15 @@ class OptimizerTaps:
     def _of_weights(self, kind: str, variables: Iterable[Any], values: Iterable[Any]) -> None:
         for variable, value in zip(variables, values, strict=False):
             path = self._paths.get(id(variable))
-            if path is None or (kind, path) not in self.wants:
+            site = None if path is None else self.wants.site((kind, path))
+            if site is None:
                 continue
             if value is None:
-                self.collector.failed[Site.at((kind, path))] = (
+                self.collector.failed[site] = (
                     "its optimizer is given no gradient of it: the loss is not made from it"
                 )
             else:
-                guarded(self.collector, Site.at((kind, path)), value)
+                guarded(self.collector, site, value)
 
     def _known(self, optimizer: Any) -> list[Any]:
         """The variables that an optimizer was built on, in its order."""
@@ -152,7 +153,7 @@ def optimizers(anatomy: Anatomy) -> dict[str, Any]:
     # If the user names the optimizer of a loop, the compiled one does not count.
     own = None if found else getattr(model, "optimizer", None)
     # Keras also keeps a model's parts in private lists, whose names begin with an underscore: those come last.
-    held = sorted(vars(model).items(), key=lambda item: item[0].startswith("_"))
+    held = sorted(_holders(model), key=lambda item: item[0].startswith("_"))
     for name, thing in [("optimizer", own), *held]:
         if not (found and thing is getattr(model, "optimizer", None)):
             for label, optimizer in _inside(name, thing):
@@ -165,16 +166,26 @@ def _loops(number: int) -> str:
     return "loop" if number == 1 else f"loop#{number}"
 
 
+def _holders(model: Any) -> Iterator[tuple[str, Any]]:
+    """The attributes that may be optimizers or hold some. An eager step asks at each of its steps."""
+    for name, thing in vars(model).items():
+        if _is_optimizer(thing) or (isinstance(thing, list | tuple | Mapping) and thing):
+            yield name, thing
+
+
 def _inside(name: str, thing: Any) -> Iterator[tuple[str, Any]]:
     """An optimizer, or those of a short list or dictionary, with their names."""
-    things: Iterable[tuple[str, Any]] = [(name, thing)]
-    if isinstance(thing, Mapping) and len(thing) <= _MOST:
-        things = [(f"{name}/{key}", item) for key, item in thing.items()]
+    if _is_optimizer(thing):
+        yield name, thing
+    elif isinstance(thing, Mapping) and len(thing) <= _MOST:
+        yield from ((f"{name}/{key}", item) for key, item in thing.items() if _is_optimizer(item))
     elif isinstance(thing, list | tuple) and len(thing) <= _MOST:
-        things = [(f"{name}[{number}]", item) for number, item in enumerate(thing)]
-    for label, item in things:
-        if hasattr(item, "stateless_apply") and hasattr(item, "apply_gradients"):
-            yield label, item
+        yield from ((f"{name}[{number}]", item) for number, item in enumerate(thing) if _is_optimizer(item))
+
+
+def _is_optimizer(thing: Any) -> bool:
+    kind = type(thing)  # to look for what an instance of a torch module lacks is slow
+    return hasattr(kind, "stateless_apply") and hasattr(kind, "apply_gradients")
 
 
 _MOST = 100  #: things in a list that may be one of optimizers; longer ones are data

@@ -81,8 +81,9 @@ def _installed(
     stateless: bool = False,
 ) -> Iterator[list[Taps]]:
     """Patches the model with the taps of each collector; `choose` makes one patch of those at one place."""
-    with ExitStack() as undo:
-        taps: list[Taps] = []
+    undo: list[patched] = []
+    taps: list[Taps] = []
+    try:
         try:
             patches = []
             for collector in collectors:
@@ -91,9 +92,11 @@ def _installed(
                 patches.append([*taps[-1].patches(), *of_optimizers.patches()])
             for same in zip(*patches, strict=True):
                 owner, name, _ = same[0]
-                undo.enter_context(patched(owner, name, choose([make for _, _, make in same])))
+                patch = patched(owner, name, choose([make for _, _, make in same]))
+                undo.append(patch)  # first: an interruption may follow each of the two
+                patch.__enter__()
         except Exception as error:  # all or nothing: the step is the user's, and has not begun
-            undo.close()
+            _undo(undo)
             taps = []
             for collector in collectors:
                 _break(collector, error)
@@ -102,6 +105,13 @@ def _installed(
             with shield(functools.partial(_break, one.collector)):
                 one.account()
                 one.collector.harvest.rename(one.collector.losses.names())
+    finally:
+        _undo(undo)
+
+
+def _undo(patches: list[patched]) -> None:
+    while patches:
+        patches.pop().__exit__()
 
 
 def _break(collector: Collector, error: Exception) -> None:
@@ -119,9 +129,9 @@ class patched:  # noqa: N801 - used as a function
     def __init__(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
         self._owner, self._name, self._make = owner, name, make
         self._own = vars(owner)
+        self._before = self._own.get(name, _MISSING)  # already here, so that it can be undone in any case
 
     def __enter__(self) -> None:
-        self._before = self._own.get(self._name, _MISSING)
         self._own[self._name] = self._make(getattr(self._owner, self._name))
 
     def __exit__(self, *_: object) -> None:

@@ -77,6 +77,8 @@ class Shard:
 class Finish:
     """The last operation on the harvested tensors inside the step. This one does nothing."""
 
+    joins = False  #: small tensors leave the step joined
+
     def thin(self, site: Site, tensor: Any) -> Any:  # noqa: ARG002
         """The tensor, or a `Thin` of it if that is enough, for adapters that must copy it anyway."""
         return tensor
@@ -90,6 +92,8 @@ class Finish:
 
 class OnHost(Finish):
     """The step returns tensors whole, as some rows, or joined."""
+
+    joins = True
 
     def __init__(self, wants: Wants, adapter: Adapter) -> None:
         self._wants = wants
@@ -110,7 +114,7 @@ class OnHost(Finish):
             if isinstance(value, Thin) or _of_samples(site, value) or not self._adapter.small(value):
                 found[name] = value
             else:
-                small.setdefault(str(value.dtype), {})[_number(name)] = value
+                small.setdefault(str(value.dtype), {})[number(name)] = value
         if small:
             found[JOINED] = [self._adapter.joined(some) for some in small.values()]
         return found
@@ -166,7 +170,8 @@ _names: list[str] = []
 _naming = threading.Lock()
 
 
-def _number(name: str) -> int:
+def number(name: str) -> int:
+    """The number of a name in the layouts of joined vectors."""
     with _naming:
         if name not in _numbers:
             _numbers[name] = len(_names)

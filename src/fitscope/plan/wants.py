@@ -9,8 +9,9 @@ import fnmatch
 import functools
 import operator
 from dataclasses import dataclass
+from typing import Any
 
-from fitscope.sites import Place, Site
+from fitscope.sites import OF_LAYERS, Place, Site
 
 #: Under loss scaling gradients are multiplied by the loss scale; it is recorded with them.
 LOSS_SCALE: Place = ("loss_scale", "")
@@ -86,8 +87,33 @@ def derived(site: Site, want: Want) -> tuple[Site, ...]:
 class Wants(dict[Place, Want]):
     """The wants at each place. Only the step knows the name of a tap, so taps are matched by pattern."""
 
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        # An eager step asks for the same sites again at each of its steps.
+        self._sites: dict[Place, Site | None] = {}
+        self._of_layers: dict[str, tuple[Site, ...]] = {}
+
     def add(self, place: Place, want: Want) -> None:
         self[place] = self[place] | want if place in self else want
+
+    def __setitem__(self, place: Place, want: Want) -> None:
+        super().__setitem__(place, want)
+        self._sites.clear()
+        self._of_layers.clear()
+
+    def site(self, place: Place) -> Site | None:
+        """The site at this place, if it is wanted."""
+        if place not in self._sites:
+            self._sites[place] = Site.at(place) if place in self else None
+        return self._sites[place]
+
+    def of_layer(self, path: str) -> tuple[Site, ...]:
+        """The wanted sites of the only call of a layer, with one output."""
+        known = self._of_layers.get(path)
+        if known is None:
+            known = tuple(Site(kind, path) for kind in OF_LAYERS if (kind, path) in self)
+            self._of_layers[path] = known
+        return known
 
     def at(self, place: Place) -> Want | None:
         if place[0] != "taps":

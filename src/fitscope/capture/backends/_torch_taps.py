@@ -7,7 +7,7 @@ its version counter shows it, and the site is reported as failed rather than rec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -22,12 +22,13 @@ from fitscope.capture.backends._base import (
     Harvest,
     finished,
 )
-from fitscope.capture.backends._weights import Values, taps_on_weights
+from fitscope.capture.backends._torch_joined import Part, joined, small, together
+from fitscope.capture.backends._torch_weights import WeightTaps
 from fitscope.capture.collector import kept, numbers_inside
 from fitscope.capture.losses import Losses
 from fitscope.capture.patch import guarded, taps_on
 from fitscope.capture.shield import shield
-from fitscope.pipeline.handover import Finish, Thin
+from fitscope.pipeline.handover import JOINED, Finish, Thin
 from fitscope.plan.wants import LOSS
 from fitscope.sites import Site
 
@@ -35,21 +36,32 @@ from fitscope.sites import Site
 class Collector:
     """The target of the taps of one step."""
 
-    def __init__(self, finish: Finish) -> None:
+    def __init__(self, finish: Finish, *, joins: bool = False) -> None:
         self.harvest = Harvest()
         self.failed = self.harvest.failed
         self.noted = self.harvest.noted
         self.losses = Losses(self)
         self.finish = finish
+        self.joins = joins  #: small tensors leave the step joined; not from within torch.compile
         self.versions: dict[Site, int] = {}
+        self._small: dict[Site, Any] = {}  # tensors that leave the step joined
+        self._joined: list[tuple[Sequence[Site], Part]] = []  # vectors that were made in the step
 
     def see(self, site: Site, tensor: Any) -> Any:
+        if self.joins and small(tensor) and site.base not in OF_SAMPLES:
+            if site.base in CHANGED:
+                self._small[site] = tensor.detach().clone()
+            else:
+                self._small[site] = tensor
+                self.versions[site] = tensor._version
+            return tensor
         if isinstance(tensor, torch.Tensor) and tensor.is_meta:
             return tensor  # Keras is only asking for a shape
         if isinstance(tensor, torch.Tensor) and tensor.layout is not torch.strided:
             self.see(numbers_inside(self, site, "sparse"), tensor.detach().to_sparse().coalesce().values())
             return tensor
         kept = self._kept(site, tensor)
+        self._small.pop(site, None)
         self.harvest.sites[site] = site
         self.harvest.tensors[site] = kept
         if not isinstance(kept, Thin):
@@ -62,8 +74,15 @@ class Collector:
             tensor = torch.as_tensor(tensor).detach()
             if not torch.compiler.is_compiling():
                 tensor = self.finish.thin(site, tensor)
-        changed = site.base in ("weight_gradients", "loss_scale", "learning_rate")
-        return tensor.clone() if changed and not isinstance(tensor, Thin) else tensor
+        return tensor.clone() if site.base in CHANGED and not isinstance(tensor, Thin) else tensor
+
+    def see_joined(self, sites: Sequence[Site], part: Part) -> None:
+        """Takes small tensors that are one vector already."""
+        self._joined.append((sites, part))
+
+    def taken(self, site: Site) -> Any:
+        """The tensor of a site so far; None if there is none."""
+        return self._small.get(site, self.harvest.tensors.get(site))
 
     def see_gradient(self, site: Site, tensor: Any) -> Any:
         if isinstance(tensor, torch.Tensor) and tensor.is_meta:
@@ -78,7 +97,7 @@ class Collector:
         self.failed[site] = NO_GRADIENT
 
         def keep(grad: Any) -> None:  # None: autograd passes by, but has nothing to hand on
-            if grad is not None and site not in self.harvest.tensors:
+            if grad is not None and self.taken(site) is None:
                 self.failed.pop(site, None)
                 guarded(self, site, grad)
 
@@ -90,12 +109,34 @@ class Collector:
         harvest = self.harvest
         with shield(lambda error: setattr(harvest, "broken", error)):
             names = self.losses.names()
+            if names:
+                self._small = {names.get(site, site): tensor for site, tensor in self._small.items()}
+            harvest.sites.update(zip(self._small, self._small, strict=True))
+            harvest.tensors.update(self._small.items())
             for name, version in self.versions.items() if versions_tell else ():
                 name = names.get(name, name)
                 if name in harvest.tensors and harvest.tensors[name]._version != version:
                     del harvest.tensors[name]
+                    self._small.pop(name, None)
                     self.failed[name] = "a later operation of the step changed it in place"
-        return finished(harvest, ask)
+        return finished(harvest, ask, self._finish)
+
+    def _finish(self, tensors: dict[str, Any], sites: dict[str, Site]) -> dict[str, Any]:
+        """Joins the small tensors, and finishes the others."""
+        small = self._small
+        found = self.finish({site: x for site, x in tensors.items() if site not in small}, sites)
+        parts = [part for _, part in self._joined] + together(small)
+        if parts:
+            found[JOINED] = joined(parts)
+        for known, _ in self._joined:
+            sites.update(zip(known, known, strict=True))
+        return found
+
+
+#: Kinds whose tensors the step changes in place.
+CHANGED = frozenset(("weight_gradients", "loss_scale", "learning_rate"))
+#: Kinds whose tensors may have a value for each sample, which is needed by itself.
+OF_SAMPLES = frozenset(("loss", "sample_loss"))
 
 
 @contextmanager
@@ -164,55 +205,39 @@ def _watching_local(ask: Ask, collector: Collector) -> Iterator[None]:
             if gradient is None:
                 return
             with kept(collector, site):
-                before = collector.harvest.tensors.get(site)  # of an earlier backward pass of the step
+                before = collector.taken(site)  # of an earlier backward pass of the step
                 collector.see(
                     site, gradient if before is None else _plus(before, ask.finish.thin(site, gradient))
                 )
 
         return keep
 
+    if not several():
+        yield
+        return
     with ExitStack() as undo:
         with kept(collector):
             for weight in ask.anatomy.weights:
                 want = ask.wants.get(("weight_gradients", weight.path))
-                if want is not None and want.local and several() and weight.variable.value.requires_grad:
+                if want is not None and want.local and weight.variable.value.requires_grad:
                     site = Site.at(("weight_gradients", weight.path), suffix=LOCAL)
                     undo.callback(weight.variable.value.register_hook(see(site)).remove)
         yield
 
 
-def single_step(ask: Ask, collector: Collector, run: Any) -> Any:
+def single_step(ask: Ask, collector: Collector, weights: WeightTaps, run: Any) -> Any:
     """The user's own step with taps, and the taps on its effect on the weights."""
     with (
         taps_on(ask.anatomy, ask.wants, collector),
         _watching_local(ask, collector),
         _watching_backward(collector, LOSS in ask.wants),
         _watching_optimizers(ask, collector),
-        taps_on_weights(ask, collector, _VALUES),
+        weights.on(collector),
     ):
         return run()
-
-
-def _now(ask: Ask, weight: Any, site: Site) -> Any:
-    return ask.finish.thin(site, weight.variable.value.detach())
-
-
-def _copy(ask: Ask, weight: Any, site: Site) -> Any:
-    """A copy of a weight, or of the needed part, because the step changes it in place."""
-    value = _now(ask, weight, site)
-    return value if isinstance(value, Thin) else value.clone()
 
 
 def _plus(one: Any, other: Any) -> Any:
     if isinstance(one, Thin):
         return Thin(one.rows + other.rows, one.shape)
     return one + other
-
-
-def _minus(new: Any, old: Any) -> Any:
-    if isinstance(new, Thin):
-        return Thin(_minus(new.rows, old.rows), new.shape)
-    return new - old if new.dtype is not torch.bool else new ^ old
-
-
-_VALUES = Values(_copy, _now, _minus)

@@ -1,7 +1,7 @@
-"""The taps on weights and updates in a step that writes to variables: TensorFlow and torch.
+"""The taps on weights and updates in a step of TensorFlow, which writes to variables.
 
 Weights are read before the step, and updates are the difference that the step makes. On JAX both are arguments and results of a
-pure function, so its adapter needs none of this.
+pure function, so its adapter needs none of this. torch copies all small weights at once (`_torch_weights`).
 """
 
 from __future__ import annotations

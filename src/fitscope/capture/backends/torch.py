@@ -26,6 +26,7 @@ from fitscope.capture.backends._black_box import Keeper
 from fitscope.capture.backends._torch_black_box import TorchKeeper
 from fitscope.capture.backends._torch_programs import Compiled, Eager
 from fitscope.capture.backends._torch_taps import Collector, single_step
+from fitscope.capture.backends._torch_weights import WeightTaps
 from fitscope.capture.patch import show_batch
 from fitscope.pipeline.handover import Thin
 from fitscope.plan.anatomy import unbuilt
@@ -66,10 +67,11 @@ class TorchAdapter(Adapter):
 
         if compiled:
             run = torch_compile_apart(torch, run)
+        weights = WeightTaps(ask)
 
         def step(data: Any) -> tuple[Any, list[Harvest]]:
             try:
-                collector = Collector(ask.finish)
+                collector = Collector(ask.finish, joins=ask.finish.joins and not compiled)
             except Exception as error:
                 raise TapFailed(error, Call((data,), {})) from error
             with contextlib.nullcontext() if ask.phase == "train" else torch.no_grad():
@@ -78,7 +80,7 @@ class TorchAdapter(Adapter):
                     show_batch(ask.wants, ask.anatomy, collector, data[0])
                     return run(data[0])
 
-                logs = single_step(ask, collector, own)
+                logs = single_step(ask, collector, weights, own)
             return logs, [collector.finished(ask, versions_tell=not compiled)]
 
         return Compiled(step, model) if compiled else Eager(step)
@@ -87,13 +89,14 @@ class TorchAdapter(Adapter):
         """A custom step: compiled again if `torch.compile` made it, or run as a plain function."""
         body = getattr(function, "_torchdynamo_orig_callable", None)
         run = function if body is None else torch_compile_apart(torch, body)
+        weights = WeightTaps(ask)
 
         def step(*args: Any, **kwargs: Any) -> tuple[Any, list[Harvest]]:
             try:
-                collector = Collector(ask.finish)
+                collector = Collector(ask.finish, joins=ask.finish.joins and body is None)
             except Exception as error:
                 raise TapFailed(error, Call(args, kwargs)) from error
-            result = single_step(ask, collector, lambda: run(*args, **kwargs))
+            result = single_step(ask, collector, weights, lambda: run(*args, **kwargs))
             return result, [collector.finished(ask, versions_tell=body is None)]
 
         return Eager(step) if body is None else Compiled(step, None)
@@ -108,6 +111,8 @@ class TorchAdapter(Adapter):
         return Thin(tensor.reshape(rows, length)[::step].clone(), tuple(tensor.shape))
 
     def to_numpy(self, tensor: Any) -> np.ndarray[Any, Any]:
+        if isinstance(tensor, np.ndarray):  # a layout
+            return tensor
         if isinstance(tensor, tuple):  # a shape
             return np.array(tensor, np.int64)
         if tensor.dtype is torch.bfloat16:  # NumPy itself lacks this type
@@ -115,6 +120,8 @@ class TorchAdapter(Adapter):
         return tensor.numpy(force=True)
 
     def nbytes(self, tensor: Any) -> int:
+        if isinstance(tensor, np.ndarray):  # of which there is one for all steps
+            return 0
         return int(tensor.numel()) * int(tensor.element_size())
 
     def settle(self, values: Any) -> None:  # noqa: ARG002
