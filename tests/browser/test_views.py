@@ -11,7 +11,7 @@ from playwright.sync_api import Page
 import fitscope as fs
 
 from . import made
-from .conftest import BORN, CULPRIT, Watched, until
+from .conftest import BORN, CULPRIT, Watched, settle, until
 
 Look = Callable[..., Page]
 
@@ -29,7 +29,7 @@ VIEWS: dict[str, tuple[Callable[[fs.Run], fs.View], str, str]] = {
     "sample": (lambda run: run.plot.sample("x"), "sampled", "#loss"),
     "predictions": (lambda run: run.plot.predictions(), "sampled", "#samples td"),
     "compare": (lambda run: fs.compare(run, run), "broken", "#heat"),
-    "model": (lambda run: run.plot.model(), "broken", "#strip"),
+    "model": (lambda run: run.plot.model(), "broken", "#samples td"),
     "overhead": (lambda run: run.plot.overhead(), "sampled", "#samples td"),
     "summary": (lambda run: run.plot.summary(), "broken", "#heat"),
 }
@@ -63,6 +63,37 @@ def test_a_saved_view_draws_itself(name: str, runs: Path, sampled: Path, tmp_pat
         assert any(text.strip() for text in page.locator(part).all_inner_texts())
     else:
         until(page, lambda: drawn(page, part) > 300)
+
+
+def test_a_table_is_aligned_by_what_it_holds_and_has_one_title(
+    runs: Path, tmp_path: Path, look: Look
+) -> None:
+    page = look(fs.open(runs, "broken").plot.health().save(tmp_path / "view.html").as_uri())
+    assert page.locator("h1, h2, h3").filter(visible=True).count() == 1
+    align = "cells => cells.map((cell) => getComputedStyle(cell).textAlign)"
+    layer, kind, *numbers, out = page.locator("#samples tr").nth(1).locator("td").evaluate_all(align)
+    assert (layer, kind, out) == ("left", "left", "left")
+    assert set(numbers) == {"right"}
+
+
+def test_a_step_without_moves_says_so(tmp_path: Path, look: Look) -> None:
+    run = made.Growing(tmp_path, ("a", "b"), "flat")
+    run.add(range(40))
+    page = look(fs.open(tmp_path).plot.jumps("activations").save(tmp_path / "view.html").as_uri())
+    assert "no layer was 1.5 σ or more" in page.locator("#samples").inner_text()
+
+
+def test_the_scale_is_drawn_once_a_hidden_frame_gets_a_size(runs: Path, tmp_path: Path, look: Look) -> None:
+    """A notebook gives a cell below the window no size at first."""
+    page = look(fs.open(runs, "broken").plot.spectrogram().save(tmp_path / "view.html").as_uri())
+    page.evaluate(
+        "() => { document.getElementById('caption').hidden = true; delete document.getElementById('legend').dataset.key; }"
+    )
+    page.set_viewport_size({"width": 900, "height": 480})
+    settle(page)
+    page.evaluate("() => { document.getElementById('caption').hidden = false; }")
+    page.set_viewport_size({"width": 901, "height": 481})
+    until(page, lambda: drawn(page, "#legend canvas") > 300)
 
 
 def test_a_saved_depth_profile_shows_the_step_in_its_title(tmp_path: Path, look: Look) -> None:

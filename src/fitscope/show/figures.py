@@ -75,6 +75,12 @@ def bars_text(
     return table
 
 
+def _is_number(cell: Any) -> bool:
+    """Whether a cell holds a number, or a text that begins with one."""
+    text = "" if cell is None else str(cell).lstrip("+-")
+    return isinstance(cell, int | float) or text[:1].isdigit() or text.startswith(("NaN", "Inf"))
+
+
 def table_text(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> RenderableType:
     """A table as text. If it is too wide, sentences wrap; the names in the first column stay whole up to 24 characters."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
@@ -82,7 +88,7 @@ def table_text(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Rendera
     for i, column in enumerate(columns):
         table.add_column(
             column,
-            justify="left" if i == 0 else "right",
+            justify="right" if i and any(_is_number(row[i]) for row in rows) else "left",
             no_wrap=i == 0,
             overflow="ellipsis",
             min_width=min(longest, 24) if i == 0 else None,

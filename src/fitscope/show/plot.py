@@ -116,7 +116,7 @@ class Plot:
         return View(
             "values", title_of(g, what), g, Wanted(("inspector",), key, row=row, step=at, site=name),
             lambda width, pen: figures.bars_text(labels, counts / max(counts.max(), 1), said, width, pen),
-            lambda: figures.bars_figure(labels, counts, what, log=False), 640,
+            lambda: figures.bars_figure(labels, counts, what, log=False), 800,
         )  # fmt: skip
 
     def histogram(self, site: str) -> View:
@@ -137,7 +137,7 @@ class Plot:
         _, at = column_of(g.matrix(key), None)
         return View(
             "histogram", title_of(g, what), g, Wanted(("inspector",), key, row=row, step=at, site=name), text,
-            lambda: figures.distribution_figure(starts, labels, share, what), 640,
+            lambda: figures.distribution_figure(starts, labels, share, what), 800,
         )  # fmt: skip
 
     def jumps(
@@ -149,6 +149,7 @@ class Plot:
         _, at = column_of(g.matrix(measure.key), step)
         moved = payload.moved(g, measure.key, at, rows)
         table = [[m["row"], "→ NaN or Inf" if m["sigma"] is None else f"{m['sigma']:+.1f} σ"] for m in moved]
+        table = table or [["none", "no layer was 1.5 σ or more from its own past"]]
         what = f"largest moves of {measure.title} at step {at:,}"
         return table_view(g, "jumps", what, ["layer", "against its own past"], table)
 
@@ -169,15 +170,21 @@ class Plot:
         return table_view(g, "health", "layers", columns, table[:rows])
 
     def model(self) -> View:
-        """The layers in order, each with its type, output shape and findings."""
+        """The layers in order, each with its type, output shape, the layers that feed it, and findings."""
         g = gathered(self._run)
         found = by_name(g.findings)
         table = [
-            [r.name, r.type, r.shape or None, "; ".join(f.title for f in found.get(r.name, ())) or None]
+            [
+                r.name,
+                r.type,
+                r.shape or None,
+                ", ".join(r.after) or None,
+                "; ".join(f.title for f in found.get(r.name, ())) or None,
+            ]
             for r in g.rows
         ]
-        columns = ["layer", "type", "output", "stands out"]
-        return table_view(g, "model", "layers", columns, table, ("strip", "samples"))
+        columns = ["layer", "type", "output", "fed by", "stands out"]
+        return table_view(g, "model", "layers", columns, table)
 
     def worst_samples(self, *, step: int | None = None, rows: int = 12) -> View:
         """The samples of a batch with the highest loss. Requires `fs.loss(per_sample=True)`."""

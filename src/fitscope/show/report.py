@@ -45,7 +45,7 @@ TITLE_TALL = 28  #: pixels of a title
 _TITLE = f"""
 #title {{ margin: 0; padding: 8px 14px 0; height: {TITLE_TALL}px; font-size: 13px; line-height: 20px; }}
 #title {{ white-space: nowrap; overflow: hidden; text-overflow: ellipsis; }}
-body[data-parts] #spectrogram {{ height: clamp(200px, calc(100vh - {60 + TITLE_TALL}px), 640px); }}
+body[data-parts] #spectrogram {{ height: clamp(200px, calc(100vh - {102 + TITLE_TALL}px), 640px); }}
 """
 _MODES = ("absolute", "past", "change", "start")
 

@@ -53,7 +53,7 @@ class View:
     _wanted: Wanted
     _text: Callable[[int, Pen], RenderableType]
     _figure: Callable[[], Figure]
-    _tall: int = field(default=420)  # pixels in a notebook
+    _tall: int = field(default=460)  # pixels in a notebook
 
     @property
     def run(self) -> Run:
@@ -172,12 +172,11 @@ def table_view(
     what: str,
     columns: Sequence[str],
     rows: Sequence[Sequence[Any]],
-    parts: tuple[str, ...] = ("samples",),
 ) -> View:
     """A view of a table."""
     table = {"title": what, "columns": list(columns), "rows": [list(row) for row in rows]}
     return View(
-        kind, title_of(g, what), g, Wanted(parts, table=table),
+        kind, title_of(g, what), g, Wanted(("samples",), table=table),
         lambda width, pen: figures.table_text(columns, rows),  # noqa: ARG005
         lambda: figures.table_figure(columns, rows, what), min(80 + 26 * len(rows), 700),
     )  # fmt: skip

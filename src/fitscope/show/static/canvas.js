@@ -16,14 +16,14 @@ export function sheet(canvas) {
   return { g, w, h, ratio };
 }
 
-/** @typedef {{dark: boolean, text: string, faint: string, line: string, panel: string, blue: string, error: string, warning: string, note: string, missing: string, bold: string}} Theme */
+/** @typedef {{dark: boolean, text: string, faint: string, line: string, panel: string, back: string, blue: string, error: string, warning: string, note: string, missing: string, bold: string}} Theme */
 
 /** @returns {Theme} */
 export function theme() {
   const style = getComputedStyle(document.documentElement);
   const named = (/** @type {string} */ name) => style.getPropertyValue(`--${name}`).trim();
   return {
-    dark: named("dark") === "1", text: named("text"), faint: named("faint"), line: named("line"), panel: named("panel"),
+    dark: named("dark") === "1", text: named("text"), faint: named("faint"), line: named("line"), panel: named("panel"), back: named("back"),
     blue: named("blue"), error: named("error"), warning: named("warning"), note: named("note"), missing: named("missing"), bold: named("bold"),
   };
 }

@@ -2,11 +2,13 @@
 
 import { sheet } from "./canvas.js";
 import { MARKS, css, isRelative } from "./colour.js";
+import { meaning } from "./format.js";
 import { INF, NAN, VALUE } from "./matrix.js";
 import { usual } from "./relief.js";
 
 /** @typedef {import("./main.js").Page} Page */
 
+const WORDY = 200; // pixels of a profile that has room for its values
 const ENOUGH = 8; // columns, for a median that means something
 
 /** Whether there is a usual value to compare with. @param {Page} page */
@@ -38,6 +40,7 @@ export function drawDepth(canvas, page) {
       const value = isRelative(kind) && Math.abs(lo) > Math.abs(hi) ? lo : hi;
       g.fillStyle = page.rows[row]?.name === page.selection.layer ? t.text : t.blue;
       g.fillRect(Math.min(zero, x(value)), top, Math.max(Math.abs(x(value) - zero), 1), tall);
+      if (w > WORDY && each >= 12) barValue(g, meaning(kind, value, m.scale[3]), x(value), top + each / 2, w, t);
     }
   });
   if (!hasUsual(page)) return;
@@ -57,4 +60,12 @@ export function drawDepth(canvas, page) {
     pen = true;
   }
   g.stroke();
+}
+
+/** A value beside the end of its bar, or inside where there is no room. @param {CanvasRenderingContext2D} g @param {string} text @param {number} end @param {number} y @param {number} w @param {import("./canvas.js").Theme} t */
+function barValue(g, text, end, y, w, t) {
+  const inside = end + g.measureText(text).width + 8 > w;
+  g.textAlign = inside ? "right" : "left";
+  g.fillStyle = inside ? t.back : t.text;
+  g.fillText(text, end + (inside ? -6 : 6), y);
 }

@@ -199,7 +199,7 @@ function recordedLane(g, page, top, right) {
   const { from, to } = page.span();
   g.textAlign = "right";
   g.fillStyle = page.theme.faint;
-  g.fillText("recorded steps", left - 6, top + 6.5);
+  g.fillText(fitted(g, "recorded steps", left - 8), left - 6, top + 6.5);
   const wide = Math.max(Math.round(right - left), 1);
   const scale = (to - from) / wide;
   recordedPixels(m, from, to, wide).forEach((seen, x) => {

@@ -318,7 +318,7 @@ export class Page {
   }
 
   drawNow() {
-    this.gutter = by("strip").clientWidth || 62;
+    this.gutter = by("strip").clientWidth || (by("lanes").hidden ? 62 : 112); // the lanes have names
     this.rowsShown = visible(this);
     by("find").setAttribute("aria-invalid", String(this.rowsShown.none));
     drawLoss(by("loss"), this);

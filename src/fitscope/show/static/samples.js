@@ -12,7 +12,7 @@ export function drawSamples(box, page, found) {
   const table = element("table");
   const head = element("tr");
   const pictured = samples.some((/** @type {any} */ sample) => sample.picture);
-  for (const title of [...(pictured ? [""] : []), "sample", "truth", "predicted", "p", "loss", "loss on earlier visits"]) head.append(element("th", "", title));
+  for (const title of [...(pictured ? [""] : []), "sample", "truth", "predicted", "p", "loss", "loss on earlier visits"]) head.append(element("th", title ? "" : "picture", title));
   table.append(head);
   for (const sample of samples) {
     const row = element("tr");
@@ -45,13 +45,17 @@ function picture({ wide, high, rgb }) {
 /** A table of words and numbers. @param {HTMLElement} box @param {{title: string, columns: string[], rows: any[][]}} table */
 export function drawTable(box, { title, columns, rows }) {
   const made = element("table");
+  const numbers = columns.map((_, i) => rows.some((cells) => typeof cells[i] === "number" || /^[-+]?(\d|NaN|Inf)/.test(String(cells[i]))));
   const line = (/** @type {string} */ tag, /** @type {any[]} */ cells) => {
     const row = element("tr");
-    for (const cell of cells) row.append(element(tag, /^(✖|NaN)/.test(String(cell)) ? "bad" : "", typeof cell === "number" ? number(cell) : String(cell ?? "–")));
+    for (const [i, cell] of cells.entries()) {
+      const style = `${/^(✖|NaN)/.test(String(cell)) ? "bad" : ""} ${numbers[i] ? "" : "words"}`.trim();
+      row.append(element(tag, style, typeof cell === "number" ? number(cell) : String(cell ?? "–")));
+    }
     return row;
   };
   made.append(line("th", columns), ...rows.map((cells) => line("td", cells)));
-  box.replaceChildren(element("h3", "", title), made);
+  box.replaceChildren(...(document.getElementById("title") ? [] : [element("h3", "", title)]), made);
   box.hidden = false;
 }
 
