@@ -23,7 +23,7 @@ from fuzz.shrink import shrink
 from fuzz.summary import reason, summary
 from fuzz.workers import Worker
 
-CHUNK = 150  #: models per process
+CHUNK = 40  #: models per process: JAX keeps some 80 MB of compiled programs for each
 ATTEMPTS = 4  #: of drawing a model that trains without a scope
 
 
