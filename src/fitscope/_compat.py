@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import sys
@@ -83,6 +84,23 @@ def jax_differentiators(jax: Any, api: Any) -> list[tuple[Any, str]]:
     if hasattr(api, "vjp") and any("vjp" in code.co_names for code in made):
         return [(api, "vjp")]
     return [(jax, "value_and_grad"), (jax, "grad")]
+
+
+def jax_traced_apart(jax: Any, number: int) -> Any:
+    """A block in which JAX neither finds nor leaves a trace of a nested function, unless it was made under the same number.
+
+    JAX keeps traces by function and context. Every version has this number in its context; it means something to some compilers, and
+    nothing is compiled in the block.
+    """
+    config = importlib.import_module("jax._src.config")
+    number_of = getattr(config, "jax_xla_profile_version", None)
+    return number_of(number) if number_of is not None else _jax_context(jax)(number)
+
+
+@functools.cache
+def _jax_context(jax: Any) -> Any:
+    """The public form, since JAX 0.8. It must be made while no other thread uses JAX, so it is the second choice."""
+    return jax.make_user_context(0)
 
 
 def jax_store() -> Any:

@@ -7,6 +7,7 @@ how such a program runs in place of the user's own, compared with it, or alongsi
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -15,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fitscope._compat import jit_options, nnx_enabled
+from fitscope._compat import jax_traced_apart, jit_options, nnx_enabled
 from fitscope.capture.backends._base import (
     NO_GRADIENT,
     PHASES,
@@ -45,6 +46,8 @@ from fitscope.capture.patch import guarded, show_batch
 from fitscope.pipeline.handover import SMALL, Shard, Thin
 from fitscope.plan.sampling import as_rows, stride
 from fitscope.sites import Site
+
+_TRACES = itertools.count(1)  # their numbers
 
 
 def _single_step(ask: Ask, collector: Collector, state: Any, data: Any) -> Any:
@@ -86,7 +89,10 @@ def _traced(ask: Ask, fresh: Any, args: tuple[Any, ...], zero: Any, traced: Trac
     """The results of a step and its tapped values, inside the program that is being traced."""
     ask.traced()
     collector = Collector()
-    jaxpr, shape = jax.make_jaxpr(fresh(collector), return_shape=True)(*args)
+    # A function under `jax.jit` or `jax.checkpoint` inside the step may close over the weights, which are tracers here. The user's own
+    # step must find neither these nor the taps when it is traced, and this one not those of the user's step.
+    with jax_traced_apart(jax, next(_TRACES)):
+        jaxpr, shape = jax.make_jaxpr(fresh(collector), return_shape=True)(*args)
     traced.effects = bool(jaxpr.effects)
     traced.lasting = lasting_effects(jaxpr.jaxpr) if jaxpr.effects else []
     found: dict[str, Any] = {}
@@ -243,8 +249,13 @@ class JaxAdapter(Adapter):
 
 def _unseen(site: Site) -> str:
     if site.base == "gradients":
-        return f"{NO_GRADIENT}; or the step does so in a loop or a branch, where it has no single value"
-    return "it is computed inside a loop or a branch, where it has no single value"
+        return f"{NO_GRADIENT}; or it is computed inside {_INSIDE}"
+    return f"it is computed inside {_INSIDE}"
 
+
+_INSIDE = (
+    "a loop, a branch, or a function that JAX compiles or computes again by itself (`jax.jit`, `keras.remat`), "
+    "and does not leave it"
+)
 
 ADAPTER = JaxAdapter()
