@@ -20,6 +20,7 @@ from fitscope.capture.backends import Adapter, Ask, Call, Harvest, Program, TapF
 from fitscope.capture.backends._base import PHASES
 from fitscope.capture.black_box import Keeping
 from fitscope.capture.identity import STRICTEST, Checked, Ran, weakly
+from fitscope.capture.own_function import WHY, is_users_own
 from fitscope.capture.shield import shield
 from fitscope.pipeline.handover import Finish
 from fitscope.pipeline.identity import Standing
@@ -73,10 +74,19 @@ class TappedSteps:
             strictest = min((request.identity for request in requests), key=STRICTEST.index)
             if strictest == "proven" and self.adapter.lockstep():
                 strictest = "lockstep"
-            program = self._timed(self.adapter.tapped(ask))
+            program = self._timed(self._program(ask, plain))
             step = Checked(program, plain, strictest, lambda: sum(self.first_calls))
             self.built[key] = (weakly(plain), step)
         return step
+
+    def _program(self, ask: Ask, plain: Any) -> Program:
+        """The step with taps. A function of the user's own is never replaced: it may do more than the step of the model."""
+        if ask.phase in PHASES and is_users_own(plain):
+            around = self.adapter.around(ask, plain)
+            if around is None:
+                raise NotImplementedError(WHY.format(*PHASES[ask.phase]))
+            return around
+        return self.adapter.tapped(ask)
 
     @property
     def proofs(self) -> list[float]:

@@ -267,6 +267,10 @@ class Adapter(Several, ABC):
     def tapped(self, ask: Ask) -> Program:
         """The model's own step, or a custom one (`ask.function`), with taps."""
 
+    def around(self, ask: Ask, function: Callable[..., Any]) -> Program | None:  # noqa: ARG002
+        """The function that the user made in place of Keras's, with taps on the model while it runs; None if it cannot be seen into."""
+        return None
+
     @abstractmethod
     def keeper(self, model: Any, optimizers: Sequence[Any] = ()) -> Keeper:
         """Keeps the training steps of a model for a black box, and puts them back for a replay."""

@@ -85,6 +85,25 @@ class TorchAdapter(Adapter):
 
         return Compiled(step, model) if compiled else Eager(step)
 
+    def around(self, ask: Ask, function: Any) -> Program | None:
+        if ask.anatomy.model.jit_compile and not ask.anatomy.model.run_eagerly:
+            return None  # what is compiled inside it has no taps
+
+        def step(data: Any) -> tuple[Any, list[Harvest]]:
+            try:
+                collector = Collector(ask.finish)
+            except Exception as error:
+                raise TapFailed(error, Call((data,), {})) from error
+
+            def own() -> Any:
+                show_batch(ask.wants, ask.anatomy, collector, data[0])
+                return function(data)
+
+            logs = single_step(ask, collector, own)
+            return logs, [collector.finished(ask, versions_tell=True)]
+
+        return Eager(step)
+
     def _function(self, ask: Ask, function: Any) -> Program:
         """A custom step: compiled again if `torch.compile` made it, or run as a plain function."""
         body = getattr(function, "_torchdynamo_orig_callable", None)
