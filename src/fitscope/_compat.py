@@ -126,3 +126,9 @@ def torch_compile_apart(torch: Any, function: Any, **options: Any) -> Any:
     if "isolate_recompiles" in inspect.signature(torch.compile).parameters:
         options["isolate_recompiles"] = True
     return torch.compile(function, **options)
+
+
+def torch_in_backward(torch: Any) -> bool:
+    """Whether this thread is inside a backward pass of autograd. A torch that cannot be asked says no."""
+    task = getattr(torch._C, "_current_graph_task_id", None)
+    return task is not None and bool(task() != -1)

@@ -28,9 +28,17 @@ class Collector(Protocol):
     failed: dict[Site, str]  #: site → why it could not be seen
     noted: list[str]  #: warnings for the user
 
+    @property
+    def recomputing(self) -> bool:
+        """Whether the backward pass is computing a part of the forward pass again, to save memory (`keras.remat`)."""
+        ...
+
     def see(self, site: Site, tensor: Any) -> Any: ...
 
     def see_gradient(self, site: Site, tensor: Any) -> Any: ...
+
+    def see_again(self, site: Site, tensor: Any) -> None:
+        """Takes a tensor of `see_gradient` that was computed again; None if it may belong to another call of the layer."""
 
 
 def leaves(structure: Any, names: list[str] | None = None) -> Iterator[tuple[str, Any]]:

@@ -90,6 +90,9 @@ class Taps:
                 finally:
                     inside = False
                 with kept(self.collector, *sites):
+                    if self.collector.recomputing:
+                        self._seen_again(path, outputs)
+                        return outputs
                     return self._seen(path, outputs)
                 return outputs
 
@@ -119,9 +122,24 @@ class Taps:
             tensor = guarded(self.collector, one, tensor, gradient=site.base == "gradients")
         return tensor
 
+    def _seen_again(self, path: str, outputs: Any) -> None:
+        """Passes on what the backward pass computes again: on TensorFlow only that has a gradient.
+
+        It does not tell which call of the layer it repeats, so of several calls none gets it.
+        """
+        if ("gradients", path) not in self.wants:
+            return
+        calls = self.calls[path]
+        for call in range(1, calls + 1):
+            for suffix, tensor in leaves(outputs):
+                site = Site("gradients", path, suffix=_numbered(call) + suffix)
+                self.collector.see_again(site, tensor if calls == 1 else None)
+
     def _predictions(self, call: Any) -> Any:
         def tapped(*args: Any, **kwargs: Any) -> Any:
             outputs = call(*args, **kwargs)
+            if self.collector.recomputing:
+                return outputs
             with kept(self.collector, Site("predictions")):
                 self.calls[""] += 1
                 call_number = _numbered(self.calls[""])
@@ -135,7 +153,7 @@ class Taps:
     def show(self, name: str, value: Any) -> None:
         """Records the value of `fs.tap`."""
         tap = Site("taps", label=name)
-        if self.wants.at(tap.place) is None:
+        if self.wants.at(tap.place) is None or self.collector.recomputing:
             return
         with kept(self.collector, tap):
             self.calls[tap] += 1

@@ -91,6 +91,8 @@ def _gradient_tap(name: str) -> Any:
 class Collector:
     """The target of the taps of one trace, or of one eager step."""
 
+    recomputing = False  # JAX repeats its own program, and calls no layer again
+
     def __init__(self) -> None:
         self.harvest = Harvest()
         self.failed = self.harvest.failed
@@ -104,6 +106,9 @@ class Collector:
         self.harvest.sites[site] = site
         _tap(jnp.asarray(tensor), str(site))
         return tensor
+
+    def see_again(self, site: Site, tensor: Any) -> None:
+        """Is never called."""
 
     def see_gradient(self, site: Site, tensor: Any) -> Any:
         if not isinstance(tensor, jax.Array) or not jnp.issubdtype(tensor.dtype, jnp.floating):

@@ -45,6 +45,11 @@ class Collector:
         self.graph = _graph()
         self.ungraded: dict[Site, Any] = {}  # site → tensor that still needs its gradient from a tape
         self.logits: dict[Site, Site] = {}  # a site → the one of the logits behind it
+        self.recomputing = False
+        self.again: dict[
+            Site, Any
+        ] = {}  # site → tensor that a backward pass computed again, for its own tape
+        self.rematerialized: set[Site] = set()
 
     def see(self, site: Site, tensor: Any) -> Any:
         if isinstance(tensor, tf.SparseTensor | tf.RaggedTensor):
@@ -73,6 +78,11 @@ class Collector:
                 self.ungraded[behind] = logits
         return tensor
 
+    def see_again(self, site: Site, tensor: Any) -> None:
+        self.rematerialized.add(site)
+        if tensor is not None and site in self.ungraded and self._reachable(site, tensor):
+            self.again[site] = tensor
+
     def no_more_gradients(self) -> None:
         """Ends the gradients of the step: each missing one gets its reason."""
         for name, behind in self.logits.items():
@@ -86,7 +96,15 @@ class Collector:
                 self.harvest.sites.pop(behind, None)
                 self.harvest.tensors.pop(behind, None)
         for name in self.ungraded:
-            self.failed[name] = NO_GRADIENT
+            self.failed[name] = REMATERIALIZED if name in self.rematerialized else NO_GRADIENT
+
+    def graded(self, names: list[Site], gradients: list[Any]) -> None:
+        """Takes the answer of a tape."""
+        for name, gradient in zip(names, gradients, strict=True):
+            if gradient is not None and name in self.ungraded:
+                with kept(self, name):
+                    del self.ungraded[name]
+                    self.harvest.tensors[name] = tf.convert_to_tensor(gradient)
 
     def _reachable(self, site: Site, tensor: Any) -> bool:
         tensor = tensor.rows if isinstance(tensor, Thin) else tensor
@@ -96,6 +114,9 @@ class Collector:
             return False
         return True
 
+
+#: Why a call of a layer has no gradient, if the layer is called several times and `keras.remat` computes it again.
+REMATERIALIZED = "the backward pass computes the layer again, to save memory, and does not tell to which of its calls a gradient belongs"
 
 #: Types without numbers.
 _NO_NUMBERS = (tf.string, tf.variant, tf.resource)
@@ -128,20 +149,24 @@ def asking_tapes_of(mine: Callable[[], Collector | None], wants_loss: bool) -> I
         # A gradient with respect to anything but weights is one of the step's own making, as a penalty needs it.
         of_weights = any(hasattr(source, "assign") for source in tf.nest.flatten(sources))
         collector = mine()
-        if collector is None or _graph() is not collector.graph or not of_weights:
+        if collector is None or _graph() is not collector.graph or not (of_weights or collector.recomputing):
             return original(tape, target, sources, *args, **kwargs)
-        if wants_loss:
-            with kept(collector, Site.at(LOSS)):
-                collector.losses.differentiated(target)
-        names = list(collector.ungraded)
-        answer, grads = original(
-            tape, target, [sources, [collector.ungraded[n] for n in names]], *args, **kwargs
-        )
-        for name, grad in zip(names, grads, strict=True):
-            if grad is not None:
-                with kept(collector, name):
-                    del collector.ungraded[name]
-                    collector.harvest.tensors[name] = tf.convert_to_tensor(grad)
+        if collector.recomputing:  # the tape of a custom gradient: it knows only what was computed again
+            wanted, collector.again = collector.again, {}
+        else:
+            wanted = collector.ungraded
+            if wants_loss:
+                with kept(collector, Site.at(LOSS)):
+                    collector.losses.differentiated(target)
+        names, before = list(wanted), collector.recomputing
+        collector.recomputing = True
+        try:
+            answer, gradients = original(
+                tape, target, [sources, [wanted[name] for name in names]], *args, **kwargs
+            )
+        finally:
+            collector.recomputing = before
+        collector.graded(names, gradients)
         return answer
 
     tf.GradientTape.gradient = gradient

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from fitscope._compat import torch_in_backward
 from fitscope.capture.backends._base import (
     LOCAL,
     NO_GRADIENT,
@@ -46,6 +47,13 @@ class Collector:
         self.versions: dict[Site, int] = {}
         self._small: dict[Site, Any] = {}  # tensors that leave the step joined
         self._joined: list[tuple[Sequence[Site], Part]] = []  # vectors that were made in the step
+
+    @property
+    def recomputing(self) -> bool:
+        return not torch.compiler.is_compiling() and torch_in_backward(torch)
+
+    def see_again(self, site: Site, tensor: Any) -> None:
+        """Does nothing: the gradient passes the tensor of the forward pass."""
 
     def see(self, site: Site, tensor: Any) -> Any:
         if self.joins and small(tensor) and site.base not in OF_SAMPLES:
