@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fitscope.capture.backends._base import Call, Held
+from fitscope.capture.bits import same_bits
 
 
 class HeldArguments(Held):
@@ -120,7 +121,7 @@ def _same(a: Any, b: Any) -> bool:
         return False
     if all(device.platform == "cpu" for device in a.devices() | b.devices()):
         return all(
-            np.asarray(x.data).tobytes() == np.asarray(y.data).tobytes()
+            same_bits(np.asarray(x.data), np.asarray(y.data))
             for x, y in zip(_shards(a), _shards(b), strict=False)
         )
     return same_on_device(a, b)
@@ -136,4 +137,5 @@ def same_on_device(a: Any, b: Any) -> bool:
         return bool(jnp.array_equal(a, b, equal_nan=a.dtype != jnp.bool_))
     bits = jnp.dtype(f"uint{8 * a.dtype.itemsize}")
     left, right = (jax.lax.bitcast_convert_type(x, bits) for x in (a, b))
-    return bool((left == right).all())
+    both_nan = jnp.isnan(a) & jnp.isnan(b)
+    return bool(((left == right) | both_nan).all())

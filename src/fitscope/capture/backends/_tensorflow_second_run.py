@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from fitscope.capture.backends._base import Call, Held, Obstacle
+from fitscope.capture.bits import same_bits
 
 
 class HeldVariables(Held):
@@ -117,8 +118,9 @@ def _same(a: Any, b: Any) -> bool:
         return bool(np.array_equal(a.numpy(), b.numpy()))
     if "CPU" not in a.device and a.dtype.is_floating and a.dtype.size in _BITS:
         left, right = (tf.bitcast(x, _BITS[x.dtype.size]) for x in (a, b))
-        return bool(tf.reduce_all(left == right))
-    return bool(a.numpy().tobytes() == b.numpy().tobytes())
+        both_nan = tf.logical_and(tf.math.is_nan(a), tf.math.is_nan(b))
+        return bool(tf.reduce_all(tf.logical_or(left == right, both_nan)))
+    return same_bits(a.numpy(), b.numpy())
 
 
 _BITS = {2: tf.uint16, 4: tf.uint32, 8: tf.uint64}

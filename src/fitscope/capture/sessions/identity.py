@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fitscope.capture.bits import same_bits
 from fitscope.capture.identity import FIRST, MOST_STEPS, PerSignature
 from fitscope.capture.sessions.graph import Op, executed, written_variables
 from fitscope.capture.sessions.reading import Reading, RunCall
@@ -283,13 +284,10 @@ def _differs(one: Any, other: Any, where: str = "") -> str | None:
         pairs = [(a, b, where) for a, b in zip(one, other, strict=True)]
     else:
         a, b = np.asarray(one), np.asarray(other)
-        same = a.shape == b.shape and a.dtype == b.dtype and _bits(a) == _bits(b)
+        objects = a.dtype.kind == "O"
+        same = a.shape == b.shape and repr(a.tolist()) == repr(b.tolist()) if objects else same_bits(a, b)
         return None if same else f"{where or 'a result'} differs"
     return next((found for a, b, at in pairs if (found := _differs(a, b, at)) is not None), None)
-
-
-def _bits(array: np.ndarray[Any, Any]) -> Any:
-    return repr(array.tolist()) if array.dtype.kind == "O" else array.tobytes()
 
 
 def _numbers(results: Any) -> int:
