@@ -106,3 +106,26 @@ def test_the_legends_name_layer_types_bars_and_line(several: Path, look: Look) -
         page = look(server.url, "#run=20260102-030405-678-a1&layer=conv_a&step=7")
         expect(page.locator("#key")).to_contain_text("denseeach layer at step 7its median over the run")
         assert page.locator("#key .swatch").count() == 3
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_texts_have_contrast(scheme: str, several: Path, look: Look) -> None:
+    """At least 4.5 to 1 for every colour that text has, as WCAG AA asks for small text."""
+    with Server(several, 0).start() as server:
+        page = look(server.url)
+        page.evaluate("scheme => { document.documentElement.dataset.theme = scheme; }", scheme)
+        colour = "name => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim()"
+        texts, grounds = ("text", "faint", "blue", "error", "alarm", "good"), ("back", "panel")
+        light = {name: lightness(page.evaluate(colour, name)) for name in (*texts, *grounds)}
+        pairs = {f"{text} on {ground}": (light[text], light[ground]) for text in texts for ground in grounds}
+        assert {
+            what: pair for what, pair in pairs.items() if (max(pair) + 0.05) / (min(pair) + 0.05) < 4.5
+        } == {}
+
+
+def lightness(colour: str) -> float:
+    """The relative luminance of `#rrggbb` or `#rgb`."""
+    digits = colour[1:] if len(colour) == 7 else "".join(2 * digit for digit in colour[1:])
+    parts = [int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4)]
+    r, g, b = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b
