@@ -85,6 +85,27 @@ def test_a_training_continues_after_its_run_reached_the_limit(tmp_path):
     assert sum(f.stat().st_size for f in Path(run.path).rglob("*") if f.is_file()) < 450_000
 
 
+def test_every_due_step_after_the_limit_is_counted(tmp_path):
+    """Also those of later epochs and of validations, which are not captured at all."""
+    x, y = np.ones((256, 8), "float32"), np.ones((256, 1), "float32")
+    watch = [fs.activations(on=("train", "validation")), fs.weights(), fs.loss()]
+    runs = {}
+    for limit in ("1 GB", "40 kB"):
+        layers = [keras.layers.Dense(16, name="hidden"), keras.layers.Dense(1, name="out")]
+        model = keras.Sequential([keras.layers.Input((8,)), *layers])
+        model.compile("sgd", "mse")
+        scope = fs.Scope(tmp_path, watch, every=2, limit=limit, name=limit[-2:])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", fs.FitscopeWarning)
+            model.fit(x, y, batch_size=4, epochs=3, validation_data=(x, y), verbose=0, callbacks=[scope])
+        runs[limit] = fs.open(scope.path)
+    whole, run = runs["1 GB"], runs["40 kB"]
+    assert run.limit_reached_at is not None
+    for site in whole.sites:
+        kept = len(run.frame(site)) if site in run.sites else 0
+        assert kept + run.lost.get(site, 0) == len(whole.frame(site)), site
+
+
 CHILD = """
     import sys, keras, numpy as np, fitscope as fs
     layers = keras.layers

@@ -154,7 +154,7 @@ class Recording:
         if recorder.output.batch_ends is not None and recorder.writer is None:
             recorder.output.batch_ends.together = together
             recorder.ready(step)  # a run begins with its first step, captured or not
-        if recorder.stopped and not self._lockstep:
+        if recorder.stopped and not recorder.full and not self._lockstep:
             return []
         return [Turn(step + k, self._epoch, batch + k, self._batches) for k in range(together)]
 
@@ -171,12 +171,13 @@ class Recording:
         """Ends an epoch, so a step that might have been its last one was. `logs` come from Keras."""
         self._goes_on()
         self._put_pending()
-        if logs and self.speaks and not self.recorder.stopped and self.recorder.ready(self._epoch_start):
+        recorder = self.recorder
+        if logs and self.speaks and (recorder.ready(self._epoch_start) or recorder.full):
             step = max(
                 self._count.done() - 1, self._epoch_start
             )  # the last one; Keras has waited for it already
             at = Moment(step, self._epoch, step - self._epoch_start, time.time())
-            self.recorder.epoch_logs(at, logs)
+            recorder.epoch_logs(at, logs)  # which a full run counts
 
     @_kept
     def begin_pass(self, name: str, batches: int | None = None) -> None:
@@ -191,7 +192,7 @@ class Recording:
         """Announces a step of the pass, which starts with this batch of it."""
         self._goes_on()
         self.recorder.tell()
-        if self.recorder.stopped and not self._lockstep:
+        if self.recorder.stopped and not self.recorder.full and not self._lockstep:
             return
         together = self.model.steps_per_execution if together is None else together
         turns = [
@@ -219,6 +220,12 @@ class Recording:
         """The request for these turns, and whether to time them; None if neither is needed."""
         recorder = self.recorder
         due = [self.plan.due(turn) for turn in turns]
+        if any(each.now for each in due) and recorder.full:
+            recorder.ready(turns[0].step)
+            for turn, each in zip(turns, due, strict=True):
+                recorder.refuse(self.plan.wants(each.now, turn.in_pass), turn.in_pass)
+        if recorder.stopped and not self._lockstep:
+            return None
         timing = None
         if recorder.costs.budget is not None and turns[0].in_pass == "train":
             timing = recorder.costs.weigh(turns, *self.plan.paced(due))

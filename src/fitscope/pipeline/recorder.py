@@ -12,6 +12,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fitscope.errors import FitscopeWarning
@@ -29,7 +30,7 @@ from fitscope.pipeline.queue import Transport
 from fitscope.pipeline.sample_loss import SampleLosses
 from fitscope.pipeline.sinks import Make, Sinks
 from fitscope.pipeline.troubles import Troubles
-from fitscope.plan.wants import Wants
+from fitscope.plan.wants import LOSS, Wants
 from fitscope.record import Moment
 from fitscope.reduce.average import Average
 from fitscope.sites import TRAIN
@@ -87,8 +88,7 @@ class Recorder:
         self._unseen: dict[str, str] = {}
         self._seen: set[str] = set()  # recorded sites, even if another kind of step could not record them
         self._checkpoints: list[dict[str, Any]] = []
-        # The newest captured step without its tensors, where a limit may stop the recording.
-        self._newest = Shown({}, {}, Wants())
+        self._newest: dict[str, Shown] = {}  #: by pass, without tensors, if there is a limit
         self._flush_at = 0.0
         self._fate = Fate()
 
@@ -129,10 +129,21 @@ class Recorder:
                 self.writer.patient.troubled = self.failed
             signals.listen()
             self._fate.listen()
-        if self.writer is not None and self.writer.full:
-            self.stopped = True
-            self.writer.refuse(self._newest.names())  # as many as at the step before it was full
+        self.stopped = self.stopped or self.full
         return not self.stopped
+
+    def refuse(self, wants: Wants, in_pass: str) -> None:
+        """Counts the records of a due step that is not captured because the run is full: as many as the newest captured step had."""
+        if self.writer is not None and self.full and (newest := self._newest.get(in_pass)) is not None:
+            # The losses of steps that are not captured come from Keras, and are counted there.
+            besides = LOSS if in_pass == TRAIN and self.output.batch_ends is not None else None
+            sites = replace(newest, wants=wants).names()
+            self.writer.refuse(site for site in sites if site.place != besides)
+
+    @property
+    def full(self) -> bool:
+        """Whether the run has reached its limit."""
+        return self.writer is not None and self.writer.full
 
     @property
     def finished(self) -> bool:
@@ -164,7 +175,7 @@ class Recorder:
         """Hands over the tensors of a step."""
         assert self._transport is not None
         if self.writer is not None and self.writer.limited:
-            self._newest = shown.without_tensors()
+            self._newest[shown.in_pass] = shown.without_tensors()
         if self.finished:  # the process is about to end
             return
         if self.output.light and self.output.pulse is not None:

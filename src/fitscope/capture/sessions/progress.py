@@ -182,6 +182,8 @@ class Progress:
         due = self.plan.due(self._scheduled(upcoming))
         if due.all and self.recorder.ready(upcoming.turn.step):
             upcoming.due = due
+        elif due.now:
+            self.recorder.refuse(self.plan.wants(due.now, upcoming.in_pass), upcoming.in_pass)
         return bool(upcoming.due.all)
 
     def turn(self, in_pass: str) -> Turn:
