@@ -75,23 +75,36 @@ class Evidence:
         if not block.heads or block.heads[0].site.in_pass != TRAIN:
             return
         number, sites = len(block.ats), len(block.heads)
-        columns = np.empty((len(COLUMNS), number * sites), np.float64)
-        columns[_VALUE] = block.values
-        columns[_OF_COUNTS] = block.stats.counts.T[_COUNTS]
-        columns[_OF_MOMENTS] = block.stats.moments.T[_MOMENTS]
         known = self._shelved(block.heads)
-        columns[_SMALL] = _below_normal(block, known.half) if known.half is not None else 0.0
-        odd = np.flatnonzero((columns[_NANS] > 0) | (columns[_INFS] > 0)).tolist()
-        by_site = columns.reshape(len(COLUMNS), number, sites).transpose(0, 2, 1)
+        by_site = np.zeros((len(COLUMNS), sites, number), np.float32)
+
+        def put(column: int, values: Array) -> None:
+            by_site[column] = values.reshape(number, sites).T
+
+        with np.errstate(over="ignore", invalid="ignore"):
+            put(_VALUE, block.values)
+            for column, of in _OF_COUNTS:
+                put(column, block.stats.counts[:, of])
+            for column, of in _OF_MOMENTS:
+                put(column, block.stats.moments[:, of])
+            if known.half is not None:
+                put(_SMALL, _below_normal(block, known.half))
         steps = np.array([at.step for at in block.ats])
         for shelf, rows, chosen in known.split:
-            with np.errstate(over="ignore", invalid="ignore"):
-                self.histories.add(shelf, rows, steps, by_site[:, chosen].astype(np.float32))
+            self.histories.add(shelf, rows, steps, by_site[:, chosen] if len(chosen) < sites else by_site)
         for i in known.losses:
             self.histories.scatter(LOSS, block.heads[i].dtype, steps, by_site[:, i])
-        for i in sorted({row % sites for row in odd}):
-            self.note_broken(block.heads[i].site, steps, by_site[:, i])
+        self._note_all_broken(block, steps)
         self.last_step = max(int(steps.max()), -1 if self.last_step is None else self.last_step)
+
+    def _note_all_broken(self, block: Block, steps: Array) -> None:
+        """Notes the sites of a block with NaN or Inf."""
+        nans, infs, counts = (block.stats.counts[:, COUNTS.index(name)] for name in ("nans", "infs", "count"))
+        sites = len(block.heads)
+        for i in sorted({row % sites for row in np.flatnonzero(nans | infs).tolist()}):
+            columns = np.zeros((len(COLUMNS), len(steps)), np.float64)
+            columns[_NANS], columns[_INFS], columns[_COUNT] = nans[i::sites], infs[i::sites], counts[i::sites]
+            self.note_broken(block.heads[i].site, steps, columns)
 
     def take_values(self, site: Site, dtype: str, steps: Array, values: Array) -> None:
         """Takes the loss of steps that were not captured, in any order. The caller leaves out unknown values."""
@@ -228,15 +241,13 @@ def _below_normal(block: Block, half: Array) -> Array:
     return found.astype(np.float64)
 
 
-def _places(names: Sequence[str]) -> tuple[list[int], list[int]]:
+def _places(names: Sequence[str]) -> list[tuple[int, int]]:
     """Which of the rows of `COLUMNS` come from these stats, and from which of them."""
     given = [(i, "rms" if name == "peak" else name) for i, name in enumerate(COLUMNS)]
-    pairs = [(i, names.index(name)) for i, name in given if name in names]
-    return [i for i, _ in pairs], [of for _, of in pairs]
+    return [(i, names.index(name)) for i, name in given if name in names]
 
 
-_OF_COUNTS, _COUNTS = _places(COUNTS)
-_OF_MOMENTS, _MOMENTS = _places(MOMENTS)
+_OF_COUNTS, _OF_MOMENTS = _places(COUNTS), _places(MOMENTS)
 _VALUE, _SMALL, _NANS, _INFS, _COUNT = (
     COLUMNS.index(name) for name in ("value", "small", "nans", "infs", "count")
 )
