@@ -22,7 +22,7 @@ from fitscope.store.stats_table import ROW_BYTES, StatsRows
 
 T = TypeVar("T")
 
-FLUSH_MEMORY = MOST_MEMORY // 8  #: bytes of rows waiting that call for a part before the flush is due
+FLUSH_MEMORY = MOST_MEMORY // 4  #: bytes of rows waiting that call for a part before the flush is due
 
 
 class TableStore:
