@@ -44,6 +44,8 @@ class Missing:
         self._due: dict[str, Watches] = dict(after._due) if after is not None else {}  # so far, by pass
         self._looked: set[tuple[Watches, str]] = set()
         self._heard: set[str] = set()
+        self._failed: dict[Site, str] = {}  # the sites of a step that were named last, and
+        self._named: tuple[int, Watches, str] | None = None  # how many, for which watches, and in which pass
 
     def due(self, in_pass: str, watches: Watches) -> None:
         """Notes that a step of this pass runs, and which watches are due at it."""
@@ -63,8 +65,12 @@ class Missing:
         """Takes the failures of a step, and finds the places that it did not reach, once for each set of watches."""
         if harvest.broken is not None:  # the true reason, before all that follows from it
             self.all(watches, in_pass, described(harvest.broken))
-        for site, why in harvest.failed.items():
-            self._name(site, watches, in_pass, why)
+        named = len(harvest.failed), watches, in_pass
+        if harvest.failed and (self._failed is not harvest.failed or self._named != named):
+            for site, why in harvest.failed.items():
+                self._name(site, watches, in_pass, why)
+            # A compiled step fails at the same sites each time, and hands out the same dictionary.
+            self._failed, self._named = harvest.failed, named
         for text in harvest.noted:
             if text not in self._heard:
                 self._heard.add(text)

@@ -264,7 +264,7 @@ class Shown:
 
     def nbytes(self, adapter: HostAdapter) -> int:
         """Its memory in bytes."""
-        return sum(nbytes(value, adapter) for value in self.tensors.values())
+        return sum([nbytes(value, adapter) for value in self.tensors.values()])
 
 
 OBJECT = 2_000  #: approximate bytes of a tensor in addition to its values
@@ -272,12 +272,12 @@ OBJECT = 2_000  #: approximate bytes of a tensor in addition to its values
 
 def nbytes(value: Any, adapter: HostAdapter) -> int:
     """The memory of a harvested value, in bytes."""
-    if isinstance(value, Thin):
-        return nbytes(value.rows, adapter)
+    if isinstance(value, (tuple, list)):
+        if isinstance(value, Thin):
+            return nbytes(value.rows, adapter)
+        return sum([nbytes(item, adapter) for item in value])
     if isinstance(value, dict):
-        return sum(nbytes(item, adapter) for item in value.values())
-    if isinstance(value, tuple | list):
-        return sum(nbytes(item, adapter) for item in value)
+        return sum([nbytes(item, adapter) for item in value.values()])
     return adapter.nbytes(value) + OBJECT
 
 

@@ -100,7 +100,8 @@ def _copy(array: jax.Array) -> jax.Array:
 def signature(tree: Any) -> Hashable:
     """The shapes and dtypes of the arguments. JAX compiles one program for each combination."""
     leaves, structure = jax.tree.flatten(tree)
-    return structure, tuple((np.shape(leaf), str(getattr(leaf, "dtype", type(leaf)))) for leaf in leaves)
+    # The text of a dtype would take longer to make than all the rest.
+    return structure, tuple([(np.shape(leaf), getattr(leaf, "dtype", type(leaf))) for leaf in leaves])
 
 
 def _differing(one: Any, other: Any) -> str | None:

@@ -234,7 +234,7 @@ class JaxAdapter(Adapter):
             return 0
         if isinstance(tensor, Shard):
             return math.prod(tensor.extent) * int(tensor.dtype.itemsize)
-        return int(tensor.size * tensor.dtype.itemsize)
+        return int(tensor.nbytes)
 
     def settle(self, values: Any) -> None:
         leaves = jax.tree.leaves(values, is_leaf=lambda value: isinstance(value, Iterator))  # of batches
