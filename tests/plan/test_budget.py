@@ -248,13 +248,24 @@ def test_a_busy_machine_does_not_cost_a_short_training_its_steps(plain, extra, s
     assert training.cost <= 3.2
 
 
-@pytest.mark.parametrize(("compiling", "left"), [(0.0, 3.0), (0.5, 2.5), (1.2, 1.8), (20.0, 1.8)])
-def test_compiling_takes_a_part_of_the_allowance(compiling, left):
+@pytest.mark.parametrize("compiling", [0.0, 0.5, 1.2, 1.7])
+def test_compiling_and_captures_together_keep_to_the_allowance(compiling):
     budget = Budget(0.02, 3.0)
     budget.expect(0, 3_125)
     training = Training(budget, plain=0.002, extra=0.004, compiling=compiling).run(3_125)
+    left = 3.0 - compiling
     assert 0.8 * left <= training.cost <= 1.05 * left
     assert len(training.captured) >= 300
+    assert budget.describe()["fixed"] == compiling
+
+
+@pytest.mark.parametrize(("extra", "reserved"), [(0.001, 0.32), (0.003, 0.96), (0.03, 1.8)])
+def test_a_model_that_compiles_slowly_is_still_recorded(extra, reserved):
+    budget = Budget(0.02, 3.0)
+    budget.expect(0, 3_125)
+    training = Training(budget, plain=0.002, extra=extra, compiling=20.0).run(3_125)
+    assert 0.75 * reserved <= training.cost <= 1.1 * reserved
+    assert len(training.captured) >= 300 or training.cost >= 0.75 * 0.6 * 3.0
 
 
 def test_a_long_training_keeps_to_its_share():

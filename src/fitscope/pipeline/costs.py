@@ -113,7 +113,7 @@ class Costs:
             transport.waited if transport is not None else 0.0,
             len(longer),
             self.work(),
-            sum(longer),
+            sum(longer) + (transport.start_cpu if transport is not None else 0.0),
         )
 
 

@@ -5,8 +5,12 @@ spend its allowance, spread evenly over the remaining steps, as `fit` announces 
 last as long again as it has so far, and at least `UNKNOWN` seconds. In a long training the allowance is smaller than the share and
 changes nothing.
 
-Compiling the tapped program and proving identity come out of the allowance too, because a user waits for them. They take at most
-`COMPILING` of it, so that a program that compiles slowly is still recorded closely.
+The allowance is a promise about the whole training: all that fitscope adds to it. So the fixed costs come out of it too: compiling the
+tapped program, proving identity, and compiling the kernels of the writer thread. Captures have the rest. Flushes and rules do not
+count: they follow the clock, so on a busy machine they would take the steps of a short training.
+
+Where fixed costs leave little, a training still gets `FEWEST` captured steps, as far as these cost no more than `RESERVED` of the
+allowance. There the promise gives way, because a run of ten steps would be of little use.
 """
 
 from __future__ import annotations
@@ -17,7 +21,8 @@ import re
 from fitscope.errors import WatchError
 
 UNKNOWN = 60.0  #: the assumed minimum duration of a training of unknown length, in seconds
-COMPILING = 0.4  #: the most that compiling and proofs may take of an allowance
+FEWEST = 320  #: captured steps that a training gets whatever the fixed costs are,
+RESERVED = 0.6  #: as long as they cost no more than this part of the allowance
 _UNITS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0}
 
 
@@ -31,19 +36,18 @@ class Allowance:
     def again(self) -> None:
         """Starts another training."""
         self.spent = 0.0  #: seconds of captures
-        self.compiling = 0.0  #: seconds of compiling and proofs
+        self.fixed = 0.0  #: seconds that do not depend on the number of captures
         self.end: int | None = None  #: the step at which the training will be over, where that is known
         self._first: int | None = None
 
-    @property
-    def for_captures(self) -> float:
-        """The seconds that captures may take."""
-        return self.seconds - min(self.compiling, COMPILING * self.seconds)
+    def for_captures(self, captured: float) -> float:
+        """The seconds that captures may take, given those of one."""
+        return max(self.seconds - self.fixed, min(RESERVED * self.seconds, FEWEST * captured))
 
     def every(self, step: int, plain: float, captured: float) -> float:
         """How many steps to let pass for each captured one, from this step on, given the seconds of a plain step and of a capture."""
         self._first = step if self._first is None else self._first
-        left = self.for_captures - self.spent
+        left = self.for_captures(captured) - self.spent
         if left <= 0:
             return math.inf
         so_far = step - self._first

@@ -12,7 +12,7 @@ as large as its noise allows; against the allowance, as it is.
 Then every n-th step is captured. n is the smallest of a short list of round numbers that keeps the cost within the share, and at
 most `LEAST`, so that every run records something. If no step would be plain, two are left out now and then for comparison.
 Compiling the tapped step and proving identity do not count against the share: both happen a few times at the start, and would use up
-the budget of a short training. They take a part of the allowance. The run records them, and every decision.
+the budget of a short training. They come out of the allowance. The run records them, and every decision.
 
 Which steps are captured does not change the programs, so nothing is compiled again.
 """
@@ -65,7 +65,7 @@ class Spent(NamedTuple):
     waited: float  #: seconds that the training stood before a full queue
     compiled: int  #: programs compiled and proven: steps that take longer than others
     work: float  #: seconds of CPU of the writer's thread for captured steps; the rest is due every few seconds anyway
-    compiling: float = 0.0  #: seconds of those steps
+    compiling: float = 0.0  #: seconds of those steps, and of the kernels of the writer's thread
 
 
 class Timing(NamedTuple):
@@ -140,7 +140,7 @@ class Budget:
         plain = self._usual().wall if self._plain else 0.0
         begun = self.decisions[0]["step"] if self.decisions else step
         by_share = self.share * (step - begun) * plain
-        free = self.allowance.for_captures
+        free = self.allowance.for_captures(self._seconds)
         room = free if by_share < free else by_share + free
         spent = self.allowance.spent + CLOSER * self._seconds
         if step in self._closer or len(self.closer) >= MOST_CLOSER or spent > room or self.cost is None:
@@ -160,6 +160,7 @@ class Budget:
             "share": self.share,
             "allowance": self.allowance.seconds,
             "spent": self.allowance.spent,
+            "fixed": self.allowance.fixed,
             "every": self.every,
             "least": LEAST,
             "cost": self.cost,
@@ -218,7 +219,7 @@ class Budget:
         timed, begun, self._timed, self._begun = self._timed, self._begun, None, None
         self._work.is_now(now.work)
         self._waited.is_now(now.waited)
-        self.allowance.compiling = now.compiling
+        self.allowance.fixed = now.compiling
         if timed is None or begun is None or begun.compiled != now.compiled:
             return
         own = Time(now.waited - begun.waited, now.writer - begun.writer)  # counted by itself
