@@ -63,7 +63,8 @@ class _PatchedSession:
         # Past all watchers of this session, because fitscope's own runs are not steps.
         self._base_run = functools.partial(type(session).run, session)
         self._base_from_options = functools.partial(type(session)._make_callable_from_options, session)
-        recording.identify(self._base_run, shared=bool(session.sess_str))
+        base_make = functools.partial(type(session).make_callable, session)
+        recording.identify(self._base_run, base_make, shared=bool(session.sess_str))
 
     def run(self, fetches: Any, feed_dict: Any = None, options: Any = None, run_metadata: Any = None) -> Any:
         recording, raw = self._recording, self._raw_run

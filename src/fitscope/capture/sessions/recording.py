@@ -51,6 +51,8 @@ class SessionRecording(Progress):
         self._calls: dict[Signature, RunCall] = {}
         self._choice = identity
         self._identity: IdentityCheck | None = None
+        self._make: Callable[[Any], Callable[[], Any]] | None = None  # makes a callable of the session
+        self._made: dict[tuple[str, ...], Callable[[], Any]] = {}  # those that read variables, by path
         self._under_way = 0  # steps
         self._first_step = 0
         self._steps_of: Counter[frozenset[str]] = Counter()  # each of several train ops
@@ -73,9 +75,13 @@ class SessionRecording(Progress):
         following._calls, following._epoch = self._calls, self._epoch
         return following
 
-    def identify(self, run: Run, *, shared: bool) -> None:
-        """Compares captured runs with the user's own from now on; `run` makes a run that does not count as a step."""
+    def identify(self, run: Run, make: Callable[[Any], Callable[[], Any]], *, shared: bool) -> None:
+        """Compares captured runs with the user's own from now on.
+
+        `run` makes a run that does not count as a step, `make` a callable of the same session.
+        """
         recorder = self.recorder
+        self._make, self._made = make, {}
         self._identity = made = IdentityCheck(
             self._choice, run, recorder.identity.learn, recorder.failed, self.lock, shared=shared
         )
@@ -226,7 +232,7 @@ class SessionRecording(Progress):
     def _read_weights(self, upcoming: UpcomingRun, run: Run) -> None:
         assert upcoming.reading is not None
         try:
-            upcoming.before = run(upcoming.reading.variables) if upcoming.reading.variables else {}
+            upcoming.before = self._read(upcoming.reading.variables, run)
         except Exception as error:  # a closed session: the user's own run says so
             upcoming.reading, upcoming.trouble = None, error
 
@@ -237,8 +243,20 @@ class SessionRecording(Progress):
         values = reading.values(own)
         if reading.variables and upcoming.before is not None:
             moved = {path: v for path, v in reading.variables.items() if ("updates", path) in wants}
-            values |= weights_of(reading, wants, upcoming.before, run(moved) if moved else {})
+            values |= weights_of(reading, wants, upcoming.before, self._read(moved, run))
         return values
+
+    def _read(self, variables: dict[str, Any], run: Run) -> Mapping[str, Any]:
+        """The values of variables, by path. A callable looks them up in the graph once, and `run` each time."""
+        if not variables:
+            return {}
+        if self._make is None:
+            found: Mapping[str, Any] = run(variables)
+            return found
+        key = tuple(variables)
+        if key not in self._made:
+            self._made[key] = self._make(list(variables.values()))
+        return dict(zip(key, self._made[key](), strict=True))
 
     def _saved(self, results: Any) -> None:
         """The path of a checkpoint: `Saver.save` runs its operation through the session and gets the path back."""
