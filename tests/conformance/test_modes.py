@@ -93,6 +93,31 @@ def test_a_step_that_torch_compiles_is_recorded(tmp_path):
     assert done.returncode == 0, done.stderr[-3000:]
 
 
+@pytest.mark.slow_compile
+@pytest.mark.skipif(BACKEND != "torch", reason="torch.compile")
+def test_a_model_without_compile_predicts_under_torch_compile(tmp_path):
+    code = f"""
+        import keras, numpy as np, fitscope as fs
+        x = np.random.default_rng(0).normal(size=(16, 5)).astype("float32")
+        model = keras.Sequential([keras.layers.Input((5,)), keras.layers.Dense(3, name="a")])
+        model.jit_compile = True
+        plain = model.predict(x, batch_size=8, verbose=0)
+        scope = fs.Scope({str(tmp_path)!r}, fs.activations(keep="both"), every=1)
+        assert np.array_equal(model.predict(x, batch_size=8, verbose=0, callbacks=[scope]), plain)
+        run = fs.open({str(tmp_path)!r})
+        assert not run.errors and not run.unseen, (run.errors, run.unseen)
+        assert run.sites == ["predict/activations/a"]
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env={**os.environ},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
 class Pieces(keras.utils.PyDataset):
     def __init__(self, x, y):
         super().__init__()

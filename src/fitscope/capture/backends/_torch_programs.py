@@ -115,7 +115,8 @@ class _State(Held):
 
     def _variables(self) -> list[Any]:
         model = self._model
-        known = [*model.variables, *(model.optimizer.variables if model.optimizer is not None else ())]
+        optimizer = getattr(model, "optimizer", None)  # predict() needs no compile()
+        known = [*model.variables, *(optimizer.variables if optimizer is not None else ())]
         known += [variable for metric in model.metrics for variable in metric.variables]
         return [variable.value for variable in {id(v): v for v in known}.values()]
 
