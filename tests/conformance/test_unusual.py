@@ -248,6 +248,25 @@ def test_sparse_and_ragged_inputs_are_recorded_and_text_gives_a_reason(tmp_path)
     assert run.array("inputs/ragged/values", 0).tolist() == [1.0, 2.0, 3.0]
 
 
+@ONLY_TF
+def test_inputs_that_are_all_text_have_no_other_reason(tmp_path):
+    import tensorflow as tf
+
+    words = layers.StringLookup(vocabulary=["a", "b"])
+    inputs = [keras.Input((1,), dtype="string", name=name) for name in ("word", "kind")]
+    numbers = layers.Concatenate()([words(each) for each in inputs])
+    model = keras.Model(inputs, layers.Dense(1)(layers.Flatten()(layers.Embedding(3, 2)(numbers))))
+    model.compile("sgd", "mse")
+    text = tf.constant([["a"], ["b"]])
+    data = tf.data.Dataset.from_tensor_slices(((text, text), tf.zeros((2, 1)))).batch(2)
+    model.fit(data, verbose=0, callbacks=[fs.Scope(tmp_path, [fs.inputs()], every=1)])
+    run = fs.open(tmp_path)
+    assert run.unseen == dict.fromkeys(
+        ("inputs/word", "inputs/kind"), "it holds no numbers (text, or a handle)"
+    )
+    assert_complete(run)
+
+
 def test_a_loss_with_a_custom_call_gives_the_reason_for_missing_samples(tmp_path):
     class Own(keras.losses.Loss):
         def call(self, y_true, y_pred):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fitscope.capture.backends import Harvest
+from fitscope.capture.backends._base import LOCAL
 from fitscope.capture.layer_taps import NOT_CALLED
 from fitscope.pipeline.recorder import Recorder
 from fitscope.pipeline.troubles import described
@@ -80,8 +81,9 @@ class Missing:
         elif watches and (watches, in_pass) not in self._looked:
             self._looked.add((watches, in_pass))
             met = {site.place for site in harvest.sites.values()}
+            met |= {site.place for site in harvest.failed if not site.suffix.startswith(LOCAL)}
             for place in self._wanted(watches, in_pass):
-                if place not in met and Site.at(place) not in harvest.failed:
+                if place not in met:
                     why = WHY.get(place[0], "the step does not pass it")
                     self._name(Site.at(place), watches, in_pass, why)
                     # People look for the loss of a training first; a custom validation may well have none.
