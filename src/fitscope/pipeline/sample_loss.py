@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -53,7 +54,7 @@ class SampleLosses:
         ids = self._identities(groups.get("x", {}))
         if not parts or "y_pred" not in groups:
             if own is not None:
-                values = np.asarray(own, np.float64).reshape(len(own), -1).mean(axis=1)
+                values = _by_sample(np.asarray(own, np.float64)).mean(axis=1)
                 return [Samples(at, in_pass, "", ids if ids and len(ids) == len(values) else None, values)]
             self._note("the step does not use a loss given to compile(), so there is no loss per sample")
             return []
@@ -160,7 +161,7 @@ def _shares(losses: Array, weight: Array | None, mask: Array | None, reduction: 
     if weight is not None:
         factor = factor * _like(weight.astype(np.float64), values)
     n = len(values)
-    shares: Array = (values * factor).reshape(n, -1).sum(axis=1)
+    shares: Array = _by_sample(values * factor).sum(axis=1)
     if reduction == "sum" or not values.size:
         return shares
     whole = float(values.size)
@@ -177,7 +178,12 @@ def _like(array: Array, values: Array) -> Array:
 
 
 def _rows(array: Array | None, n: int) -> Array | None:
-    return array.reshape(n, -1) if array is not None and array.ndim and len(array) == n else None
+    return _by_sample(array) if array is not None and array.ndim and len(array) == n else None
+
+
+def _by_sample(array: Array) -> Array:
+    """One row for each sample. The length of a row is named, because NumPy cannot find it if there is no sample."""
+    return array.reshape(len(array), math.prod(array.shape[1:]))
 
 
 def _text(row: Any) -> str:

@@ -56,7 +56,9 @@ def seen(site: Site, want: Want, value: Any, adapter: HostAdapter) -> HostTensor
 
 def one_loss(array: Array) -> Array:
     """The loss of a batch as one number: the mean, if the loss has one value per sample."""
-    return array if array.ndim == 0 else np.asarray(array.mean(dtype=np.float64), array.dtype)
+    if array.ndim == 0:
+        return array
+    return np.asarray(array.mean(dtype=np.float64) if array.size else np.nan, array.dtype)
 
 
 def kept(site: Site, want: Want, value: Any, at: Moment, adapter: HostAdapter) -> Record | None:
