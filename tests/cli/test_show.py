@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,15 @@ def test_nan_inf_and_not_recorded_have_different_marks(call: Call, write: Any) -
     assert "✖ NaN in gradients since step 20" in out
     assert "∞ Inf in activations since step 20" in out
     assert "· not recorded" in out  # activations/conv1 and gradients/head at step 20
+
+
+def test_a_few_findings_are_shown_whole(call: Call, write: Any) -> None:
+    write(extra=(rec("activations/conv1", 20, [np.nan, 1.0]),))
+    (finding,) = json.loads(call("check", "runs", "--json").stdout)["findings"]
+    out = call("show", "--width", "60").stdout
+    shown = " ".join(line.strip(" │") for line in out.splitlines()).replace("  ", " ")
+    assert finding["message"] in shown
+    assert finding["cure"] in shown
 
 
 def test_missing_data_is_reported(call: Call, write: Any) -> None:

@@ -29,7 +29,7 @@ def check(
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     list_: Annotated[bool, typer.Option("--list", help="List the rules and exit.")] = False,
 ) -> None:
-    """Say what is wrong with a run, where, and what to do about it."""
+    """List what is wrong with a run, where, and what to do about it."""
     from fitscope.errors import FitscopeWarning, RunError, one_of
     from fitscope.read import open as open_run
     from fitscope.show.findings import listed, told

@@ -36,7 +36,7 @@ def replay(
         ),
     ] = None,
 ) -> None:
-    """Run a step again that the black box kept, and say whether its results are those of the training."""
+    """Repeat a step that the black box kept, and compare its results with those of the training."""
     from fitscope.errors import RunError
     from fitscope.read import open as open_run
     from fitscope.read.black_box import ranges

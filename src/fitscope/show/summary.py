@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from rich.cells import cell_len
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -36,6 +37,7 @@ STATUS = {
 }
 MANY_ZEROS = 0.9  #: a share that is printed in bold; the rules judge it
 TREND = 10  #: characters
+FEW_FINDINGS = 2  #: so many are shown whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,24 +130,31 @@ def headline(run: Run, overview: Overview, pen: Pen) -> Text:
 
 
 def verdict(findings: Sequence[PlacedFinding], checked: str, pen: Pen, most: int = 5) -> list[RenderableType]:
-    """The findings with their cures, the worst first, cut at the edge of the window; and the checked rules."""
+    """The findings with their cures, the worst first, and the checked rules. Many are cut at the edge of the window, few are whole."""
     signs = {"error": ("✖", "bold red"), "warning": ("▲", "bold yellow"), "note": ("●", "bold blue")}
     lines: list[RenderableType] = []
     for finding in findings[:most]:
         sign, style = signs[finding.severity]
-        told = Text.assemble(
-            (f"{sign if pen.unicode else '*'} {clean(finding.title)} · step {finding.step:,}", style),
-            (f"  {clean(finding.text)}", "dim"),
-        )
-        cure = Text(f"  {'→' if pen.unicode else '->'} {clean(finding.cure)}", "dim")
-        for line in (told, *([cure] if finding.cure else ())):
-            line.no_wrap, line.overflow = True, "ellipsis"
-            lines.append(line)
+        head = Text(f"{sign if pen.unicode else '*'} {clean(finding.title)} · step {finding.step:,}", style)
+        text, cure = Text(clean(finding.text), "dim"), Text(clean(finding.cure), "dim")
+        if finding.cure:
+            cure = Text.assemble(("→ " if pen.unicode else "-> "), cure, style="dim")
+        if len(findings) <= FEW_FINDINGS:
+            lines += [head, *(Padding(said, (0, 0, 0, 2)) for said in (text, cure) if said.plain)]
+        else:
+            lines += [
+                _cut(Text.assemble(head, "  ", text)),
+                *([_cut(Text.assemble("  ", cure))] if cure.plain else []),
+            ]
     if len(findings) > most:
         lines.append(Text(f"… and {len(findings) - most} more: fitscope check", "dim"))
-    said = Text(clean(checked), "dim")
-    said.no_wrap, said.overflow = True, "ellipsis"
-    return [*lines, said]
+    return [*lines, _cut(Text(clean(checked), "dim"))]
+
+
+def _cut(line: Text) -> Text:
+    """A line that ends at the edge of the window."""
+    line.no_wrap, line.overflow = True, "ellipsis"
+    return line
 
 
 def problems(run: Run) -> list[Text]:
