@@ -114,6 +114,40 @@ def test_a_link_to_itself_is_not_followed(rank: Path, name: str) -> None:
     assert len(read.open(rank.parents[2], "other").series("activations/small", "mean")) == 6
 
 
+LINKED = (
+    "run.json", "notes.json", "attempts", "attempts/0000.json", "a0000", "a0000/r00000", "a0000/r00000/status.json",
+    "a0000/r00000/stats", "a0000/r00000/stats/part-000000.parquet", "a0000/r00000/tensors.zarr", "a0000/r00000/averages",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LINKED)
+def test_a_link_inside_a_run_is_not_followed(rank: Path, tmp_path: Path, name: str) -> None:
+    """Whoever made the run made the link, and the file may be any of the reader's: it counts as missing."""
+
+    def seen() -> object:
+        sql = read.runs(rank.parents[2]).sql("SELECT count(*) AS n FROM stats WHERE run = 'run'")["n"][0]
+        try:
+            run = read.open(rank.parents[2], "run")
+        except RunError:
+            return sql
+        return sql, len(run.stats), run.sites, run.averages, run.notes, run.status, run.last_step, run.bytes
+
+    path = rank.parents[1] / name
+    if name == "notes.json":
+        path.write_text('{"notes": "secret"}')
+    path.rename(tmp_path / "outside")
+    missing = seen()
+    path.symlink_to(tmp_path / "outside")
+    assert seen() == missing
+
+
+def test_a_run_may_be_named_by_a_link(rank: Path) -> None:
+    """The user made that one."""
+    (rank.parents[2] / "linked").symlink_to(rank.parents[1])
+    for run in (read.open(rank.parents[2] / "linked"), read.open(rank.parents[2], "linked")):
+        assert len(run.series("activations/small", "mean")) == 6
+
+
 def test_only_regular_files_are_read(tmp_path: Path) -> None:
     files = Files(tmp_path)
     listening = socket.socket(socket.AF_UNIX)

@@ -19,7 +19,7 @@ from fitscope.read.run import Run
 from fitscope.read.state import RunState
 from fitscope.store import schema
 from fitscope.store._base import Objects
-from fitscope.store.places import in_utf8, is_local, place
+from fitscope.store.places import alone, in_utf8, is_local, place
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -203,7 +203,7 @@ def in_order(briefs: Iterable[Brief]) -> list[Brief]:
 def _state(objects: Objects) -> RunState:
     """The tables of a run alone."""
     document = _document(objects)
-    return RunState(objects, str(document.get("id", "")), document.get("format", schema.FORMAT))
+    return RunState(alone(objects), str(document.get("id", "")), document.get("format", schema.FORMAT))
 
 
 def _age(created: int) -> int:
@@ -260,7 +260,7 @@ def run_of(objects: Objects, document: dict[str, Any]) -> Run:
             "A newer fitscope wrote it. Upgrade: pip install --upgrade fitscope",
         )
     offer_names()
-    return Run(objects, document)
+    return Run(alone(objects), document)
 
 
 def _document(objects: Objects) -> dict[str, Any]:
@@ -270,7 +270,7 @@ def _document(objects: Objects) -> dict[str, Any]:
 def fetched(objects: Objects) -> bytes:
     """What `run.json` holds."""
     try:
-        return objects.get(schema.RUN, untrusted.MOST_BYTES)
+        return alone(objects).get(schema.RUN, untrusted.MOST_BYTES)
     except (FileNotFoundError, PermissionError):
         raise
     except untrusted.UNREADABLE as problem:

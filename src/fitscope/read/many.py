@@ -29,7 +29,7 @@ from fitscope.read.tables import READERS
 from fitscope.read.untrusted import UNREADABLE
 from fitscope.store import schema
 from fitscope.store._base import Objects
-from fitscope.store.places import in_utf8, is_local
+from fitscope.store.places import alone, in_utf8, is_local
 
 RUN = pa.field("run", pa.string())
 LARGE = 9  #: ranks, of which some may be light
@@ -78,25 +78,26 @@ class ManyRuns:
         if in_utf8(self._objects.describe(name)) != self._objects.describe(name):
             return None  # Arrow's datasets take names in UTF-8 only
         try:
-            if len(self._objects.list(f"{name}/{schema.ATTEMPTS}")) != 1:
+            run = alone(self._objects.folder(name))
+            if len(run.list(schema.ATTEMPTS)) != 1:
                 return None
             found = []
-            attempt = f"{name}/{schema.attempt_folder(0)}"
-            for rank in self._recording(name, self._objects.list(attempt)):
-                there = self._objects.list(f"{attempt}/{rank}".rstrip("/"))
+            attempt = schema.attempt_folder(0)
+            for rank in self._recording(run, run.list(attempt)):
+                there = run.list(f"{attempt}/{rank}".rstrip("/"))
                 if f"{schema.TAIL}/" in there:
                     return None
                 folders = [f"{attempt}/{rank}{table}" for table in schema.TABLES if f"{table}/" in there]
-                found += [f"{folder}/{part}" for folder in folders for part in self._objects.list(folder)]
+                found += [f"{name}/{folder}/{part}" for folder in folders for part in run.list(folder)]
         except UNREADABLE:
             return None
         return [key for key in found if key.endswith(".parquet")]
 
-    def _recording(self, name: str, ranks: list[str]) -> list[str]:
+    def _recording(self, run: Objects, ranks: list[str]) -> list[str]:
         """The folders of the ranks that have tables. In a large run the others have only a status."""
         if len(ranks) < LARGE:
             return ranks
-        document = untrusted.read(self._objects, f"{name}/{schema.attempt_key(0)}")
+        document = untrusted.read(run, schema.attempt_key(0))
         untrusted.cleaned(document, untrusted.ATTEMPT)
         sampled = {schema.rank_folder(0, number) for number in document.get("sampled", ())}
         some = [rank for rank in ranks if f"{schema.attempt_folder(0)}/{rank}".rstrip("/") in sampled]
@@ -105,7 +106,7 @@ class ManyRuns:
     def _check(self, key: str) -> Path | None:
         """Where a part can be read from, once it has been checked."""
         name, _, inside = key.partition("/")
-        part = Stored(self._objects, key, schema.TABLES[_table(key)])
+        part = Stored(alone(self._objects.folder(name)), inside, schema.TABLES[_table(key)])
         try:
             part.check()
             root = is_local(self._objects)

@@ -9,8 +9,8 @@ power cut could take it.
 Temporary files are in `.tmp/` at the top of the directory, not next to their target, because `pandas.read_parquet(directory)`
 lists a directory and then opens every file. A killed process may leave one there; the next writer removes it.
 
-The store follows symbolic links, because a user who names a directory means its contents. A server that shows a directory to
-others reads with `links=False`.
+The store follows symbolic links, because a user who names a directory means its contents. Links inside a run came with the run:
+whoever reads it uses `links=False`, and so does a server that shows a directory to others.
 """
 
 # Plain calls: one put is four of them, and pathlib would double its cost.
@@ -110,6 +110,14 @@ class Files(Objects):
         inner._top = self._top
         inner._stage_folder = self._stage_folder  # never in a folder that other tools list
         return inner
+
+    def without_links(self) -> Files:
+        """The same directory, below which no link is followed."""
+        if not self.links:
+            return self
+        same = Files(self.root, durable=self.durable, links=False)
+        same._stage_folder = self._stage_folder
+        return same
 
     def describe(self, key: str = "") -> str:
         return str(self.root / key)

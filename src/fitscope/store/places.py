@@ -105,6 +105,11 @@ def in_utf8(path: str) -> str:
     return path.encode("utf-8", "replace").decode()
 
 
+def alone(objects: Objects) -> Objects:
+    """A run's own objects. A link inside a run came with the run, and may lead to any file: none is followed."""
+    return objects.without_links() if isinstance(objects, Files) else objects
+
+
 def is_local(objects: Objects) -> Path | None:
     """The directory of a local store; None for other stores."""
     return objects.root if isinstance(objects, Files) else None
