@@ -116,7 +116,7 @@ class OnHost(Finish):
             else:
                 small.setdefault(str(value.dtype), {})[number(name)] = value
         if small:
-            found[JOINED] = [self._adapter.joined(some) for some in small.values()]
+            found[JOINED] = [vector for some in small.values() for vector in self._adapter.joined(some)]
         return found
 
 

@@ -283,8 +283,8 @@ class Adapter(Several, ABC):
         """Inside a step: whether to return the tensor joined with others. Eager code usually gains nothing from it."""
         return False
 
-    def joined(self, tensors: dict[int, Any]) -> tuple[Any, Any]:
-        """Inside a step: small numbered tensors of one dtype as one vector, and a vector of their numbers, ranks and shapes."""
+    def joined(self, tensors: dict[int, Any]) -> list[tuple[Any, Any]]:
+        """Inside a step: small numbered tensors of one dtype as vectors, each with a vector of their numbers, ranks and shapes."""
         raise NotImplementedError
 
     @abstractmethod

@@ -48,6 +48,9 @@ from fitscope.plan.sampling import as_rows, stride
 from fitscope.sites import Site
 
 _TRACES = itertools.count(1)  # their numbers
+#: Bytes of a joined vector. XLA divides the copy of a longer one among its worker threads. To wake them at each step takes many times
+#: what the copy does: of a step of tiny layers, as long as the step itself.
+LONGEST = 65_536
 
 
 def _single_step(ask: Ask, collector: Collector, state: Any, data: Any) -> Any:
@@ -220,9 +223,17 @@ class JaxAdapter(Adapter):
         real = not jnp.issubdtype(tensor.dtype, jnp.complexfloating)
         return not spread() and real and isinstance(tensor, jax.core.Tracer) and tensor.size <= SMALL
 
-    def joined(self, tensors: dict[int, Any]) -> tuple[Any, Any]:
-        layout = [n for number, x in tensors.items() for n in (number, x.ndim, *x.shape)]
-        return jnp.concatenate([x.reshape(-1) for x in tensors.values()]), Known(tuple(layout))
+    def joined(self, tensors: dict[int, Any]) -> list[tuple[Any, Any]]:
+        groups: list[dict[int, Any]] = [{}]
+        room = LONGEST
+        for number, x in tensors.items():
+            size = x.size * x.dtype.itemsize
+            if groups[-1] and size > room:
+                groups.append({})
+                room = LONGEST
+            groups[-1][number] = x
+            room -= size
+        return [_joined(group) for group in groups]
 
     def to_numpy(self, tensor: Any) -> np.ndarray[Any, Any]:
         if isinstance(tensor, Known):
@@ -245,6 +256,12 @@ class JaxAdapter(Adapter):
 
     def on_accelerator(self) -> bool:
         return jax.default_backend() != "cpu"
+
+
+def _joined(tensors: dict[int, Any]) -> tuple[Any, Known]:
+    """Tensors as one vector, with their numbers, ranks and shapes."""
+    layout = [n for number, x in tensors.items() for n in (number, x.ndim, *x.shape)]
+    return jnp.concatenate([x.reshape(-1) for x in tensors.values()]), Known(tuple(layout))
 
 
 def _unseen(site: Site) -> str:

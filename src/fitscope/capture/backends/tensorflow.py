@@ -194,17 +194,15 @@ class TensorFlowAdapter(Adapter):
             return False
         return _short(tensor) or int(tensor.shape.num_elements() or SMALL + 1) <= SMALL
 
-    def joined(self, tensors: dict[int, Any]) -> tuple[Any, Any]:
+    def joined(self, tensors: dict[int, Any]) -> list[tuple[Any, Any]]:
         unknown = {n: x for n, x in tensors.items() if not x.shape.is_fully_defined()}
         shapes = iter(tf.raw_ops.ShapeN(input=list(unknown.values())) if unknown else ())
         layout: list[Any] = []
         for number, x in tensors.items():
             layout.append(np.array([number, x.shape.rank], np.int32))
             layout.append(next(shapes) if number in unknown else np.array(x.shape.as_list(), np.int32))
-        return (
-            tf.concat([tf.reshape(x, (-1,)) for x in tensors.values()], 0),
-            tf.concat(layout, 0) if unknown else tf.constant(np.concatenate(layout)),
-        )
+        vector = tf.concat([tf.reshape(x, (-1,)) for x in tensors.values()], 0)
+        return [(vector, tf.concat(layout, 0) if unknown else tf.constant(np.concatenate(layout)))]
 
     def to_numpy(self, tensor: Any) -> np.ndarray[Any, Any]:
         return array_of(tensor)
