@@ -104,7 +104,7 @@ def test_a_run_of_one_step_shows_its_point(several: Path, look: Look) -> None:
 def test_the_legends_name_layer_types_bars_and_line(several: Path, look: Look) -> None:
     with Server(several, 0).start() as server:
         page = look(server.url, "#run=20260102-030405-678-a1&layer=conv_a&step=7")
-        expect(page.locator("#key")).to_contain_text("denseeach layer at step 7its median over the run")
+        expect(page.locator("#key")).to_contain_text("denseeach layer at step 7 (log)its median over the run")
         assert page.locator("#key .swatch").count() == 3
 
 

@@ -83,19 +83,24 @@ export function drawLoss(canvas, page) {
   g.restore();
 }
 
-/** The loss and the learning rate at the cursor, in words above the picture: over it they would hide a part of the loss. @param {Page} page */
+/** Writes the loss and the learning rate at the cursor above the picture: over it they would hide a part of the loss. @param {Page} page */
 function readout(page) {
+  const said = atCursor(page);
+  const box = by("readout");
+  if (box.textContent !== said) box.textContent = said; // else each drawing would lay out the page again
+}
+
+/** @param {Page} page */
+function atCursor(page) {
   const step = page.hover ?? page.selection.step;
   const c = page.curve;
-  by("readout").textContent = "";
-  if (!c || step === null) return;
+  if (!c || step === null) return "";
   const i = c.at(step);
   const exact = i >= 0 && (c.level > 0 || c.start[i] === step);
   const value = !exact ? "not recorded" : c.broken[i] ? "NaN" : c.low[i] === c.high[i] ? number(c.low[i]) : `${number(c.low[i])} … ${number(c.high[i])}`;
   const curve = page.head.lanes.find((/** @type {any} */ lane) => lane.curve?.length)?.curve;
   const rate = curve ? ` · learning rate ${number(rateAt(curve, step))}` : typeof page.head.rate === "number" ? ` · learning rate ${number(page.head.rate)} at the start` : "";
-  const said = `step ${whole(step)} · ${c.facts.title ?? "loss"} ${value}${rate}`;
-  by("readout").textContent = said;
+  return `step ${whole(step)} · ${c.facts.title ?? "loss"} ${value}${rate}`;
 }
 
 /**

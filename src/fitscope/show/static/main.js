@@ -320,7 +320,8 @@ export class Page {
   drawNow() {
     this.gutter = by("strip").clientWidth || (by("lanes").hidden ? 62 : 112); // the lanes have names
     this.rowsShown = visible(this);
-    by("find").setAttribute("aria-invalid", String(this.rowsShown.none));
+    const invalid = String(this.rowsShown.none);
+    if (by("find").getAttribute("aria-invalid") !== invalid) by("find").setAttribute("aria-invalid", invalid);
     drawLoss(by("loss"), this);
     drawLanes(by("lanes"), this);
     drawRanks(by("ranks"), this);
