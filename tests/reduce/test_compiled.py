@@ -73,6 +73,20 @@ def test_a_truncated_cache_file_is_compiled_again(path, left):
     assert load(path).double(3) == 6
 
 
+@pytest.mark.parametrize(
+    "pickled", [b"cnumba.core.types.gone\nFloat\n.", b"cnumba.core.types\nGone\n.", b"I1\n.", b"(I1\nI2\nt."]
+)
+def test_machine_code_of_another_numba_is_compiled_again(path, pickled):
+    """Two processes with different versions share the cache of one checkout: the index of one, and the data of the other."""
+    assert load(path).double(2) == 4
+    for file in kept(path):
+        if file.suffix == ".nbc":
+            file.write_bytes(pickled)
+    again = load(path).double
+    assert again(3) == 6
+    assert not again.stats.cache_hits
+
+
 def test_the_prefetch_and_writable_instructions_do_not_change_values():
     @compiled()
     def look(array):

@@ -6,7 +6,6 @@ all code that affects numbers is in `kernel`, and none is here.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -16,9 +15,6 @@ from numba.core.imputils import impl_ret_borrowed
 from numba.extending import intrinsic
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-# A full disk, a directory that is gone, a file cut short by a power failure.
-_LOST = (OSError, EOFError, pickle.UnpicklingError)
 
 
 def compiled(**options: Any) -> Callable[[F], F]:
@@ -38,10 +34,16 @@ def compiled(**options: Any) -> Callable[[F], F]:
 
 
 def _unless_lost(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, or None instead of any error. Both ways read what the cache holds.
+
+    A disk may be full, a folder gone, a file cut short by a power failure. And a process with another numba may have written its code
+    in between: then any name in it may be missing.
+    """
+
     def wrapper(*arguments: Any) -> Any:
         try:
             return function(*arguments)
-        except _LOST:
+        except Exception:
             return None
 
     return wrapper
