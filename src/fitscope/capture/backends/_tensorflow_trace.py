@@ -6,11 +6,13 @@ An error in fitscope never ends the trace, which would leave the step half built
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import tensorflow as tf
 
 from fitscope.capture.backends._base import Ask, Harvest, finished
+from fitscope.capture.backends._draws import own_draws
 from fitscope.capture.backends._tensorflow_replicas import Replicas
 from fitscope.capture.backends._tensorflow_taps import (
     Collector,
@@ -86,7 +88,8 @@ class Trace:
             if data is not None:
                 show_batch(self.ask.wants, self.ask.anatomy, collector, data)
             self.begun = True
-            return run()
+            with own_draws() if self.compiled else nullcontext():
+                return run()
 
         return step
 

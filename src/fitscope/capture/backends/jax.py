@@ -29,6 +29,7 @@ from fitscope.capture.backends._base import (
     steps_of,
 )
 from fitscope.capture.backends._black_box import Keeper
+from fitscope.capture.backends._draws import own_draws
 from fitscope.capture.backends._jax_black_box import JaxKeeper
 from fitscope.capture.backends._jax_constants import Known
 from fitscope.capture.backends._jax_programs import IN_ANOTHER_ORDER, EagerFit, EagerStep, Fit, Step, Traced
@@ -94,7 +95,7 @@ def _traced(ask: Ask, fresh: Any, args: tuple[Any, ...], zero: Any, traced: Trac
     collector = Collector()
     # A function under `jax.jit` or `jax.checkpoint` inside the step may close over the weights, which are tracers here. The user's own
     # step must find neither these nor the taps when it is traced, and this one not those of the user's step.
-    with jax_traced_apart(jax, next(_TRACES)):
+    with jax_traced_apart(jax, next(_TRACES)), own_draws():
         jaxpr, shape = jax.make_jaxpr(fresh(collector), return_shape=True)(*args)
     traced.effects = bool(jaxpr.effects)
     traced.lasting = lasting_effects(jaxpr.jaxpr) if jaxpr.effects else []

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-import random
 import types
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -28,6 +27,7 @@ from fitscope.capture.backends._base import (
     steps_of,
 )
 from fitscope.capture.backends._black_box import Keeper
+from fitscope.capture.backends._draws import own_draws
 from fitscope.capture.backends._shadow import rows_of
 from fitscope.capture.backends._tensorflow_black_box import TensorFlowKeeper, array_of
 from fitscope.capture.backends._tensorflow_programs import Fit, Predict, Step, without_optionals
@@ -228,18 +228,16 @@ def _rehearsal(model: Any) -> Iterator[None]:
     The Python of the step may draw random numbers. In an eager training an optimizer also gives its variables their first
     values when it is built; inside a trace it would only note that down, and be built without them.
     """
-    drawn, legacy = random.getstate(), np.random.get_state()
     found = [thing for thing in vars(model).values() if isinstance(thing, keras.optimizers.Optimizer)]
     eager = {id(one): one for one in found if model.run_eagerly and not one.built}.values()
     for optimizer in eager:
         vars(optimizer)["build"] = _lifted(optimizer.build)
     try:
-        yield
+        with own_draws():
+            yield
     finally:
         for optimizer in eager:
             vars(optimizer).pop("build", None)
-        random.setstate(drawn)
-        np.random.set_state(legacy)
 
 
 def _lifted(build: Any) -> Any:

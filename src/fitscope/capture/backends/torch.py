@@ -23,6 +23,7 @@ from fitscope.capture.backends._base import (
     steps_of,
 )
 from fitscope.capture.backends._black_box import Keeper
+from fitscope.capture.backends._draws import own_draws
 from fitscope.capture.backends._torch_black_box import TorchKeeper
 from fitscope.capture.backends._torch_programs import Compiled, Eager
 from fitscope.capture.backends._torch_taps import Collector, single_step
@@ -53,7 +54,8 @@ class TorchAdapter(Adapter):
         from keras.src.trainers.data_adapters.data_adapter_utils import unpack_x_y_sample_weight
 
         x, _, _ = unpack_x_y_sample_weight(args[0][0])
-        backend.compute_output_spec(model, x, training=False)  # shapes only
+        with own_draws():
+            backend.compute_output_spec(model, x, training=False)  # shapes only
         return args
 
     def tapped(self, ask: Ask) -> Program:
