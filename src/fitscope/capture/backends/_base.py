@@ -139,8 +139,7 @@ class Ask:
     finish: Finish = field(default_factory=Finish)
     #: The user's own step, if it is not a step of the model (phase "step").
     function: Callable[..., Any] | None = None
-    #: To be called whenever a program is traced, which is then compiled.
-    traced: Callable[[], None] = lambda: None
+    traced: Callable[[], None] = lambda: None  #: called whenever a program is traced, which is then compiled
     #: Sites left out because their taps may change the step, with the reason.
     left_out: Mapping[Site, str] = field(default_factory=dict)
 
@@ -153,8 +152,7 @@ class Ask:
 
 #: The user's own compiled step, with the arguments and the result that Keras or the user's loop expects.
 Own = Callable[..., Any]
-#: The result of a step, and its tapped tensors.
-Outcome = tuple[Any, list[Harvest]]
+Outcome = tuple[Any, list[Harvest]]  #: the result of a step, and its tapped tensors
 
 
 class Obstacle(NamedTuple):
