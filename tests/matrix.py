@@ -46,10 +46,12 @@ HEAD = """# Versions
 `make matrix` installs each set of versions in a separate environment and runs four checks there: a smoke test, tensors compared with a
 training step written by hand (`test_exact`), weights compared bit for bit with a training without a scope (`test_identical`), and runs
 written and read back (`test_roundtrip`). It writes this page. The lower bounds in `pyproject.toml` are the versions of the `lowest` rows.
-fitscope warns about a framework that is newer than every tested version, and tests itself there before it records. A dash is a check
-that was not run.
+fitscope warns about a framework that is newer than every tested version, and tests itself there before it records. `keras-nightly` is
+Keras as it is being developed. A dash is a check that was not run.
 
 """
+READERS = ("numpy", "pyarrow", "zarr")  #: beside Keras and its backend, the versions that the table names
+UNTESTED = ("-W", "ignore:fitscope was never tested with")  #: what this is for; other warnings stay errors
 PYTEST = ("pytest", "hypothesis", "httpx", "psutil")
 
 
@@ -61,6 +63,7 @@ class Environment:
     backend: str
     pins: tuple[str, ...] = ()
     pythons: tuple[str, ...] = ("3.11", "3.12", "3.13", "3.14")  #: for which its versions have wheels
+    nightly: bool = False  #: with keras-nightly of the package index in place of keras
 
 
 def lowest(**but: str) -> tuple[str, ...]:
@@ -82,6 +85,7 @@ ENVIRONMENTS = (
     Environment("newest-jax", "jax", ("jax",)),
     Environment("newest-tensorflow", "tensorflow", ("tensorflow",)),
     Environment("newest-torch", "torch", ("torch",)),
+    Environment("keras-nightly-jax", "jax", ("jax",), nightly=True),
 )
 
 
@@ -116,12 +120,15 @@ def made(where: Path, python: str, environment: Environment, keras: str | None) 
     wanted += [f"keras @ file://{Path(keras).resolve()}"] if keras else []
     inside = str(where / "bin" / "python")
     if uv:
-        steps = [
-            [uv, "venv", "--python", python, str(where)],
-            [uv, "pip", "install", "--python", inside, *wanted],
-        ]
+        steps = [[uv, "venv", "--python", python, str(where)]]
+        install, remove = ([uv, "pip", verb, "--python", inside] for verb in ("install", "uninstall"))
     else:
-        steps = [[python, "-m", "venv", str(where)], [inside, "-m", "pip", "install", "--quiet", *wanted]]
+        steps = [[python, "-m", "venv", str(where)]]
+        pip = [inside, "-m", "pip"]
+        install, remove = [*pip, "install", "--quiet"], [*pip, "uninstall", "--yes", "--quiet"]
+    steps.append([*install, *wanted])
+    if environment.nightly:  # both are the package `keras`
+        steps += [[*remove, "keras"], [*install, "--pre", "--no-deps", "keras-nightly"]]
     for step in steps:
         right, said = run(step, 3600)
         if not right:
@@ -131,7 +138,7 @@ def made(where: Path, python: str, environment: Environment, keras: str | None) 
 
 
 def tried(
-    where: Path, python: str, environment: Environment, keras: str | None, checks: list[str]
+    where: Path, python: str, environment: Environment, keras: str | None, checks: list[str], seconds: float
 ) -> dict[str, str]:
     """By check: `passed`, or the last line of what it said."""
     right, said = made(where, python, environment, keras)
@@ -145,15 +152,25 @@ def tried(
         "PYTHONPATH": "",
         "JAX_COMPILATION_CACHE_DIR": cache,
     }
-    names = ("keras", environment.backend, "numpy", "pyarrow", "zarr")
+    names = ("keras-nightly" if environment.nightly else "keras", environment.backend, *READERS)
     code = f"import importlib.metadata as m; print(', '.join(f'{{n}} {{m.version(n)}}' for n in {names!r}))"
     results = {"versions": run([inside, "-c", code], 60)[1]}
     commands = {"smoke": [inside, "-c", SMOKE]}
     for test in TESTS:
-        commands[Path(test).stem] = [inside, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", test]
+        commands[Path(test).stem] = [
+            inside,
+            "-m",
+            "pytest",
+            "-q",
+            "-x",
+            "-p",
+            "no:cacheprovider",
+            *UNTESTED,
+            test,
+        ]
     for name in checks:
         command = commands[name]
-        right, said = run(command, 3600, **asked)
+        right, said = run(command, seconds, **asked)
         results[name] = "passed" if right else said
     return results
 
@@ -224,6 +241,7 @@ def main() -> int:
         "--check", action="append", choices=CHECKS, help="only this; can be given several times"
     )
     parser.add_argument("--keras", help="a checkout of Keras, tried with the newest of all else")
+    parser.add_argument("--seconds", type=float, default=3600, help="the time limit of one check")
     parser.add_argument("--where", type=Path, default=Path(tempfile.gettempdir()) / "fitscope-matrix")
     parser.add_argument("--write", action="store_true", help="put the table into docs/versions.md")
     options = parser.parse_args()
@@ -243,6 +261,7 @@ def main() -> int:
                 environment,
                 options.keras,
                 options.check or [*CHECKS],
+                options.seconds,
             )
             line = {"name": name, "python": version, **found}
             fine = fine and passed(line)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 import matrix
 
 
@@ -25,3 +27,23 @@ def test_a_new_result_replaces_only_its_own_cells(tmp_path: Path) -> None:
     assert matrix.results(results, page) == [other, old | new]
     results.write_text(json.dumps({**new, "versions": "keras 4"}) + "\n", encoding="utf-8")
     assert matrix.results(results, page) == [other, {**new, "versions": "keras 4"}]
+
+
+def test_a_nightly_keras_replaces_the_released_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are one package under two names: whichever is installed last overwrites the other's files."""
+    commands: list[list[str]] = []
+
+    def run(command: list[str], seconds: float, **environment: str) -> tuple[bool, str]:
+        commands.append(command)
+        (tmp_path / "made").mkdir(exist_ok=True)
+        return True, ""
+
+    monkeypatch.setattr(matrix, "run", run)
+    (nightly,) = (environment for environment in matrix.ENVIRONMENTS if environment.nightly)
+    assert matrix.made(tmp_path / "made", "python", nightly, None) == (True, "")
+    *_, install, remove, last = commands
+    assert not any(word.startswith("keras") for word in install)
+    assert "uninstall" in remove
+    assert remove[-1] == "keras"
+    assert last[-1] == "keras-nightly"
+    assert "--no-deps" in last
