@@ -130,6 +130,8 @@ THRESHOLDS: dict[str, dict[str, float]] = {
         "share": 0.02,  # of such samples
         "learned": 0.15,  # loss of the other samples, at most
         "common": 0.9,  # share of the most common class, from which on it is not judged
+        "doubt": 0.5,  # by how much such a loss may be below that of wrong labels
+        "tiny": 0.01,  # the largest target of a binary cross-entropy
     },
     "output_loss_mismatch": {},
     "batchnorm": {

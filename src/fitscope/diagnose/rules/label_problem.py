@@ -1,15 +1,18 @@
 """`label_problem`: targets that cannot be right.
 
 Sees targets that are all the same, targets that the loss does not accept (labels beyond the last class, -1 and 1 for a binary
-cross-entropy), and classes that are far from balanced. In the loss of each sample of a recorded batch it sees samples
+cross-entropy), targets that are no labels (two values that both mean no, as after a second division by 255; fractions where class
+numbers are wanted), and classes that are far from balanced. In the loss of each sample of a recorded batch it sees samples
 that keep a high loss when all others are learned: their labels look wrong. `fs.loss(per_sample=True)` names them.
 
 False alarms: a batch of one class is not all of the data, so constant targets are reported only when every recorded batch has
-the same ones. Data that are hard by nature have losses of every size; only a few high ones above many low ones are reported.
+the same ones. Data that are hard by nature have losses of every size; only a few high ones above many low ones are reported, and only
+if the net is about as sure as wrong labels make it: of samples that lie between two classes it knows that they might be either.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from types import SimpleNamespace
 
@@ -39,6 +42,7 @@ def label_problem(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Findin
     found = _outside(targets, head) or (
         _constant(targets, evidence) if ours or not evidence.configuration else None
     )
+    found = found or _no_labels(targets, head, limit)
     found = found or _mislabelled(evidence, head, limit)
     if found is not None:
         yield found
@@ -79,6 +83,37 @@ def _outside(targets: History, head: OutputHead | None) -> Finding | None:
                 targets, severity, text, "min", cure, 0.7, layer=head.layer, lowest=low, highest=high
             )
     return None
+
+
+def _no_labels(targets: History, head: OutputHead | None, limit: SimpleNamespace) -> Finding | None:
+    """Targets within the range that the loss takes, which are no labels all the same."""
+    if head is None or not len(targets):
+        return None
+    low, high = lowest(targets.min), highest(targets.max)
+    said = ""
+    if head.loss == "SparseCategoricalCrossentropy":
+        ends = np.concatenate([targets.min, targets.max]).astype(np.float64)
+        if highest(np.abs(ends - np.round(ends))) > 1e-3:
+            said = f"The labels run from {low:g} to {high:g} and are not whole numbers, but {head.loss} takes the number of a class"
+    elif head.loss in BINARY and (0 <= low <= high < 0.5 or 0.5 < low <= high <= 1) and low < high:
+        if _two_values(targets, low, high) or high <= limit.tiny:
+            side = "no larger than" if high < 0.5 else "no smaller than"
+            said = f"The targets are {side} {high if high < 0.5 else low:g}, but {head.loss} takes 0 for one class and 1 for the other"
+    elif head.loss in CATEGORICAL and head.units and 0 <= low < high < 0.5:
+        total = head.units * highest(targets.mean)
+        if total < 0.5:
+            said = f"The targets of a sample add up to {total:.3g}, but {head.loss} takes a share for each class, in all 1"
+    if not said:
+        return None
+    cure = "Look at the targets as fit gets them: labels may have been divided by 255 or scaled like inputs."
+    return _finding(targets, "warning", said, "max", cure, 0.9, layer=head.layer, lowest=low, highest=high)
+
+
+def _two_values(targets: History, low: float, high: float) -> bool:
+    """Whether there are only these two values: then the variance of each batch follows from its mean."""
+    middle, spread = targets.mean.astype(np.float64), targets.std.astype(np.float64)
+    expected = (middle - low) * (high - middle)
+    return bool(highest(np.abs(spread**2 - expected)) <= 0.02 * max(highest(expected), 1e-30))
 
 
 def _constant(targets: History, evidence: Evidence) -> Finding | None:
@@ -123,19 +158,49 @@ def _mislabelled(evidence: Evidence, head: OutputHead | None, limit: SimpleNames
     torn = (height >= limit.wrong) & (usual / height <= 0.25)
     share = float(np.where(torn, usual / height, 0).mean())
     calm = late.max.astype(np.float64) < FAR * median(height[torn])  # batches without such a sample
-    others = median(usual[calm if calm.any() else ~torn]) if (calm | ~torn).any() else 0.0
-    if share < limit.share or others > limit.learned or not _apart(late, median(height[torn])):
+    known = bool(
+        (calm | ~torn).any()
+    )  # otherwise each batch has such samples, and the others follow from the share
+    others = median(usual[calm if calm.any() else ~torn]) if known else 0.0
+    high = median(height[torn])
+    if share < limit.share or others > limit.learned or not _apart(late, high):
         return None
+    everything = max(
+        (mean(usual) - others) / high, share
+    )  # in batches that are not torn enough to be sure as well
+    if high < _of_wrong_labels(everything, head) - limit.doubt:
+        return None
+    said = f" ({others:.2g})" if known else ""
+    many = _many_in_a_sample(late, evidence)
+    why = "wrong, or nothing in the inputs tells them" if many else "wrong"
     text = (
-        f"About {100 * share:.2g} % of the samples keep a loss near {median(height[torn]):.2g} while the others are learned "
-        f"({others:.2g}): their labels look wrong"
+        f"About {100 * share:.2g} % of the samples keep a loss near {high:.2g} while the others are learned{said}: "
+        f"their labels look {why}"
     )
     cure = (
         "Record fs.loss(per_sample=True), sort `run.samples` of the last epoch by loss and look at the labels of the worst; "
         "`run.plot.worst_samples()` shows them."
     )
-    numbers = {"share": share, "loss": median(height[torn]), "others": others}
-    return _finding(late, "warning", text, "max", cure, 0.7, layer=None, **numbers)
+    numbers = {"share": share, "loss": high, "others": others}
+    return _finding(late, "note" if many else "warning", text, "max", cure, 0.7, layer=None, **numbers)
+
+
+def _of_wrong_labels(share: float, head: OutputHead) -> float:
+    """The loss of labels of which this share is wrong, whatever the input is, by a net that knows no more than that.
+
+    Samples that lie between two classes have less: the net knows of each that it might be either. A net that learns some of the wrong
+    labels by heart has a little less, one that is too sure has more.
+    """
+    classes = head.units if head.loss in CATEGORICAL and head.units else 2
+    return -math.log(share / max(classes - 1, 1))
+
+
+def _many_in_a_sample(samples: History, evidence: Evidence) -> bool:
+    """Whether there is a label for each word or pixel: some of those can never be told."""
+    targets = next(evidence.of("targets"), None)
+    return bool(
+        targets is not None and targets.shape and samples.shape and samples.shape[0] > targets.shape[0]
+    )
 
 
 def _apart(samples: History, high: float) -> bool:

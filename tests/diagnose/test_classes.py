@@ -1,0 +1,73 @@
+"""Classes of faults and of healthy trainings that a rule took for one another: each was wrong once, on a program of the corpus."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from diagnose.made import STEPS, Made
+
+N = len(STEPS)
+
+
+def losses(name: str, **settings: Any) -> list[dict[str, Any]]:
+    return [{"output": "out", "class": name, "from_logits": False, **settings}]
+
+
+def two_values(made: Made, low: float, high: float) -> Made:
+    """Targets of which about a fifth have the higher value."""
+    share = made.near(0.2)
+    middle, spread = low + share * (high - low), np.sqrt(share * (1 - share)) * (high - low)
+    return made.put(
+        "targets", (32, 1), mean=middle, std=spread, min=low, max=high, rms=np.hypot(middle, spread)
+    )
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "found"), [(0, 1 / 255, True), (0.996, 1, True), (0, 1, False), (0.05, 0.95, False)]
+)
+def test_two_values_on_one_side_of_a_half_are_no_labels(low: float, high: float, found: bool) -> None:
+    made = two_values(Made(losses=losses("BinaryCrossentropy")), low, high)
+    assert [one.severity for one in made.findings("label_problem")] == ["warning"] * found
+
+
+@pytest.mark.parametrize(("high", "found"), [(0.004, True), (0.2, False), (0.9, False)])
+def test_shares_may_be_targets_of_a_binary_cross_entropy(high: float, found: bool) -> None:
+    made = Made(losses=losses("BinaryCrossentropy"))
+    made.put("targets", (32, 1), mean=made.near(0.4 * high), std=0.1 * high, min=0.0, max=high)
+    assert bool(made.findings("label_problem")) == found
+
+
+def test_class_numbers_are_whole() -> None:
+    (found,) = Made().put("targets", min=0.0, max=0.0157, mean=0.008, std=0.004).findings("label_problem")
+    assert "not whole numbers" in found.message
+
+
+@pytest.mark.parametrize(("total", "found"), [(1 / 255, True), (1.0, False)])
+def test_the_targets_of_a_softmax_add_up_to_one(total: float, found: bool) -> None:
+    made = Made(losses=losses("CategoricalCrossentropy"))
+    made.put("targets", (32, 5), mean=total / 5, std=0.4 * total, min=0.0, max=total)
+    assert bool(made.findings("label_problem")) == found
+
+
+def test_samples_between_two_classes_are_not_mislabelled() -> None:
+    """3 % wrong labels among five classes have a loss near 5; that of samples which the net knows to be unsure is lower."""
+    for height, severities in ((3.0, []), (5.0, ["warning"])):
+        torn, share = np.arange(N) % 2 == 0, 0.06
+        made = Made().put(
+            "classes/log_loss",
+            (32,),
+            mean=np.where(torn, share * height, 0.02),
+            std=np.where(torn, height * np.sqrt(share * (1 - share)), 0.02),
+            max=np.where(torn, height, 0.1),
+        )
+        assert [one.severity for one in made.findings("label_problem")] == severities, height
+
+
+def test_words_that_nothing_tells_are_a_note() -> None:
+    made = Made().put("targets", (32, 12)).put("classes/log_loss", (384,), mean=0.9, std=2.3, max=9.0)
+    (found,) = made.findings("label_problem")
+    assert found.severity == "note"
+    assert "nothing in the inputs tells them" in found.message
