@@ -71,3 +71,28 @@ def test_words_that_nothing_tells_are_a_note() -> None:
     (found,) = made.findings("label_problem")
     assert found.severity == "note"
     assert "nothing in the inputs tells them" in found.message
+
+
+@pytest.mark.parametrize(("classes", "severity"), [(5, "note"), (40, "warning")])
+def test_a_start_far_off_is_a_warning_though_the_loss_falls(classes: int, severity: str) -> None:
+    """4.5 times the loss of guessing: the right class has e^-5 of its chance among five classes, and e^-13 among forty."""
+    output = {"layer": "out", "name": "out", "activation": "softmax", "shape": [None, classes]}
+    made = Made(outputs=[output]).loss(np.geomspace(4.5 * np.log(classes), 0.3, 200))
+    (found,) = made.findings("bad_initial_loss")
+    assert found.severity == severity
+
+
+@pytest.mark.parametrize(
+    ("bias", "first", "found"), [(2.94, 3.1, True), (-2.94, 0.3, False), (0.0, 0.7, False)]
+)
+def test_a_bias_with_the_sign_of_the_common_class_is_a_wrong_prior(
+    bias: float, first: float, found: bool
+) -> None:
+    output = {"layer": "out", "name": "out", "activation": "sigmoid", "shape": [None, 1]}
+    made = Made(outputs=[output], losses=losses("BinaryCrossentropy")).loss(np.geomspace(first, 0.04, 200))
+    made.put("targets", (32, 1), mean=made.near(0.04), std=0.2, min=0.0, max=1.0, rms=0.2)
+    made.put("classes/targets", (2,), max=0.96).put(
+        "weights/out/bias", (1,), mean=np.where(STEPS == 0, bias, -3)
+    )
+    loud = [one for one in made.findings() if one.severity == "warning"]
+    assert [(one.rule, one.layer) for one in loud] == ([("bad_initial_loss", "out")] if found else [])

@@ -158,6 +158,8 @@ def _of_this_pair(cause: Finding, other: Finding, evidence: Evidence) -> bool | 
         gradient, start = (cause, other) if cause.rule == "exploding_gradient" else (other, cause)
         in_depth = "norm_at_last_layer" in gradient.evidence and "initializer" in start.evidence
         return in_depth == (gradient is cause)
+    if cause.rule == "label_problem" and cause.severity == "note" and other.rule not in _COURSE:
+        return False  # classes of different size are no reason for a bad start or for large steps
     if cause.rule == "wrong_axis" and other.rule == "layer_not_learning":
         return bool(cause.layer and other.layer and _connected(cause.layer, other.layer, evidence))
     if cause.rule == "bad_initial_loss" and other.rule == "nonfinite":

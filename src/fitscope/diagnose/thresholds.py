@@ -112,6 +112,8 @@ THRESHOLDS: dict[str, dict[str, float]] = {
         "times": 3.0,  # first loss by that of a model that knows nothing, and how far above it
         "above": 1.5,
         "high": 6.0,  # first loss by that of a model that knows nothing, up to which a loss that falls makes it a note
+        "nats": 6.0,  # and how far above it: the right class has e^-6 of the chance that guessing gives it
+        "prior": 1.5,  # loss with the bias of the output alone, by that without it
         "regression": 100.0,
         "offset": 3.0,  # |mean| of the targets by their standard deviation
         "signal": 30.0,  # growth of the signal through the layers, from which on initial weights are named

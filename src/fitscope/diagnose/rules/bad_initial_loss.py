@@ -4,6 +4,8 @@ Sees the loss of the first recorded batch. A classifier that knows nothing has l
 targets. Far above means that the model starts with strong and wrong opinions: weights too large, inputs not scaled, a sum instead
 of a mean, labels that do not fit. Targets that lie many of their standard deviations away from zero count as well, if the training ends
 worse than a model that always predicts their mean. If the signal grows from layer to layer in the first step, it names the layers.
+A bias of the output that was set to the odds of the classes, and makes the loss worse than a bias of zero would, has the wrong sign or
+value. A start that is a little high, and that the training got over, is a note.
 
 False alarms: a loss with large penalty terms; a model trained for something else before.
 """
@@ -20,7 +22,7 @@ from fitscope.diagnose.curves import course, mean, variance
 from fitscope.diagnose.evidence import Evidence
 from fitscope.diagnose.finding import Finding, NotJudged, Series
 from fitscope.diagnose.rule import rule
-from fitscope.diagnose.setup import SQUARED, OutputHead, ignorance, only_head
+from fitscope.diagnose.setup import BINARY, SQUARED, OutputHead, ignorance, only_head
 
 
 @rule("bad_initial_loss", sees="a first loss far above that of a model that knows nothing")
@@ -37,6 +39,10 @@ def bad_initial_loss(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Fin
     away = _targets_away(evidence, head, first, limit)
     if away is not None:
         yield away
+        return
+    prior = _wrong_prior(evidence, head, first, limit)
+    if prior is not None:
+        yield prior
         return
     expected, why = ignorance(evidence, head)
     if expected is None or not math.isfinite(first):
@@ -94,6 +100,38 @@ def _targets_away(
     )
 
 
+def _wrong_prior(
+    evidence: Evidence, head: OutputHead, first: float, limit: SimpleNamespace
+) -> Finding | None:
+    """A bias that was set on purpose, and with which alone the loss is far above that of a bias of zero."""
+    loss, targets = evidence.loss, next(evidence.of("targets"), None)
+    bias = evidence.history(f"weights/{head.layer}/bias")
+    if head.loss not in BINARY or head.units != 1 or bias is None or targets is None or loss is None:
+        return None
+    if bias.steps[0] > 2 or not np.isfinite(bias.mean[0]) or not 0 <= mean(targets.mean) <= 1:
+        return None
+    start, share = float(bias.mean[0]), mean(targets.mean)
+    alone = float(np.logaddexp(0, start)) - share * start
+    if not (alone > limit.prior * math.log(2) and first > 0.8 * alone):
+        return None
+    right = math.log(share / (1 - share)) if 0 < share < 1 else 0.0
+    return Finding(
+        "bad_initial_loss",
+        "warning",
+        site="loss",
+        layer=head.layer,
+        last_step=int(loss.steps[0]),
+        message=(
+            f"The bias of {head.layer} starts at {start:.3g}, and the first loss is {first:.4g}; with a bias of zero it is about "
+            f"{math.log(2):.3g}, and {100 * share:.3g} % of the targets are positive, for which it would be {right:.3g}."
+        ),
+        evidence={"loss": first, "expected": math.log(2), "bias": start, "prior": right},
+        cure="Start the bias at log(p / (1 - p)), where p is the share of the positive class, or leave it at zero.",
+        confidence=0.8,
+        series=Series.from_history(loss, "value"),
+    )
+
+
 def _harmless(
     evidence: Evidence, first: float, expected: float, limit: SimpleNamespace, *, summed: bool
 ) -> bool:
@@ -103,7 +141,7 @@ def _harmless(
         return False
     if summed:
         return went.end < 0.5 * first
-    return first < limit.high * expected and went.end < 0.5 * expected
+    return first < min(limit.high * expected, expected + limit.nats) and went.end < 0.5 * expected
 
 
 def _summed(evidence: Evidence) -> str:
