@@ -96,3 +96,28 @@ def test_a_bias_with_the_sign_of_the_common_class_is_a_wrong_prior(
     )
     loud = [one for one in made.findings() if one.severity == "warning"]
     assert [(one.rule, one.layer) for one in loud] == ([("bad_initial_loss", "out")] if found else [])
+
+
+def frozen(made: Made, mean: float, variance: float, rms: float) -> Made:
+    """Raw pixels into a batch norm with these statistics."""
+    for name, value in (("mean", mean), ("variance", variance)):
+        made.put(f"weights/dense/moving_{name}", (8,), mean=value, min=value, max=value, rms=value)
+    made.put("inputs", rms=95.0, mean=80.0, max=255.0, min=0.0)
+    return made.put("activations/dense", rms=made.near(rms))
+
+
+def test_a_norm_that_was_frozen_before_it_saw_data_is_the_cause() -> None:
+    norm = {"dense__class": "BatchNormalization", "dense__trainable": False, "dense__parameters": 0}
+    learned = frozen(Made(**norm), mean=80.0, variance=2500.0, rms=1.0)
+    assert list(learned.findings()) == []
+    fresh = frozen(Made(**norm), mean=0.0, variance=1.0, rms=95.0).loss(np.full(200, 9.0))
+    (found,) = fresh.findings()
+    assert (found.rule, found.layer) == ("batchnorm", "dense")
+    under = {one.rule for one in found.consequences}
+    assert {"input_not_normalised", "bad_initial_loss", "loss_not_decreasing"} <= under
+
+
+@pytest.mark.parametrize(("rms", "found"), [(95.0, True), (1.0, False)])
+def test_a_layer_that_should_normalise_the_inputs_must_do_so(rms: float, found: bool) -> None:
+    made = frozen(Made(dense__class="Normalization"), mean=0.0, variance=1.0, rms=rms)
+    assert bool(made.findings("input_not_normalised")) == found

@@ -59,7 +59,10 @@ LEADS_TO: dict[str, tuple[str, ...]] = {
     "exploding_weights": ("loss_diverging", "loss_spike", "saturated"),
     "unshuffled": (*_COURSE, "loss_spike", "overfitting"),
     "dropout_too_high": _COURSE,
-    "batchnorm": ("overfitting", "dead_relu", "layer_not_learning", *_COURSE),
+    "batchnorm": (
+        "overfitting", "input_not_normalised", "bad_initial_loss", "updates_too_large", "saturated", "dead_relu",
+        "layer_not_learning", *_BLOW_UP, *_COURSE,
+    ),
     "loss_diverging": ("loss_spike", "nonfinite", *_COURSE),
     "loss_spike": (
         "exploding_gradient", "exploding_weights", "updates_too_large", "loss_diverging", "odd_batch", *_COURSE,
@@ -168,9 +171,15 @@ def _of_this_pair(cause: Finding, other: Finding, evidence: Evidence) -> bool | 
     if cause.rule == "bad_initial_loss" and other.rule == "clipped_gradient":
         clips = [other.evidence.get(name) for name in ("clipnorm", "global_clipnorm", "clipvalue")]
         return bool(min(clip for clip in clips if clip is not None) >= ORDINARY_CLIP)
+    if cause.rule == "batchnorm" and cause.evidence.get("frozen"):
+        return None  # what it passes on is as bad as inputs that are not normalised
     if cause.rule == "batchnorm" and other.rule != "overfitting":
         # A single sample is its own mean: the norm returns a constant, which kills or starves what is connected with it.
-        alone = bool(cause.evidence.get("batch_size") == 1)
+        alone = bool(cause.evidence.get("batch_size") == 1) and other.rule in (
+            "dead_relu",
+            "layer_not_learning",
+            *_COURSE,
+        )
         return alone and (
             not cause.layer or not other.layer or _connected(cause.layer, other.layer, evidence)
         )

@@ -142,6 +142,7 @@ THRESHOLDS: dict[str, dict[str, float]] = {
         "epsilon": 0.1,
         "batch": 2,
         "drift": 10.0,  # variance of the batch by the moving variance, at the end
+        "passes": 10.0,  # rms of the output of a frozen layer that never saw data
     },
     "precision_underflow": {"share": 0.5, "lost": 0.5, "captures": 2},
     "unshuffled": {"share": 0.5, "batches": 6},

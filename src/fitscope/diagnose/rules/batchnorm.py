@@ -3,6 +3,7 @@
 Sees a momentum too high for the length of the training (the moving statistics never arrive, so the model is bad only in
 validation), one so low that they are those of the last batches, a large epsilon, and batches too small to have statistics. A batch
 of one sample makes the output constant, so dead units and layers without a gradient that are connected with it are listed under it.
+A frozen layer counts only if it never saw data: with a mean of 0 and a variance of 1, as it was made, it passes large values on.
 
 False alarms: a frozen layer, whose statistics were learned before.
 """
@@ -11,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import SimpleNamespace
+
+import numpy as np
 
 from fitscope.diagnose.curves import median
 from fitscope.diagnose.evidence import Evidence
@@ -22,19 +25,17 @@ from fitscope.diagnose.setup import number
 @rule("batchnorm", sees="batch normalisation whose moving statistics cannot be right")
 def batchnorm(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding | NotJudged]:
     network = evidence.network
-    layers = [
-        n
-        for n in network.order
-        if network.kind(n) == "BatchNormalization" and network.get(n, "trainable", True)
-    ]
     if not network.order:
         yield NotJudged("the model was not described")
-    for layer in layers:
-        found = (
-            _momentum(evidence, layer, limit)
-            or _epsilon(evidence, layer, limit)
-            or _batch(evidence, layer, limit)
-        )
+    for layer in (n for n in network.order if network.kind(n) == "BatchNormalization"):
+        if network.get(layer, "trainable", True):
+            found = (
+                _momentum(evidence, layer, limit)
+                or _epsilon(evidence, layer, limit)
+                or _batch(evidence, layer, limit)
+            )
+        else:
+            found = _frozen(evidence, layer, limit)
         if found is not None:
             text, cure, numbers = found
             moving = evidence.history(f"weights/{layer}/moving_variance")
@@ -111,6 +112,24 @@ def _batch(evidence: Evidence, layer: str, limit: SimpleNamespace) -> Found | No
         text,
         "Use larger batches, or LayerNormalization.",
         {"batch_size": size},
+    )
+
+
+def _frozen(evidence: Evidence, layer: str, limit: SimpleNamespace) -> Found | None:
+    """A frozen layer with the statistics it was made with, which passes on large values."""
+    moving = [evidence.history(f"weights/{layer}/moving_{name}") for name in ("mean", "variance")]
+    out = evidence.history(f"activations/{layer}")
+    if out is None or not median(out.rms) >= limit.passes:
+        return None
+    for history, made_with in zip(moving, (0.0, 1.0), strict=True):
+        if history is None or not np.all((history.min == made_with) & (history.max == made_with)):
+            return None
+    size = median(out.rms)
+    text = f"{layer} is frozen with the statistics it was made with, mean 0 and variance 1: it normalises nothing"
+    return (
+        f"{text}, and its output has an rms of {size:.4g}",
+        "Set trainable=True until it has seen data, or load the weights that belong to it.",
+        {"rms": size, "frozen": True},
     )
 
 

@@ -2,7 +2,7 @@
 
 Sees the rms of the inputs, whether all of them are close to zero, and of single features their range against the others and their
 mean against their spread. The usual batch must have such a range: a single odd one does not count. Integers that go into an embedding
-are left alone, and so are inputs whose first layer normalises them.
+are left alone, and so are inputs whose first layer normalises them: what comes out of that layer must not be as large.
 
 False alarms: sparse inputs with a few large numbers; one-hot columns next to a scaled one.
 """
@@ -47,7 +47,9 @@ def input_not_normalised(evidence: Evidence, limit: SimpleNamespace) -> Iterator
         yield NotJudged("no inputs of floating point were recorded")
         return
     first = first_layers(evidence)
-    if first and all(_kind(evidence, layer) in (*_NORMALISING, *_LOOKS_UP) for layer in first):
+    if first and all(
+        _kind(evidence, layer) in _LOOKS_UP or _normalises(evidence, layer, limit.size) for layer in first
+    ):
         return
     if any(_kind(evidence, layer) in _LOOKS_UP for layer in first):
         yield NotJudged("some inputs go into a look-up")
@@ -75,6 +77,12 @@ def input_not_normalised(evidence: Evidence, limit: SimpleNamespace) -> Iterator
             )
             return
     yield from _by_feature(evidence, layer, limit)
+
+
+def _normalises(evidence: Evidence, layer: str, size: float) -> bool:
+    """Whether the layer is of a kind that normalises, and does: a frozen or unadapted one passes on what it is given."""
+    out = evidence.history(f"activations/{layer}")
+    return _kind(evidence, layer) in _NORMALISING and (out is None or not median(out.rms) >= size)
 
 
 def _stands(evidence: Evidence) -> bool:
