@@ -121,3 +121,11 @@ def test_a_norm_that_was_frozen_before_it_saw_data_is_the_cause() -> None:
 def test_a_layer_that_should_normalise_the_inputs_must_do_so(rms: float, found: bool) -> None:
     made = frozen(Made(dense__class="Normalization"), mean=0.0, variance=1.0, rms=rms)
     assert bool(made.findings("input_not_normalised")) == found
+
+
+def test_a_loss_that_only_comes_back_to_that_of_guessing_has_learned_nothing() -> None:
+    noise = 0.03 * np.random.default_rng(0).standard_normal(200)
+    guess = np.log(5)
+    for begins, ends, found in ((1.8, 0.965, True), (1.1, 0.965, False), (1.8, 0.8, False)):
+        values = guess * (ends + (begins - ends) * np.exp(-np.arange(200) / 15)) + noise
+        assert bool(Made().loss(values).findings("loss_not_decreasing")) == found, (begins, ends)

@@ -56,6 +56,8 @@ THRESHOLDS: dict[str, dict[str, float]] = {
     "loss_not_decreasing": {
         "progress": 0.03,  # fall of the loss by its level at the start
         "chance": 0.975,  # level of the last third by the loss of guessing, from which on nothing was learned
+        "back": 0.95,  # the same for a loss that came down to it from above
+        "above": 1.15,  # level at the start by the loss of guessing, to count as above
         "average": 0.985,  # the same by the loss of a model that always predicts the average target
         "far": 1.3,  # by which it may still be on its way there; above that it must not fall any more
         "stays": 0.05,  # fall from the first third to the last, at most, to count as none

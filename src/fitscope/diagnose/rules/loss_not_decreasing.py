@@ -1,8 +1,9 @@
 """`loss_not_decreasing`: a loss that is where it was at the start.
 
 Sees the level of the loss at the end (median of the last tenth) against that of the start, and the noise between batches; and
-whether the last third is any better than guessing, or than always predicting the average target. It is judged only with one loss
-and one optimizer: the losses of a GAN or of reinforcement learning need not fall.
+whether the last third is any better than guessing, or than always predicting the average target. A loss that begins far above that of
+guessing and only comes back to it has fallen, but nothing was learned. It is judged only with one loss and one optimizer: the losses of
+a GAN or of reinforcement learning need not fall.
 
 False alarms: a model that was trained before; a plateau at the start of a long training; labels that nothing can predict.
 """
@@ -39,7 +40,8 @@ def loss_not_decreasing(evidence: Evidence, limit: SimpleNamespace) -> Iterator[
         return
     guess = guessing(evidence)
     late = median(went.values[-max(len(went.values) // 3, 10) :])
-    if guess is not None and length >= limit.chance_steps and guess * 1.2 > late >= limit.chance * guess:
+    least = limit.back if guess is not None and _comes_back(went, guess, limit) else limit.chance
+    if guess is not None and length >= limit.chance_steps and guess * 1.2 > late >= least * guess:
         yield _found(
             loss,
             "warning",
@@ -70,6 +72,13 @@ def loss_not_decreasing(evidence: Evidence, limit: SimpleNamespace) -> Iterator[
         f"The loss is {went.end:.4g} after {length:,} steps; it began at {went.start:.4g} and was never below {went.best:.4g}.",
         {"start": went.start, "end": went.end, "best": went.best, "noise": went.noise, "losses": n},
     )
+
+
+def _comes_back(went: Course, guess: float, limit: SimpleNamespace) -> bool:
+    """Whether the loss began well above that of guessing, and has stayed about there since: what is a little below it is noise, or
+    learned by heart."""
+    here = went.levels[len(went.levels) // 3 :]
+    return bool(went.start >= limit.above * guess and here.min() >= limit.back * guess)
 
 
 def _fell(went: Course, limit: SimpleNamespace) -> bool:
