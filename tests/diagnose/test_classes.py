@@ -129,3 +129,27 @@ def test_a_loss_that_only_comes_back_to_that_of_guessing_has_learned_nothing() -
     for begins, ends, found in ((1.8, 0.965, True), (1.1, 0.965, False), (1.8, 0.8, False)):
         values = guess * (ends + (begins - ends) * np.exp(-np.arange(200) / 15)) + noise
         assert bool(Made().loss(values).findings("loss_not_decreasing")) == found, (begins, ends)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        (
+            {"optimizer": {"class": "Ftrl", "l1_regularization_strength": 100.0}},
+            "l1_regularization_strength is 100",
+        ),
+        (
+            {"dense_1__kernel_regularizer": {"class": "L2", "l2": 10.0}},
+            "kernel_regularizer of dense_1 has a factor of 10",
+        ),
+    ],
+)
+def test_penalties_that_hold_the_weights_at_zero_are_the_cause(changed: dict[str, Any], said: str) -> None:
+    made = Made(**changed).loss(np.full(200, np.log(5)) + 0.001 * np.sin(np.arange(200)))
+    made.put("updates/dense_1/kernel", rms=0.2)
+    (found,) = made.findings()
+    assert (found.rule, found.severity) == ("optimizer_misconfigured", "warning")
+    assert said in found.message
+    assert {"loss_not_decreasing", "updates_too_large"} <= {one.rule for one in found.consequences}
+    (learns,) = Made(**changed).findings("optimizer_misconfigured")
+    assert learns.severity == "note"

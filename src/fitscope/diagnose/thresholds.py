@@ -159,6 +159,8 @@ THRESHOLDS: dict[str, dict[str, float]] = {
         "jump": 20.0,  # learning rate by the highest before it
         "epsilon": 1e-2,
         "decay": 0.3,
+        "penalty": 10.0,  # strength of the penalties of Ftrl, which are in units of summed gradients
+        "regularizer": 1.0,  # factor of a penalty on the weights of a layer
         "momentum": 0.997,
     },
 }  # fmt: skip

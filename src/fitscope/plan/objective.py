@@ -34,6 +34,7 @@ CLASSIFYING = {
 _NUMBERS = (
     "epsilon", "clipnorm", "clipvalue", "global_clipnorm", "weight_decay", "momentum", "nesterov", "beta_1", "beta_2",
     "rho", "amsgrad", "centered", "use_ema", "ema_momentum", "gradient_accumulation_steps", "loss_scale_factor",
+    "l1_regularization_strength", "l2_regularization_strength", "l2_shrinkage_regularization_strength",
 )  # fmt: skip
 
 

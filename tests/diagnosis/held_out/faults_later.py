@@ -197,6 +197,7 @@ def one_loss_weighted_zero(broken: bool) -> Training:
 @fault(
     "conv",
     expect("class_collapse"),
+    expect("optimizer_misconfigured"),  # since it looks at penalties of layers
     expect("bad_initial_loss"),
     expect("vanishing_gradient"),
     expect("loss_not_decreasing"),

@@ -1,7 +1,7 @@
 """`optimizer_misconfigured`: settings of the optimizer that defeat it.
 
 Sees the configuration before the first step: a learning rate of zero or below, one far too large, an epsilon that swallows the
-gradient, a momentum of almost 1, a weight decay that eats the weights. And the learning rate in use: a schedule that is at
+gradient, a momentum of almost 1, a weight decay or penalty that eats the weights. And the learning rate in use: a schedule that is at
 zero long before the end, or that jumps far above all it had before.
 
 False alarms: a large learning rate may be right for a tiny model; without harm it is a note.
@@ -9,7 +9,7 @@ False alarms: a large learning rate may be right for a tiny model; without harm 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 
 import numpy as np
@@ -37,6 +37,7 @@ def optimizer_misconfigured(evidence: Evidence, limit: SimpleNamespace) -> Itera
     for severity, text, cure, numbers in (
         *_rate(evidence, kind, limit),
         *_rest(given, kind, limit),
+        *_penalty(evidence, given, limit),
         *_schedule(evidence),
         *_jump(evidence, limit),
     ):
@@ -141,6 +142,32 @@ def _rest(given: dict[str, object] | object, kind: str, limit: SimpleNamespace) 
             "Use 1e-4 to 1e-2.",
             {"weight_decay": decay},
         )
+
+
+def _penalty(evidence: Evidence, given: Mapping[str, object], limit: SimpleNamespace) -> Iterator[Found]:
+    """Penalties on weights, of the optimizer or of layers, that outweigh any gradient. A note as long as the net learns."""
+    severe: Severity = "note" if _learns(evidence) else "warning"
+    for name in (
+        "l1_regularization_strength",
+        "l2_regularization_strength",
+        "l2_shrinkage_regularization_strength",
+    ):
+        value = number(given.get(name))
+        if value is not None and value >= limit.penalty:
+            text = f"{name} is {value:g}: it holds weights at zero unless their gradients add up to more"
+            yield severe, text, "Use 1e-3 to 1.", {name: value}
+    found = []
+    for layer, about in evidence.network.layers.items():
+        for name in ("kernel_regularizer", "recurrent_regularizer", "embeddings_regularizer"):
+            of = about.get(name)
+            sizes = [number(of.get(key)) or 0.0 for key in ("l1", "l2")] if isinstance(of, Mapping) else [0.0]
+            if max(sizes) >= limit.regularizer:
+                found.append((max(sizes), layer, name))
+    if found:
+        value, layer, name = max(found)
+        several = f", and of {len(found) - 1} more weights" if len(found) > 1 else ""
+        text = f"The {name} of {layer}{several} has a factor of {value:g}: it pulls the weights to zero, whatever the data says"
+        yield severe, text, "Use 1e-5 to 1e-3.", {name: value}
 
 
 def _schedule(evidence: Evidence) -> Iterator[Found]:
