@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from diagnose.made import STEPS, Made
+from diagnose.test_rules import exploding
 
 N = len(STEPS)
 
@@ -153,3 +154,14 @@ def test_penalties_that_hold_the_weights_at_zero_are_the_cause(changed: dict[str
     assert {"loss_not_decreasing", "updates_too_large"} <= {one.rule for one in found.consequences}
     (learns,) = Made(**changed).findings("optimizer_misconfigured")
     assert learns.severity == "note"
+
+
+@pytest.mark.parametrize(
+    ("clip", "rules"), [(5.0, {"exploding_gradient"}), (1e-5, {"exploding_gradient", "clipped_gradient"})]
+)
+def test_a_common_clip_of_exploding_gradients_is_no_cause(clip: float, rules: set[str]) -> None:
+    made = exploding(Made(optimizer={"clipnorm": clip}))
+    for layer in ("dense", "dense_1"):
+        made.put(f"weight_gradients/{layer}/kernel", rms=made.near(1e3))
+    found = made.findings("exploding_gradient", "clipped_gradient")
+    assert {one.rule for one in found} == rules

@@ -50,7 +50,9 @@ LEADS_TO: dict[str, tuple[str, ...]] = {
         *_COURSE, *_BLOW_UP, "dead_relu", "saturated", "layer_not_learning", "overfitting",
         "vanishing_gradient",
     ),
-    "exploding_gradient": (*_GROWTH, "updates_too_large", "dead_relu", "saturated", "bad_initial_loss", *_COURSE),
+    "exploding_gradient": (
+        *_GROWTH, "clipped_gradient", "updates_too_large", "dead_relu", "saturated", "bad_initial_loss", *_COURSE,
+    ),
     "dead_relu": (*_COURSE, "layer_not_learning", "vanishing_gradient", "dead_relu", "updates_too_small"),
     "saturated": (*_COURSE, "layer_not_learning", "vanishing_gradient", "updates_too_small", "bad_initial_loss"),
     "layer_not_learning": (*_COURSE, "layer_not_learning", "dead_relu", "vanishing_gradient", "updates_too_small"),
@@ -168,9 +170,8 @@ def _of_this_pair(cause: Finding, other: Finding, evidence: Evidence) -> bool | 
     if cause.rule == "bad_initial_loss" and other.rule == "nonfinite":
         # Weights that are too large from the start overflow in the first steps, or not at all.
         return "initializer" in cause.evidence and other.first_step <= FIRST_STEPS
-    if cause.rule == "bad_initial_loss" and other.rule == "clipped_gradient":
-        clips = [other.evidence.get(name) for name in ("clipnorm", "global_clipnorm", "clipvalue")]
-        return bool(min(clip for clip in clips if clip is not None) >= ORDINARY_CLIP)
+    if other.rule == "clipped_gradient":
+        return _is_ordinary(other)
     if cause.rule == "batchnorm" and cause.evidence.get("frozen"):
         return None  # what it passes on is as bad as inputs that are not normalised
     if cause.rule == "batchnorm" and other.rule != "overfitting":
@@ -186,6 +187,12 @@ def _of_this_pair(cause: Finding, other: Finding, evidence: Evidence) -> bool | 
     if cause.rule == "loss_diverging" and other.rule == "nonfinite" and not cause.evidence.get("overflows"):
         return False
     return None
+
+
+def _is_ordinary(clipped: Finding) -> bool:
+    """Whether the clip is a common one: then what is wrong is the size of the gradients that it cuts."""
+    clips = [clipped.evidence.get(name) for name in ("clipnorm", "global_clipnorm", "clipvalue")]
+    return bool(min(clip for clip in clips if clip is not None) >= ORDINARY_CLIP)
 
 
 def _begins(cause: Finding, other: Finding) -> float:

@@ -1,7 +1,8 @@
 """`clipped_gradient`: clipping that leaves almost nothing of the gradient, at every step.
 
 Sees the clipping of the optimizer against the gradients it is given. Clipping is for rare outliers, not for cutting every step to a
-hundredth. A common clip (0.1 or more) that cuts huge gradients of a start far off is listed under `bad_initial_loss`.
+hundredth. A common clip (0.1 or more) that cuts huge gradients is listed under their cause: `bad_initial_loss` for those of a start far
+off, `exploding_gradient` for those that grow from layer to layer.
 
 False alarms: with Adam the size of all gradients together does not matter, as long as it is well above epsilon.
 """
