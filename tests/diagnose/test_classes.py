@@ -165,3 +165,14 @@ def test_a_common_clip_of_exploding_gradients_is_no_cause(clip: float, rules: se
         made.put(f"weight_gradients/{layer}/kernel", rms=made.near(1e3))
     found = made.findings("exploding_gradient", "clipped_gradient")
     assert {one.rule for one in found} == rules
+
+
+def test_a_spike_begins_at_the_first_batch_that_was_odd_in_the_same_way() -> None:
+    values = 1.6 * np.exp(-np.arange(200) / 40)
+    values[80::50] += 6.0
+    made = Made().loss(values).put("inputs", mean=np.where(STEPS % 50 == 30, 1.0, Made().near(0.0)))
+    (found,) = made.findings("loss_spike")
+    assert (found.evidence["step"] in (80, 130, 180), found.first_step) == (True, 30)
+    assert "So it was in that of step 30" in found.message
+    usual = Made().loss(values).findings("loss_spike")[0]
+    assert usual.first_step == 80

@@ -1,7 +1,8 @@
 """`loss_spike`: single batches whose loss stands out.
 
 Sees a loss far above the ones before it, measured by their noise *and* by how far the loss has fallen in the whole training: 0.0006
-after 0.0001 is no event when training began at 2.3. It names the first and the largest, and what was odd in that batch.
+after 0.0001 is no event when training began at 2.3. It names the first and the largest, and what was odd in that batch. It begins at the
+first batch that was odd in the same way, though the loss was too high at that time to show it.
 
 False alarms: rare hard batches. A spike is a note unless it is as high as the whole training is deep, or its data is odd.
 """
@@ -40,7 +41,7 @@ def loss_spike(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding |
     if not spikes:
         return
     first, largest = spikes[0], max(spikes, key=lambda s: s.value - s.usual)
-    odd = _odd(evidence, largest.step)
+    odd, alike = _odd(evidence, largest.step)
     head = only_head(evidence)
     guess = (
         ignorance(evidence, head)[0] if head is not None else None
@@ -53,12 +54,15 @@ def loss_spike(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding |
     )
     # Losses with a long tail, as those of single samples, have many; a bad batch comes once in an epoch.
     often = len(spikes) > max(limit.often * len(loss), 3) and not _once_in_an_epoch(evidence, spikes)
+    begins = min([first.step, *alike])
     strange = f" In that batch {odd}." if odd else ""
+    if begins < first.step:
+        strange += f" So it was in that of step {begins:,}, when the loss was higher."
     yield Finding(
         "loss_spike",
         "warning" if odd or (height >= limit.warning and not often) else "note",
         site="loss",
-        first_step=first.step,
+        first_step=begins,
         last_step=spikes[-1].step,
         message=f"The loss of step {largest.step:,} is {largest.value:.4g}, where {largest.usual:.4g} was usual.{several}{strange}",
         evidence={
@@ -109,8 +113,11 @@ def _comes_back(spike: Spike, steps: np.ndarray, value: np.ndarray) -> bool:
     return not len(after) or lowest(after) < (spike.usual + spike.value) / 2
 
 
-def _odd(evidence: Evidence, step: int) -> str:
-    """The outliers in the data of that batch. The mean of labels says nothing: a batch may have some of a rare class."""
+def _odd(evidence: Evidence, step: int) -> tuple[str, list[int]]:
+    """The outliers in the data of that batch, and the batches that have the same ones.
+
+    The mean of labels says nothing: a batch may have some of a rare class.
+    """
     head = only_head(evidence)
     labels = head is not None and head.loss in CATEGORICAL | BINARY
     for kind, stats in (
@@ -126,7 +133,10 @@ def _odd(evidence: Evidence, step: int) -> str:
                 values = getattr(history, stat).astype(np.float64)
                 others = np.delete(values, i)
                 wide = max(spread(others), 0.05 * abs(median(others)), 1e-9)
-                if abs(values[i] - median(others)) > 20 * wide and history.steps[i] == step:
+                away = values - median(others)
+                if abs(away[i]) > 20 * wide and history.steps[i] == step:
                     name = "rms" if stat == "peak" else stat
-                    return f"the {name} of the {kind} is {values[i]:.4g}, where {median(others):.4g} is usual"
-    return ""
+                    alike = (np.abs(away) > 20 * wide) & (away / away[i] > 0.5)
+                    said = f"the {name} of the {kind} is {values[i]:.4g}, where {median(others):.4g} is usual"
+                    return said, history.steps[alike].tolist()
+    return "", []
