@@ -176,3 +176,11 @@ def test_a_spike_begins_at_the_first_batch_that_was_odd_in_the_same_way() -> Non
     assert "So it was in that of step 30" in found.message
     usual = Made().loss(values).findings("loss_spike")[0]
     assert usual.first_step == 80
+
+
+@pytest.mark.parametrize(("parameters", "found"), [(0, False), (100, True)])
+def test_what_only_a_layer_without_weights_follows_is_an_output(parameters: int, found: bool) -> None:
+    made = Made(dense_2__activation="sigmoid", out__class="Lambda", out__parameters=parameters)
+    made.put("activity/dense_2", zeros=0, mean=0.02)
+    assert bool(made.findings("saturated")) == found
+    assert made.loss(np.full(200, 1.6)).findings("saturated")

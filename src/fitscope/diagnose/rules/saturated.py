@@ -4,7 +4,8 @@ Sees units (`activity/…`) at which the nonlinearity has no slope left, for eve
 samples. A layer that begins with most of its values there, and keeps them, counts as well: units may learn to be sure, but in a
 healthy net none begin so. Where units were not recorded it uses the mean slope, which follows from mean and rms: 1 - x² for tanh,
 4x(1 - x) for sigmoid. A classifier that is sure of itself has a saturated output, and that is what it was trained for, so an output
-is judged only while the loss is bad. The softmax inside an attention layer is judged by the size of its queries and keys.
+is judged only while the loss is bad. A layer counts as an output if no layer with weights comes after it. The softmax inside an
+attention layer is judged by the size of its queries and keys.
 
 False alarms: gates that are meant to be open or shut.
 """
@@ -38,7 +39,7 @@ def saturated(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding | 
             if layer in seen or name not in SIGMOID_LIKE | TANH_LIKE | SOFTMAX_LIKE:
                 continue
             judged = True
-            if layer in evidence.network.outputs and not _bad_loss(evidence):
+            if _answers(evidence, layer) and not _bad_loss(evidence):
                 continue
             history = history.before(evidence.end)
             if kind == "activity":
@@ -134,6 +135,15 @@ def _slope(history: History, activation: str) -> Array:
         return np.asarray(4 * (history.mean - square))
     classes = history.shape[-1] if history.shape else 1
     return np.asarray(1 - classes * square) if classes > 1 else np.ones(len(history))
+
+
+def _answers(evidence: Evidence, layer: str) -> bool:
+    """Whether the layer gives the answer of the model: what comes after it, such as a logarithm of probabilities, has no weights."""
+    network = evidence.network
+    if layer in network.outputs:
+        return True
+    after = network.downstream(layer)
+    return bool(after & set(network.outputs)) and not any(network.get(n, "parameters", 0) for n in after)
 
 
 def _bad_loss(evidence: Evidence) -> bool:
