@@ -184,3 +184,19 @@ def test_what_only_a_layer_without_weights_follows_is_an_output(parameters: int,
     made.put("activity/dense_2", zeros=0, mean=0.02)
     assert bool(made.findings("saturated")) == found
     assert made.loss(np.full(200, 1.6)).findings("saturated")
+
+
+def test_a_loss_below_zero_that_vanishes_neither_diverges_nor_stays() -> None:
+    """The loss of a policy: the probability of what it does times how much better that is than usual."""
+    scale, noise = np.exp(-np.arange(200) / 20), np.random.default_rng(0).standard_normal(200)
+    own = {"custom": {"train_step": True}}
+    made = Made(**own).loss(scale * (-0.14 + 0.1 * noise))
+    assert not made.findings("loss_diverging", "loss_not_decreasing")
+    stays = Made(**own).loss(-0.14 + 0.02 * noise)
+    assert [one.rule for one in stays.findings("loss_not_decreasing", "loss_diverging")] == [
+        "loss_not_decreasing"
+    ]
+    climbs = Made(**own).loss(-0.9 + 1.2 * np.arange(200) / 200 + 0.02 * noise)
+    assert climbs.findings("loss_diverging")
+    nearer = Made(**own).loss(-0.9 + 0.5 * np.arange(200) / 200 + 0.02 * noise)
+    assert nearer.findings("loss_not_decreasing")

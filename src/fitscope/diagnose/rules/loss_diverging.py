@@ -1,7 +1,8 @@
 """`loss_diverging`: a loss that ends far above where it began, or far above its best, and does not come back.
 
 Sees levels (medians of tenths of the training), so that single batches do not count. A loss that falls below zero without
-bound diverges as well: its sign, or that of a penalty, is wrong.
+bound diverges as well: its sign, or that of a penalty, is wrong. A loss that begins below zero must end above it: to come nearer to zero is
+not to grow.
 
 False alarms: losses that are meant to rise, as that of a GAN's generator; with several optimizers nothing is judged.
 """
@@ -38,6 +39,8 @@ def loss_diverging(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Findi
     first = float(np.median(went.values[:3]))  # the very first: a tenth may be on the way up already
     start = min(first, went.start)
     rises = went.end - start > (limit.rise - 1) * abs(start) and went.end - start > wide
+    if start < 0:  # it may end at zero, as that of a policy does
+        rises = rises and went.end > max(wide, 0.1 * abs(start))
     fallen = start - went.best
     late = went.levels[-1] > went.levels[len(went.levels) // 2 :].min()
     lost = (

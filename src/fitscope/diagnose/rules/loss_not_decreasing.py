@@ -3,7 +3,8 @@
 Sees the level of the loss at the end (median of the last tenth) against that of the start, and the noise between batches; and
 whether the last third is any better than guessing, or than always predicting the average target. A loss that begins far above that of
 guessing and only comes back to it has fallen, but nothing was learned. It is judged only with one loss and one optimizer: the losses of
-a GAN or of reinforcement learning need not fall.
+a GAN or of reinforcement learning need not fall. A loss of one's own that begins below zero and vanishes, its noise included, is that of
+a policy: nothing is left to gain.
 
 False alarms: a model that was trained before; a plateau at the start of a long training; labels that nothing can predict.
 """
@@ -13,6 +14,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from types import SimpleNamespace
+
+import numpy as np
 
 from fitscope.diagnose.baseline import baseline
 from fitscope.diagnose.curves import Course, course, mean, median
@@ -37,6 +40,9 @@ def loss_not_decreasing(evidence: Evidence, limit: SimpleNamespace) -> Iterator[
     length = int(loss.steps[-1] - loss.steps[0]) if len(loss) else 0
     if went is None or len(went.values) < limit.losses or length < limit.steps:
         yield NotJudged(f"{len(loss)} recorded losses over {length:,} steps: too few to judge")
+        return
+    if only_head(evidence) is None and _vanishes(went):
+        yield NotJudged("the loss began below zero and vanished, as that of a policy does: it need not fall")
         return
     guess = guessing(evidence)
     late = median(went.values[-max(len(went.values) // 3, 10) :])
@@ -72,6 +78,13 @@ def loss_not_decreasing(evidence: Evidence, limit: SimpleNamespace) -> Iterator[
         f"The loss is {went.end:.4g} after {length:,} steps; it began at {went.start:.4g} and was never below {went.best:.4g}.",
         {"start": went.start, "end": went.end, "best": went.best, "noise": went.noise, "losses": n},
     )
+
+
+def _vanishes(went: Course) -> bool:
+    """Whether a loss that began below zero ends at zero, without the noise it had."""
+    tenth = max(len(went.values) // 10, 3)
+    first, last = (np.abs(part).mean() for part in (went.values[:tenth], went.values[-tenth:]))
+    return bool(went.start < 0 and last < 0.05 * first)
 
 
 def _comes_back(went: Course, guess: float, limit: SimpleNamespace) -> bool:
