@@ -11,9 +11,10 @@ from fitscope.diagnose import Finding, Findings
 
 
 def nothing_moves(made: Made) -> Made:
-    """Every gradient is exactly zero, and so is every update."""
+    """Every gradient is exactly zero, and so is every update: the weights stay as they are."""
     for layer in LAYERS:
         for weight in ("kernel", "bias"):
+            made.put(f"weights/{layer}/{weight}", rms=0.2)
             made.put(f"weight_gradients/{layer}/{weight}", rms=0.0).put(f"updates/{layer}/{weight}", rms=0.0)
     return made.loss(flat)
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from diagnose.made import STEPS, Made
+from diagnose.made import LAYERS, STEPS, Made
 from diagnose.test_rules import exploding
 
 N = len(STEPS)
@@ -200,3 +200,12 @@ def test_a_loss_below_zero_that_vanishes_neither_diverges_nor_stays() -> None:
     assert climbs.findings("loss_diverging")
     nearer = Made(**own).loss(-0.9 + 0.5 * np.arange(200) / 200 + 0.02 * noise)
     assert nearer.findings("loss_not_decreasing")
+
+
+@pytest.mark.parametrize(("grows", "found"), [(0.0, True), (0.02, False)])
+def test_weights_that_move_at_other_steps_do_move(grows: float, found: bool) -> None:
+    made = Made()
+    for layer in LAYERS:
+        made.put(f"updates/{layer}/kernel", rms=0.0).put(f"updates/{layer}/bias", rms=0.0)
+        made.put(f"weights/{layer}/kernel", rms=0.2 * (1 + grows * np.arange(N) / N))
+    assert bool(made.findings("updates_too_small")) == found

@@ -2,7 +2,8 @@
 
 Sees the rms of the update by the rms of the weight, of every matrix and filter, at every recorded step. It is reported only
 when all of them are small all the time: at the end of a schedule, or of a training, they ought to be. Updates of exactly zero are
-told apart from small ones: where all gradients are zero, no learning rate helps.
+told apart from small ones: where all gradients are zero, no learning rate helps. Where weights differ from one recorded step to the next
+all the same, other steps moved them, as with gradient accumulation, and nothing is judged.
 
 False alarms: fine-tuning with a tiny learning rate. When the loss falls all the same this is a note.
 """
@@ -32,6 +33,11 @@ def updates_too_small(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Fi
     largest = max(highest(times) if np.isfinite(times).any() else 0.0 for _, _, times in ratios)
     if largest > limit.ratio:
         return
+    if largest == 0 and _moves_between(evidence):
+        yield NotJudged(
+            "the weights move at other steps than the recorded ones, as with gradient accumulation"
+        )
+        return
     went = course(evidence.loss)
     falls = went is not None and went.start - went.end > max(limit.progress * abs(went.start), 2 * went.noise)
     site, steps, times = max(ratios, key=lambda r: median(r[2]) if np.isfinite(r[2]).any() else 0.0)
@@ -50,6 +56,15 @@ def updates_too_small(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Fi
         confidence=0.85,
         series=Series.of("update by weight, largest layer", steps, times),
     )
+
+
+def _moves_between(evidence: Evidence) -> bool:
+    """Whether weights change from one recorded step to the next, though no recorded step moves them."""
+    for weight in evidence.main_weights("weights"):
+        size = weight.before(evidence.end).rms.astype(np.float64)
+        if len(size) > 1 and highest(np.abs(np.diff(size))) > 1e-6 * highest(size):
+            return True
+    return False
 
 
 def _words(evidence: Evidence, largest: float, rate: float | None) -> tuple[str, str]:
