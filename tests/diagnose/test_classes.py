@@ -209,3 +209,12 @@ def test_weights_that_move_at_other_steps_do_move(grows: float, found: bool) -> 
         made.put(f"updates/{layer}/kernel", rms=0.0).put(f"updates/{layer}/bias", rms=0.0)
         made.put(f"weights/{layer}/kernel", rms=0.2 * (1 + grows * np.arange(N) / N))
     assert bool(made.findings("updates_too_small")) == found
+
+
+def test_the_long_tail_of_small_batches_is_no_spike() -> None:
+    tail = 0.1 * np.random.default_rng(3).chisquare(1, 400)
+    tail[350] = 1.6
+    assert not Made().loss(tail + np.exp(-np.arange(400) / 10)).findings("loss_spike")
+    quiet = 0.2 + np.exp(-np.arange(400) / 10) + 0.01 * np.random.default_rng(3).standard_normal(400)
+    quiet[300] += 0.8
+    assert [one.severity for one in Made().loss(quiet).findings("loss_spike")] == ["note"]

@@ -69,6 +69,7 @@ THRESHOLDS: dict[str, dict[str, float]] = {
         "noise": 10.0,  # height by the usual noise
         "scale": 0.3,  # height by how far the loss has fallen in the whole training
         "often": 0.02,  # share of losses from which on spikes are the nature of the loss, and a note
+        "clear": 3.0,  # height of a note by the largest rise around it that is no spike
         "window": 25,  # losses before it to compare with
         "warning": 3.0,  # height by that fall, or by the loss of guessing if that is more: a warning from here on
     },

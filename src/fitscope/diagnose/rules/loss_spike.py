@@ -4,7 +4,8 @@ Sees a loss far above the ones before it, measured by their noise *and* by how f
 after 0.0001 is no event when training began at 2.3. It names the first and the largest, and what was odd in that batch. It begins at the
 first batch that was odd in the same way, though the loss was too high at that time to show it.
 
-False alarms: rare hard batches. A spike is a note unless it is as high as the whole training is deep, or its data is odd.
+False alarms: rare hard batches. A spike is a note unless it is as high as the whole training is deep, or its data is odd. A note must stand
+clear of the rises around it: the losses of small batches have a long tail.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fitscope.diagnose.curves import lowest, median, recent, spread
+from fitscope.diagnose.curves import highest, lowest, median, recent, spread
 from fitscope.diagnose.evidence import Evidence
-from fitscope.diagnose.finding import Finding, NotJudged, Series
+from fitscope.diagnose.finding import Finding, NotJudged, Series, Severity
 from fitscope.diagnose.rule import rule
 from fitscope.diagnose.setup import BINARY, CATEGORICAL, ignorance, only_head
 
@@ -54,13 +55,16 @@ def loss_spike(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding |
     )
     # Losses with a long tail, as those of single samples, have many; a bad batch comes once in an epoch.
     often = len(spikes) > max(limit.often * len(loss), 3) and not _once_in_an_epoch(evidence, spikes)
+    severe: Severity = "warning" if odd or (height >= limit.warning and not often) else "note"
+    if severe == "note" and not _clear(loss.steps, loss.value.astype(np.float64), spikes, largest, limit):
+        return
     begins = min([first.step, *alike])
     strange = f" In that batch {odd}." if odd else ""
     if begins < first.step:
         strange += f" So it was in that of step {begins:,}, when the loss was higher."
     yield Finding(
         "loss_spike",
-        "warning" if odd or (height >= limit.warning and not often) else "note",
+        severe,
         site="loss",
         first_step=begins,
         last_step=spikes[-1].step,
@@ -97,6 +101,18 @@ def _spikes(
     found = [Spike(int(steps[i]), float(high[i]), float(usual[i])) for i in np.flatnonzero(odd)]
     lasting = [s for s in found if _comes_back(s, steps, value)]
     return lasting, scale
+
+
+def _clear(
+    steps: np.ndarray, value: np.ndarray, spikes: list[Spike], largest: Spike, limit: SimpleNamespace
+) -> bool:
+    """Whether the largest spike is far above all rises around it that are none."""
+    usual, _ = recent(value, int(limit.window))
+    near = np.abs(np.arange(len(steps)) - np.searchsorted(steps, largest.step)) <= 4 * int(limit.window)
+    near[:5] = False
+    rises = (value - usual)[near & ~np.isin(steps, [spike.step for spike in spikes])]
+    most = highest(rises)
+    return not most * limit.clear > largest.value - largest.usual
 
 
 def _once_in_an_epoch(evidence: Evidence, spikes: list[Spike]) -> bool:
