@@ -90,10 +90,11 @@ class TorchAdapter(Adapter):
     def around(self, ask: Ask, function: Any) -> Program | None:
         if ask.anatomy.model.jit_compile and not ask.anatomy.model.run_eagerly:
             return None  # what is compiled inside it has no taps
+        weights = WeightTaps(ask)
 
         def step(data: Any) -> tuple[Any, list[Harvest]]:
             try:
-                collector = Collector(ask.finish)
+                collector = Collector(ask.finish, joins=ask.finish.joins)
             except Exception as error:
                 raise TapFailed(error, Call((data,), {})) from error
 
@@ -101,7 +102,7 @@ class TorchAdapter(Adapter):
                 show_batch(ask.wants, ask.anatomy, collector, data[0])
                 return function(data)
 
-            logs = single_step(ask, collector, own)
+            logs = single_step(ask, collector, weights, own)
             return logs, [collector.finished(ask, versions_tell=True)]
 
         return Eager(step)
