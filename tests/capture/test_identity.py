@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fitscope.capture import identity
-from fitscope.capture.backends._base import Call, Harvest, Held, Obstacle, Program, TapFailed
+from fitscope.capture.backends._base import Call, Held, Obstacle, Program, TapFailed
+from fitscope.capture.backends._harvest import Harvest
 from fitscope.capture.identity import Checked
 from fitscope.pipeline.identity import Standings
 

@@ -11,7 +11,7 @@ if keras.backend.backend() != "tensorflow":
 
 import tensorflow as tf
 
-from fitscope.capture.backends._shadow import handed_out, rows_of, shadow_of
+from fitscope.capture.backends._tensorflow_shadow import handed_out, rows_of, shadow_of
 
 RNG = np.random.default_rng(0)
 

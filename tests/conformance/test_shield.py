@@ -11,7 +11,7 @@ import pytest
 
 import fitscope as fs
 from fitscope.capture import beginning, callback, dispatch, life, patch, recordings, step_count, training
-from fitscope.capture.backends import _base, adapter
+from fitscope.capture.backends import _harvest, adapter
 from fitscope.capture.layer_taps import Taps
 from fitscope.capture.losses import Losses
 from fitscope.capture.missing import Missing
@@ -42,7 +42,7 @@ PATH = [
     (ADAPTER, "unbuilt"), (ADAPTER, "why_not"), (ADAPTER, "on_accelerator"), (ADAPTER, "iterations"), (ADAPTER, "tapped"),
     (training, "install"), (training.Recording, "_deliver"), (dispatch.TappedSteps, "get"), (dispatch.StandIn, "remove"),
     (patch, "Taps"), (patch, "patched"), (Taps, "patches"), (Taps, "account"), (Taps, "_seen"), (Losses, "computed"),
-    (Losses, "names"), (OptimizerTaps, "_applied"), (_base.Harvest, "rename"), (COLLECTOR, "Collector"), (Missing, "of"),
+    (Losses, "names"), (OptimizerTaps, "_applied"), (_harvest.Harvest, "rename"), (COLLECTOR, "Collector"), (Missing, "of"),
 ]  # fmt: skip
 if BACKEND == "jax":  # the rest is the same Python on every backend
     PATH += [

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Collector(Protocol):
     """The target of taps. There is one per execution of an eager step, or per trace of a compiled one."""
 
-    harvest: Any  #: the collected tensors, see `backends._base.Harvest`
+    harvest: Any  #: the collected tensors, see `backends._harvest.Harvest`
     losses: Losses
     failed: dict[Site, str]  #: site → why it could not be seen
     noted: list[str]  #: warnings for the user

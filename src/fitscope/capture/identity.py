@@ -24,7 +24,8 @@ from dataclasses import dataclass, replace
 from types import MethodType
 from typing import Any, NamedTuple
 
-from fitscope.capture.backends._base import Call, Harvest, Held, Own, Program, TapFailed
+from fitscope.capture.backends._base import Call, Held, Own, Program, TapFailed
+from fitscope.capture.backends._harvest import Harvest
 from fitscope.pipeline.identity import Standing
 
 CHOICES = ("proven", "twin", "trust")  #: values of `Scope(identity=...)`, the safest first

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fitscope.capture.backends import Harvest
-from fitscope.capture.backends._base import LOCAL
+from fitscope.capture.backends._harvest import LOCAL
 from fitscope.capture.layer_taps import NOT_CALLED
 from fitscope.pipeline.recorder import Recorder
 from fitscope.pipeline.troubles import described

@@ -61,9 +61,8 @@ class Recorder:
     ) -> None:
         self.stopped = False  #: nothing more is recorded: the run could not be made, or is full
         self.leaving: Callable[[], None] = lambda: None  #: called once, when the training ends
-        self.account: Callable[[], None] = lambda: (
-            None
-        )  #: called by the writer's thread, before it closes the run
+        #: called by the writer's thread, before it closes the run
+        self.account: Callable[[], None] = lambda: None
         self.hurry: Callable[[], None] = lambda: None  #: called when something is due sooner than was known
         self.costs = Costs(self.failed)  #: of the training and of watching it
         self.identity = Standings()  #: whether watching changed anything

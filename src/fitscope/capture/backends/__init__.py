@@ -6,7 +6,8 @@ import importlib
 from functools import cache
 
 from fitscope._compat import unseen, versions
-from fitscope.capture.backends._base import Adapter, Ask, Call, Harvest, Own, Program, TapFailed
+from fitscope.capture.backends._base import Adapter, Ask, Call, Own, Program, TapFailed
+from fitscope.capture.backends._harvest import Harvest
 from fitscope.capture.self_test import failure
 from fitscope.errors import ModelError, one_of
 from fitscope.pipeline.troubles import warn

@@ -21,7 +21,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fitscope.capture.backends._base import Call, Harvest, Held, Obstacle, Outcome, Program, TapFailed
+from fitscope.capture.backends._base import Call, Held, Obstacle, Outcome, Program, TapFailed
+from fitscope.capture.backends._harvest import Harvest
 from fitscope.capture.backends._jax_second_run import (
     HeldArguments,
     HeldBatches,

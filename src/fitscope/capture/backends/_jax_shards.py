@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fitscope.capture.backends._base import Harvest
+from fitscope.capture.backends._harvest import Harvest
 from fitscope.pipeline.handover import Shard
 
 NO_BLOCK = "the shards of one process do not form a block of the tensor, which is not supported"

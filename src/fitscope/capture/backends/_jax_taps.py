@@ -22,11 +22,8 @@ from jax.experimental.sparse import JAXSparse
 from jax.interpreters import ad, batching, mlir
 
 from fitscope._compat import copy_keras_mask, jax_bind, jax_differentiators
-from fitscope.capture.backends._base import (
-    NOT_FLOATING,
-    Ask,
-    Harvest,
-)
+from fitscope.capture.backends._base import Ask
+from fitscope.capture.backends._harvest import NOT_FLOATING, Harvest
 from fitscope.capture.collector import kept, numbers_inside
 from fitscope.capture.losses import Losses
 from fitscope.capture.patch import patched, taps_on

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fitscope.capture.backends._base import Harvest
+    from fitscope.capture.backends._harvest import Harvest
 
 
 class Several:

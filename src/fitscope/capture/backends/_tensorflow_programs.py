@@ -13,7 +13,8 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from fitscope.capture.backends import _tensorflow_replicas as replicas
-from fitscope.capture.backends._base import Call, Harvest, Held, Obstacle, Outcome, Program, TapFailed
+from fitscope.capture.backends._base import Call, Held, Obstacle, Outcome, Program, TapFailed
+from fitscope.capture.backends._harvest import Harvest
 from fitscope.capture.backends._tensorflow_second_run import (
     HeldArguments,
     HeldBatches,

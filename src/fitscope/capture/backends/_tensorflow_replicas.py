@@ -21,7 +21,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from fitscope.capture.backends._base import LOCAL, Ask, Harvest
+from fitscope.capture.backends._base import Ask
+from fitscope.capture.backends._harvest import LOCAL, Harvest
 from fitscope.capture.backends._tensorflow_taps import Collector, detach
 from fitscope.capture.collector import kept
 from fitscope.capture.layer_taps import Taps

@@ -17,15 +17,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from fitscope.capture.backends._base import (
-    NO_GRADIENT,
-    NO_NUMBERS,
-    NOT_FLOATING,
-    Ask,
-    Harvest,
-)
-from fitscope.capture.backends._shadow import handed_out
-from fitscope.capture.backends._weights import Values, taps_on_weights
+from fitscope.capture.backends._base import Ask
+from fitscope.capture.backends._harvest import NO_GRADIENT, NO_NUMBERS, NOT_FLOATING, Harvest
+from fitscope.capture.backends._tensorflow_shadow import handed_out
+from fitscope.capture.backends._tensorflow_weights import Values, taps_on_weights
 from fitscope.capture.collector import kept, numbers_inside
 from fitscope.capture.losses import Losses
 from fitscope.capture.patch import taps_on

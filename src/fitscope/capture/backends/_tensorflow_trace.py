@@ -11,8 +11,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from fitscope.capture.backends._base import Ask, Harvest, finished
+from fitscope.capture.backends._base import Ask
 from fitscope.capture.backends._draws import own_draws
+from fitscope.capture.backends._harvest import Harvest, finished
 from fitscope.capture.backends._tensorflow_replicas import Replicas
 from fitscope.capture.backends._tensorflow_taps import (
     Collector,

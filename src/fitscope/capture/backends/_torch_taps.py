@@ -15,14 +15,8 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from fitscope._compat import torch_in_backward
-from fitscope.capture.backends._base import (
-    LOCAL,
-    NO_GRADIENT,
-    NOT_FLOATING,
-    Ask,
-    Harvest,
-    finished,
-)
+from fitscope.capture.backends._base import Ask
+from fitscope.capture.backends._harvest import LOCAL, NO_GRADIENT, NOT_FLOATING, Harvest, finished
 from fitscope.capture.backends._torch_joined import Part, joined, small, together
 from fitscope.capture.backends._torch_weights import WeightTaps
 from fitscope.capture.collector import kept, numbers_inside

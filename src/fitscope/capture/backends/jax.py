@@ -17,19 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from fitscope._compat import jax_traced_apart, jit_options, nnx_enabled
-from fitscope.capture.backends._base import (
-    NO_GRADIENT,
-    PHASES,
-    Adapter,
-    Ask,
-    Harvest,
-    Program,
-    finished,
-    no_local,
-    steps_of,
-)
+from fitscope.capture.backends._base import PHASES, Adapter, Ask, Program, steps_of
 from fitscope.capture.backends._black_box import Keeper
 from fitscope.capture.backends._draws import own_draws
+from fitscope.capture.backends._harvest import NO_GRADIENT, Harvest, finished, no_local
 from fitscope.capture.backends._jax_black_box import JaxKeeper
 from fitscope.capture.backends._jax_constants import Known
 from fitscope.capture.backends._jax_programs import IN_ANOTHER_ORDER, EagerFit, EagerStep, Fit, Step, Traced

@@ -17,21 +17,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from fitscope.capture.backends._base import (
-    PHASES,
-    Adapter,
-    Ask,
-    Call,
-    Program,
-    TapFailed,
-    steps_of,
-)
+from fitscope.capture.backends._base import PHASES, Adapter, Ask, Call, Program, TapFailed, steps_of
 from fitscope.capture.backends._black_box import Keeper
 from fitscope.capture.backends._draws import own_draws
-from fitscope.capture.backends._shadow import rows_of
 from fitscope.capture.backends._tensorflow_black_box import TensorFlowKeeper, array_of
 from fitscope.capture.backends._tensorflow_programs import Fit, Predict, Step, without_optionals
 from fitscope.capture.backends._tensorflow_replicas import NO_LOOP, Replicas, why_not_replicas
+from fitscope.capture.backends._tensorflow_shadow import rows_of
 from fitscope.capture.backends._tensorflow_trace import Trace
 from fitscope.pipeline.handover import SMALL, Thin
 from fitscope.plan import sampling

@@ -12,18 +12,10 @@ import numpy as np
 import torch
 
 from fitscope._compat import torch_compile_apart
-from fitscope.capture.backends._base import (
-    PHASES,
-    Adapter,
-    Ask,
-    Call,
-    Harvest,
-    Program,
-    TapFailed,
-    steps_of,
-)
+from fitscope.capture.backends._base import PHASES, Adapter, Ask, Call, Program, TapFailed, steps_of
 from fitscope.capture.backends._black_box import Keeper
 from fitscope.capture.backends._draws import own_draws
+from fitscope.capture.backends._harvest import Harvest
 from fitscope.capture.backends._torch_black_box import TorchKeeper
 from fitscope.capture.backends._torch_programs import Compiled, Eager
 from fitscope.capture.backends._torch_taps import Collector, single_step

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from fitscope.capture.backends._base import Harvest
+from fitscope.capture.backends._harvest import Harvest
 from fitscope.capture.recordings import Recordings
 from fitscope.capture.sessions import arrays
 from fitscope.capture.sessions.arrays import Arrays

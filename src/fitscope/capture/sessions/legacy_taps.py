@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 from tf_keras.src.engine import data_adapter
 
-from fitscope.capture.backends._base import LOCAL, NO_LOCAL, Harvest
+from fitscope.capture.backends._harvest import LOCAL, NO_LOCAL, Harvest
 from fitscope.capture.backends._tensorflow_taps import Collector, asking_tapes, detach
 from fitscope.capture.patch import leaves
 from fitscope.plan.plan import Plan

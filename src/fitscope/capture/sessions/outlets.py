@@ -1,7 +1,7 @@
 """Takes a tensor out of a run that computes it anyway, and keeps the run bit-identical.
 
 Fetching a tensor uses it, and TensorFlow fuses operations only if nothing else uses the values in between. So a tensor that could
-be fused away is fetched from its shadow (`backends._shadow`), which must be added before the graph is finalized. A tensor that
+be fused away is fetched from its shadow (`backends._tensorflow_shadow`), which must be added before the graph is finalized. A tensor that
 the run does not compute is fetched only if that takes a few cheap operations (a softmax of its logits), never if it takes data or
 weights.
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from fitscope.capture.backends._shadow import Excerpt, NoShadow, as_it_is, changes, fits, shadow_of
+from fitscope.capture.backends._tensorflow_shadow import Excerpt, NoShadow, as_it_is, changes, fits, shadow_of
 from fitscope.capture.sessions.graph import SHAPE_ONLY, SOURCES, Op, Tensor, executed
 from fitscope.capture.sessions.packed import Pack, packable
 

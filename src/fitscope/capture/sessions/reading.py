@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from fitscope.capture.backends._base import LOCAL, NO_LOCAL
-from fitscope.capture.backends._shadow import Excerpt
+from fitscope.capture.backends._harvest import LOCAL, NO_LOCAL
+from fitscope.capture.backends._tensorflow_shadow import Excerpt
 from fitscope.capture.sessions import arrays
 from fitscope.capture.sessions.anatomy import site_path
 from fitscope.capture.sessions.backward import Backward, gradient_scope, inner_scopes

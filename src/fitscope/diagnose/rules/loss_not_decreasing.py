@@ -17,7 +17,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from fitscope.diagnose.baseline import baseline
+from fitscope.diagnose.baseline import Baseline, baseline
 from fitscope.diagnose.curves import Course, course, mean, median
 from fitscope.diagnose.evidence import Evidence
 from fitscope.diagnose.finding import Finding, NotJudged, Series, Severity
@@ -56,11 +56,7 @@ def loss_not_decreasing(evidence: Evidence, limit: SimpleNamespace) -> Iterator[
         )
         return
     average = baseline(evidence) if guess is None and length >= limit.chance_steps else None
-    if (
-        average is not None
-        and average.share >= limit.average
-        and (average.share < limit.far or _stays(went, limit))
-    ):
+    if average is not None and _no_better(average, went, limit):
         yield _found(
             loss,
             "warning",
@@ -78,6 +74,11 @@ def loss_not_decreasing(evidence: Evidence, limit: SimpleNamespace) -> Iterator[
         f"The loss is {went.end:.4g} after {length:,} steps; it began at {went.start:.4g} and was never below {went.best:.4g}.",
         {"start": went.start, "end": went.end, "best": went.best, "noise": went.noise, "losses": n},
     )
+
+
+def _no_better(average: Baseline, went: Course, limit: SimpleNamespace) -> bool:
+    """Whether a regression ends at the loss of always predicting the average, or far above it without moving."""
+    return average.share >= limit.average and (average.share < limit.far or _stays(went, limit))
 
 
 def _vanishes(went: Course) -> bool:

@@ -43,11 +43,7 @@ def loss_spike(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding |
         return
     first, largest = spikes[0], max(spikes, key=lambda s: s.value - s.usual)
     odd, alike = _odd(evidence, largest.step)
-    head = only_head(evidence)
-    guess = (
-        ignorance(evidence, head)[0] if head is not None else None
-    )  # a trained model has little left to fall
-    height = (largest.value - largest.usual) / max(scale, guess or 0.0)
+    height = (largest.value - largest.usual) / max(scale, _guessing(evidence))
     several = (
         f" It is the largest of {len(spikes)} spikes; the first was at step {first.step:,}."
         if len(spikes) > 1
@@ -84,6 +80,13 @@ def loss_spike(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding |
         confidence=0.9 if odd else 0.7,
         series=Series.from_history(loss, "max"),
     )
+
+
+def _guessing(evidence: Evidence) -> float:
+    """The loss of a model that knows nothing, 0 if unknown. A trained model has little left to fall."""
+    head = only_head(evidence)
+    guess = ignorance(evidence, head)[0] if head is not None else None
+    return guess or 0.0
 
 
 def _spikes(
