@@ -33,6 +33,7 @@ from fitscope.show.words import Training
 IMAGES = Path(__file__).parent / "images"
 SLOWED = "--slowed"  #: the argument of the process that trains for live.gif
 PAUSE = 0.1  #: seconds that each of its steps waits
+COMMON = 192  #: colours of live.gif that are taken because many pixels have them
 GLANCE = 600  #: milliseconds between two frames of live.gif
 SHOWN = 280  #: milliseconds that each frame is shown, but for the last
 GIF = {"width": 1100, "height": 700}
@@ -115,7 +116,7 @@ def slowed(runs: str) -> None:
 
     images, labels = digits(BATCH * BATCHES)
     images[UNSCALED * BATCH : (UNSCALED + 1) * BATCH] *= 255.0
-    callbacks = [fs.Scope(runs, every=1), Pause()]
+    callbacks = [fs.Scope(runs), Pause()]
     network().fit(
         images, labels, batch_size=BATCH, epochs=EPOCHS, shuffle=False, verbose=0, callbacks=callbacks
     )
@@ -151,12 +152,11 @@ def live() -> None:
 
 
 def in_few_colours(frames: list[Image.Image]) -> list[Image.Image]:
-    """Frames in the 256 most common colours of the last one, each pixel in the nearest, so that what does not change takes no bytes.
+    """Frames in the same 256 colours, each pixel in the nearest, so that what does not change takes no bytes.
 
     Pillow maps colours to a given palette with fewer bits, which tints white.
     """
-    common = sorted(frames[-1].getcolors(1 << 24) or (), reverse=True)[:256]
-    palette = np.array([colour for _, colour in common], np.int32)
+    palette = _palette(frames[-1])
     found = []
     for frame in frames:
         pixels = np.asarray(frame, np.int32)
@@ -166,6 +166,20 @@ def in_few_colours(frames: list[Image.Image]) -> list[Image.Image]:
         one.putpalette(palette.astype(np.uint8).tobytes())
         found.append(one)
     return found
+
+
+def _palette(frame: Image.Image) -> np.ndarray:
+    """The most common colours of a frame, and then those that are least like them: a key in a legend has few pixels."""
+    colours = np.array(
+        [colour for _, colour in sorted(frame.getcolors(1 << 24) or (), reverse=True)], np.int32
+    )
+    palette, rest = colours[:COMMON], colours[COMMON:]
+    nearest = ((rest[:, None] - palette[None]) ** 2).sum(2).min(1, initial=1 << 20)
+    while len(palette) < 256 and len(rest):
+        rarest = nearest.argmax()
+        palette = np.concatenate([palette, rest[rarest][None]])
+        nearest = np.minimum(nearest, ((rest - rest[rarest]) ** 2).sum(1))
+    return palette
 
 
 def _under_way(runs: str) -> bool:
