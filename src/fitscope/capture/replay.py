@@ -177,13 +177,17 @@ def _batches(keeper: Keeper, call: KeptCall) -> list[Any]:
         raise RunError(
             "a description of every array of the batch",
             f"{len(given)} for {len(call.arrays)} arrays",
-            "The run is damaged",
+            "This step is damaged: replay another one of run.black_box",
         )
     leaves = [keeper.tensor(array, given=how) for array, how in zip(call.arrays, given, strict=True)]
     try:
         return [put_together(form, leaves, keeper.missing) for form in call.forms]
     except ValueError as problem:
-        raise RunError("batches of a known form", str(problem), "The run is damaged") from problem
+        raise RunError(
+            "batches of a known form",
+            str(problem),
+            "This step is damaged: replay another one of run.black_box",
+        ) from problem
 
 
 def _places(keeper: Keeper, recorded: list[dict[str, Any]]) -> list[int]:

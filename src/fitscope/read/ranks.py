@@ -156,7 +156,7 @@ def _listed(root: bytes) -> dict[str, list[str]]:
     arrays = untrusted.parse(root)["attributes"]["arrays"]
     entry = untrusted.fields({"site": untrusted.text, "path": untrusted.key}, "site", "path")
     if not untrusted.listing(entry)(arrays):
-        raise ValueError("it does not list arrays")
+        raise ValueError("its attribute `arrays` is not a list of sites with their paths")
     if not untrusted.distinct(untrusted.listing(untrusted.key))([one["path"] for one in arrays]):
         raise ValueError(f"it lists an array twice, or more than {untrusted.MOST_ARRAYS:,}")
     found: dict[str, list[str]] = {}

@@ -152,7 +152,9 @@ class Stored(Source):
                 raise ValueError("it has a column of several")
             self._columns = found.names
             if file.num_row_groups > decoded.MOST_GROUPS:
-                raise decoded.TooLargeError(f"it has {file.num_row_groups:,} row groups")
+                raise decoded.TooLargeError(
+                    f"it has {file.num_row_groups:,} row groups, more than the {decoded.MOST_GROUPS:,} that fitscope reads"
+                )
             self._footer = file.metadata
         return file
 
@@ -162,7 +164,7 @@ class Stored(Source):
 
     @property
     def _names(self) -> list[str]:
-        """The columns of names, read as dictionaries, so that a repeated name is read once."""
+        """The text columns. pyarrow reads them as dictionaries, so it decodes a repeated text once."""
         strings = [name for name in self._form.names if pa.types.is_string(self._form.field(name).type)]
         if self._older:  # it has `phase` instead of `pass`, and no facts of sites
             strings = [name for name in strings if name not in FACTS]
@@ -323,7 +325,7 @@ def sound(table: pa.Table) -> pa.Table:
     if "step" in table.column_names and table.num_rows:
         ends = pc.min_max(table["step"]).as_py()
         if not untrusted.LARGEST >= ends["max"] >= ends["min"] >= -untrusted.LARGEST:
-            raise ValueError(f"it has steps from {ends['min']} to {ends['max']}")
+            raise ValueError(f"its steps go from {ends['min']} to {ends['max']}, beyond ±{untrusted.LARGEST}")
     if "buckets" in table.column_names and table.num_rows:
         used = pc.list_flatten(table["buckets"])
         ends = pc.min_max(used).as_py()

@@ -46,18 +46,21 @@ class StoredArray:
         self._folder = f"{TENSORS}/{path}/{DATA}"
         meta = untrusted.parse(document)
         facts = meta["attributes"]
-        self.site = _text(facts["site"])
+        self.site = _text(facts, "site")
         self.shape: tuple[int, ...] = _extents(meta["shape"])
         self.chunk: tuple[int, ...] = _extents(meta["chunk_grid"]["configuration"]["chunk_shape"], least=1)
         if not 1 <= len(self.shape) == len(self.chunk) <= MOST_DIMENSIONS:
-            raise ValueError(f"it has the shape {self.shape} and chunks of {self.chunk}")
+            raise ValueError(
+                f"its shape {self.shape} and its chunks {self.chunk} must have the same number of dimensions, "
+                f"from 1 to {MOST_DIMENSIONS}"
+            )
         if meta["data_type"] not in FILL:
             raise ValueError(f"it holds {meta['data_type']!r}")
         self.stored_as = np.dtype(meta["data_type"]).newbyteorder("<")
         self.chunk_bytes = math.prod(self.chunk) * self.stored_as.itemsize
         if self.chunk_bytes > MOST_CHUNK:
             raise ValueError(f"it has chunks of {self.chunk_bytes:,} bytes")
-        self.dtype = _dtype(_text(facts["dtype"]), self.stored_as)
+        self.dtype = _dtype(_text(facts, "dtype"), self.stored_as)
         self.batched = facts["batched"] is True
         self.fill: float = math.nan if self.stored_as.kind in "fc" else 0
         count = self.shape[0]
@@ -188,9 +191,10 @@ class StoredArray:
         )
 
 
-def _text(value: Any) -> str:
+def _text(facts: dict[str, Any], field: str) -> str:
+    value = facts[field]
     if not untrusted.text(value):
-        raise ValueError(f"it has {value!r} instead of a name")
+        raise ValueError(f"its attribute {field!r} is {value!r}, not a name")
     return str(value)
 
 

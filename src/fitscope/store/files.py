@@ -139,7 +139,11 @@ class Files(Objects):
             for name in Path(path).relative_to(self._top).parts:
                 way = f"{way}{os.sep}{name}"
                 if os.path.islink(way):
-                    raise FileNotFoundError(errno.ENOENT, "links are not followed here", way)
+                    raise FileNotFoundError(
+                        errno.ENOENT,
+                        "it is a symbolic link, which fitscope does not follow inside a run",
+                        way,
+                    )
         return path
 
     def _stage(self, data: Data) -> str:
