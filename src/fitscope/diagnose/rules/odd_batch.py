@@ -61,9 +61,9 @@ def _found(evidence: Evidence, history: History, odd: Array) -> Finding:
     usual = median(np.delete(size, odd))
     layer = next(iter(first_layers(evidence)), None) if kind == "inputs" else None
     about = "about " if history.seen > len(history) else ""  # a point stands for several captured steps
-    feeds = f", which {layer} takes," if layer else ""
+    of = f" of {layer}" if layer else ""
     message = (
-        f"In the batch of {about}step {int(history.steps[worst]):,} the rms of the {kind}{feeds} is {size[worst]:.4g}, "
+        f"The {kind}{of} have an rms of {size[worst]:.4g} in the batch of {about}step {int(history.steps[worst]):,}, "
         f"{size[worst] / usual:.3g} times the usual {usual:.4g}."
     )
     if len(steps) > 1:
@@ -79,7 +79,7 @@ def _found(evidence: Evidence, history: History, odd: Array) -> Finding:
         message=message,
         evidence={"steps": steps[:64], "rms": float(size[worst]), "usual": usual},
         cure=(
-            f"Look at how these samples are read: most likely they missed the scaling of the others. "
+            f"Look at how these samples are read: they were probably not scaled like the others. "
             f'fs.{kind}(keep="tensor", every=fs.steps({steps[0]})) keeps them.'
         ),
         confidence=0.9,
