@@ -173,7 +173,7 @@ class Life:
         self._owner = weakref.ref(owner) if owner is not None else lambda: None
         before, self._recordings.newest = self._recording, None
         self._doing, self._epoch = doing, self._epoch if doing != "train" else 0
-        # An error in ending the one before must not keep this one from being recorded.
+        # If ending the previous recording fails, fitscope still records this one.
         with shield(self._recordings.failed):
             self._wait_no_more()
             if before is not None:

@@ -45,8 +45,9 @@ class Missing:
         self._due: dict[str, Watches] = dict(after._due) if after is not None else {}  # so far, by pass
         self._looked: set[tuple[Watches, str]] = set()
         self._heard: set[str] = set()
-        self._failed: dict[Site, str] = {}  # the sites of a step that were named last, and
-        self._named: tuple[int, Watches, str] | None = None  # how many, for which watches, and in which pass
+        # The failures reported last; a compiled step returns the same dictionary each time.
+        self._failed: dict[Site, str] = {}
+        self._named: tuple[int, Watches, str] | None = None  # their number, the watches and the pass
 
     def due(self, in_pass: str, watches: Watches) -> None:
         """Notes that a step of this pass runs, and which watches are due at it."""

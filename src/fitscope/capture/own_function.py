@@ -13,13 +13,8 @@ WHY = (
     "fitscope cannot see inside it; override `{1}` instead to have the step recorded"
 )
 _INSIDE = ("python_function", "_torchdynamo_orig_callable", "__wrapped__", "plain")
-_WRAPPERS = (
-    "tensorflow",
-    "torch",
-    "jax",
-    "jaxlib",
-    "fitscope",
-)  #: packages that compile or wrap a function of somebody
+#: packages that compile or wrap functions of others
+_WRAPPERS = ("tensorflow", "torch", "jax", "jaxlib", "fitscope")
 
 
 def is_users_own(function: Any) -> bool:

@@ -131,7 +131,7 @@ class Database(ABC):
         return [run for (run,) in self._connection.execute("SELECT run FROM runs").fetchall()]
 
     def execute(self, statement: str, values: Sequence[Any]) -> None:
-        """Executes a statement, with values for its question marks."""
+        """Executes an SQL statement. `values` fill its `?` placeholders."""
         self._connection.execute(statement, values)
 
     @abstractmethod

@@ -189,7 +189,7 @@ class BatchChange(keras.layers.Layer):
                 f"Write BatchChange(batch_size={rows})",
             )
         if wrong is not None:
-            # Keras 3.15 makes another error of what `call` raises, unless it thinks that it has done so already.
+            # Keras 3.15 replaces an exception from call() with a new one, unless the exception has this attribute.
             wrong._keras_call_info_injected = True  # type: ignore[attr-defined]
             raise wrong
 

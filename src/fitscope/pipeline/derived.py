@@ -2,12 +2,14 @@
 
 Each becomes a vector (or a number) with its own statistics, as one more row of the step:
 
-    activity/dense            for each unit the share of the samples and positions in a window at which it was active
-    classes/targets, classes/predictions       for each class its share of this batch
-    classes/log_loss          for each sample of this batch minus the logarithm of the probability of its class
-    features/inputs, features/mean, features/range, features/duplicates       over all samples seen so far
+    activity/dense                          the share of the samples and positions in a window at which each unit was active
+    classes/targets, classes/predictions    the share of each class in this batch
+    classes/log_loss                        −log of the probability of the true class, for each sample of this batch
+    features/inputs                         the standard deviation of each feature over all samples so far
+    features/mean, features/range           likewise the distance of its mean from 0, and its range
+    features/duplicates                     the number of varying features that equal another one in all samples so far
 
-All of it is bounded, however long the training goes on. `run.unseen` has a reason for each value that cannot be derived.
+Their memory is bounded, however long the training goes on. `run.unseen` has a reason for each value that cannot be derived.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Pulse:
 
     @classmethod
     def of(cls, model: Mapping[str, Any] | None, *, shards: bool) -> Pulse:
-        """The pulse for a model as the run describes it. Ranks that hold shards hold different weights."""
+        """The pulse for a model as the run describes it. With `shards` it leaves out the weights: each rank holds different ones."""
         layers = (model or {}).get("layers") or ()
         weights = (item for layer in layers for item in (layer.get("weights") or {}).items())
         return cls([] if shards else [path for path, facts in weights if facts.get("trainable", True)])

@@ -152,7 +152,7 @@ class _Layout(NamedTuple):
     mantissa: np.signedinteger[Any]  #: number of bits
     magnitude: np.signedinteger[Any]  #: all bits but the sign
     infinity: np.signedinteger[Any]
-    lowest: np.signedinteger[Any]  #: 2⁻¹²⁷; what is smaller falls into the lowest bucket
+    lowest: np.signedinteger[Any]  #: 2⁻¹²⁷; smaller values go into the lowest bucket
     offset: int  #: from the exponent, as stored, to the bucket
     # Up to 2³¹ squares of numbers between these have a sum; other numbers are multiplied to come between.
     small: float

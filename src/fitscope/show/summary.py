@@ -67,7 +67,7 @@ def summary(
     ]
     if overview.loss.count:
         parts += [Text(), *_loss(overview.loss.values, inside, pen)]
-    if chosen and overview.kinds():
+    if chosen and overview.measures():
         parts += [Text(), *_spectrograms(overview, chosen, inside, pen)]
     if chosen:
         told = _foremost(overview, chosen, rows)
@@ -295,18 +295,18 @@ def _loss(numbers: Array, width: int, pen: Pen) -> list[RenderableType]:
 
 def _spectrograms(overview: Overview, layers: Sequence[Row], width: int, pen: Pen) -> list[RenderableType]:
     """The spectrograms of activations and gradients, side by side if there is room."""
-    kinds = overview.kinds()
+    measures = overview.measures()
     labels = [clean(layer.name) for layer in layers]
     longest = min(max(map(cell_len, labels)), max(width // 5, 8))
-    across = len(kinds) if width >= 90 else 1
+    across = len(measures) if width >= 90 else 1
     wide = max((width - longest - 2 * across) // across, 10)
     parts: list[RenderableType] = []
     used: set[int] = set()
-    for i in range(0, len(kinds), across):
+    for i in range(0, len(measures), across):
         table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
         table.add_column("", style="dim", no_wrap=True, overflow="ellipsis", width=longest)
         drawn = []
-        for key in kinds[i : i + across]:
+        for key in measures[i : i + across]:
             log2 = overview.grid(key, layers, wide)
             grid = Grid(log2.values * math.log10(2), log2.marks)
             used |= set(grid.marks.flat)

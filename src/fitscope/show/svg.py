@@ -38,7 +38,7 @@ INKS = {
     "error": ("#d1242f", "#ff7b72"),
 }
 NAME = "fitscope-picture"  #: the class of a picture
-PIXELS = 2  #: of a column of a band
+PIXELS = 2  #: width of one column of a band
 RELIEF = 0.6  #: powers of ten from the median of a row at which it is as light or dark as it gets, nearly
 LETTER = 6.4  #: pixels of a letter of the usual size, a little more than the average
 

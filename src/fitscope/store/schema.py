@@ -110,10 +110,10 @@ STATS_SCHEMA = pa.schema(
         ("pass", pa.string()),  # train, validation, evaluate or predict
         ("dtype", pa.string()),  # of the whole tensor in the step
         ("shape", pa.list_(pa.int64())),  # likewise
-        ("batched", pa.bool_()),  # the first axis counts samples
+        ("batched", pa.bool_()),  # whether the first axis is the samples of the batch
         ("value", pa.float64()),  # the tensor itself where it is a scalar, else null
         ("count", pa.int64()),  # elements seen
-        ("mean", pa.float64()),  # mean … rms: of the finite elements
+        ("mean", pa.float64()),  # mean, std, min, max and rms ignore NaN and Inf
         ("std", pa.float64()),
         ("min", pa.float64()),
         ("max", pa.float64()),
@@ -179,7 +179,7 @@ TABLES = {STATS: STATS_SCHEMA, SAMPLES: SAMPLES_SCHEMA}
 # Its attributes, committed together with its shape:
 #   site          the site's name
 #   dtype         of the tensor in the step; the array holds a wider type where Zarr has none such (STORED_AS)
-#   batched       the first axis of a capture counts samples
+#   batched       whether the first axis of a capture is the samples of the batch
 #   step, epoch, batch      of each capture, lists
 #   size          the rows kept of each capture (batched only): what lies beyond is padding
 #   batch_size    the rows the tensor had in the step (batched only)

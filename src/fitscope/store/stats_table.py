@@ -32,7 +32,8 @@ _FLOATS = ("time", "value", "mean", "std", "min", "max", "rms", "cosine", "error
 _INTEGERS = ("step", "epoch", "batch", "count", "zeros", "negatives", "nans", "infs", "over")
 _DICTIONARIES = ["site", "kind", "layer", "weight", "pass", "dtype"]
 _ENCODINGS = dict.fromkeys(_FLOATS, "BYTE_STREAM_SPLIT") | dict.fromkeys(_INTEGERS, "DELTA_BINARY_PACKED")
-_STATISTICS = ["step", "site"]  # columns by which readers skip parts; others would only fill the footer
+# Only these have min and max in the footer: readers skip parts by them, and more would enlarge the footer.
+_STATISTICS = ["step", "site"]
 
 
 class StatsRows(Rows):

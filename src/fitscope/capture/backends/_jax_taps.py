@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import jax.extend.core as jex
 import jax.numpy as jnp
-from jax._src import api  # its `vjp`, see `_compat`
+from jax._src import api  # fitscope patches api.vjp: see _compat.jax_differentiators
 from jax.experimental.sparse import JAXSparse
 from jax.interpreters import ad, batching, mlir
 

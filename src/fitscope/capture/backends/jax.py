@@ -93,8 +93,9 @@ def _traced(ask: Ask, fresh: Any, args: tuple[Any, ...], zero: Any, traced: Trac
     """The results of a step and its tapped values, inside the program that is being traced."""
     ask.traced()
     collector = Collector()
-    # A function under `jax.jit` or `jax.checkpoint` inside the step may close over the weights, which are tracers here. The user's own
-    # step must find neither these nor the taps when it is traced, and this one not those of the user's step.
+    # A function under `jax.jit` or `jax.checkpoint` inside the step may close over the weights, which are tracers here. JAX caches its
+    # trace. In this block JAX neither reads nor leaves such a trace, so the user's own step never meets our tracers or taps, nor this
+    # trace those of the user's step.
     with jax_traced_apart(jax, next(_TRACES)), own_draws():
         jaxpr, shape = jax.make_jaxpr(fresh(collector), return_shape=True)(*args)
     traced.effects = bool(jaxpr.effects)

@@ -64,7 +64,8 @@ class GraphWay:
             own[name] = self._maker(name, getattr(model, name))
 
     def train_begin(self) -> None:
-        self._model._make_train_function()  # of a generator it is not there yet; else this does nothing
+        # With a generator Keras has not made it yet; otherwise this does nothing.
+        self._model._make_train_function()
         self._see("train_function")
         self.progress = self._recordings.newest = self._begin()
         self.progress.leaving = self.leave

@@ -206,7 +206,7 @@ def moved(g: Gathered, measure: str, step: int, most: int = MOVED) -> list[dict[
 
 
 def main_site(g: Gathered, row: str, measure: str) -> str | None:
-    """The site of a row that a measure is about, or else its first."""
+    """The site of a row that the measure reads. Without one: the first activation of the row, else its first site."""
     about = g.rows[g.row(row)]
     kinds = next((m.kinds for m in g.measures if m.key == measure), ())
     for kind in (*kinds, "activations", *about.sites):
@@ -225,7 +225,7 @@ def distribution(g: Gathered, sites: Sequence[str], columns: int = 120) -> dict[
         used = np.flatnonzero(summed.any(axis=0))
         low, high = (int(used[0]), int(used[-1]) + 1) if len(used) else (256, 257)
         share = summed[:, low:high] / np.maximum(summed.sum(axis=1, keepdims=True), 1)
-        # The square root, so that rare values are seen beside the common ones; nothing there is 0 only if it is.
+        # The square root, so that rare values stay visible beside common ones. Only an empty bucket is 0.
         level = np.where(share > 0, np.maximum(np.rint(np.sqrt(share) * 255), 1), 0)
         facts = {"site": site, "low": low - 256, "end": _end(steps)}
         last = steps[np.append(starts[1:], len(steps)) - 1]

@@ -33,7 +33,7 @@ export function layout(page) {
   for (const [from] of edges) feeds.set(from, (feeds.get(from) ?? 0) + 1);
   const lanes = /** @type {Map<number, number>} */ (new Map());
   if (!sources.some((from) => from.length > 1) && ![...feeds.values()].some((many) => many > 1)) return { lanes, edges: [], wide: 0 };
-  const until = new Map(edges); // of each place, the last that it feeds: edges come in the order of their ends
+  const until = new Map(edges); // place → the last place that it feeds: edges are in the order of their ends, so the last one wins
   const taken = /** @type {(number | null)[]} */ ([]); // by lane: the place whose output runs in it
   sources.forEach((from, place) => {
     if (!from.length && !until.has(place)) return;

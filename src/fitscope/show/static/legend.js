@@ -40,7 +40,7 @@ export function drawKey(box, page) {
   const step = m && column >= 0 ? (m.level ? (page.hover ?? page.selection.step ?? m.last[column]) : m.start[column]) : null;
   const types = typesOf(page.rowsShown.order.map((i) => page.rows[i].type));
   const when = step === null ? "" : `each layer at step ${whole(step)}${m?.scale[0] === "log2" ? " (log)" : ""}`;
-  const course = !m || by("heat").hidden || !hasRelief(m.scale[0]) ? "" : by("heat").clientHeight / page.rowsShown.order.length >= ROOM ? "line in a row: its own course, between its usual lowest and highest value" : "lighter, darker: above, below the layer’s median";
+  const course = !m || by("heat").hidden || !hasRelief(m.scale[0]) ? "" : by("heat").clientHeight / page.rowsShown.order.length >= ROOM ? "line in each row: the layer over time, between its usual lowest and highest value" : "lighter, darker: above, below the layer’s median";
   const graph = /** @type {HTMLElement} */ (by("strip")).dataset.lanes ? "lines beside the names: connections; inputs of the selected layer are blue, outputs orange" : "";
   const key = JSON.stringify([types, when, hasUsual(page), course, graph]);
   if (box.dataset.key === key) return;

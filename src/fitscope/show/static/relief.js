@@ -1,5 +1,5 @@
 // Structure within a row, which a fixed scale of eleven powers of ten cannot show of a healthy layer. The hue keeps its meaning in
-// every run. A row that is tall enough has its own course as a line over it; in a thin row lightness tells how far a value is from
+// every run. A row that is tall enough has a line over it, the layer over time; in a thin row lightness tells how far a value is from
 // the row's median.
 
 import { mapFor, paled, rgbAt } from "./colour.js";

@@ -1,4 +1,4 @@
-// Single steps, where a column of the picture stands for many: which one a pixel shows, all layers at it, the next one.
+// Finds single steps where one column of the picture stands for many: the step that a pixel shows, all layers at that step, and the next step.
 
 import { drawDepth } from "./depth.js";
 import { by } from "./format.js";
