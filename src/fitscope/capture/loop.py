@@ -70,7 +70,7 @@ class Loop:
             failure = self._build(function, *args, **kwargs)
             if failure is not None:
                 result = function(*args, **kwargs)
-                with shield(self._tell):  # the loop has begun: nothing is raised any more
+                with shield(self._tell):  # the loop has begun: from here on fitscope raises nothing
                     self._start(failure)
                 return result
             with shield(self._tell, let=(WatchError,)):
@@ -106,13 +106,13 @@ class Loop:
             self.recording.epoch(self.epoch, None)
 
     def _on_batch(self, phase: str, make: str, name: str) -> Callable[[Any], Any]:
-        loop = weakref.ref(self)  # the model does not hold on to us
+        loop = weakref.ref(self)  # the model must not keep the loop alive
 
         def patch(original: Any) -> Any:
             def on_batch(*args: Any, **kwargs: Any) -> Any:
                 self = loop()
                 if self is not None:
-                    getattr(self.model, make)()  # Keras's own; it would do so itself in a moment
+                    getattr(self.model, make)()  # Keras would make its own function in a moment
                     with shield(self._tell, let=() if self._begun else (WatchError,)):
                         self._before(phase, name)
                 try:

@@ -1,4 +1,4 @@
-"""Whether the compiled function of a model is the one that Keras makes, or the user's own.
+"""Decides whether the compiled function of a model is the one that Keras makes, or the user's own.
 
 A model may override `make_train_function`, and a program may wrap `model.train_function`. Such a function may do more than the step of
 the model: count its calls, change the batch, run the step twice. A tapped step that replaces it would leave that out.

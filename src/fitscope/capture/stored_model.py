@@ -50,7 +50,7 @@ def _asks(received: str) -> RunError:
 
 
 def _odd(value: Any) -> Any:
-    """The names of classes and functions that are not built."""
+    """The names of classes and functions that fitscope refuses to build."""
     if isinstance(value, list):
         for inner in value:
             yield from _odd(inner)

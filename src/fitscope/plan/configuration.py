@@ -18,7 +18,7 @@ from fitscope.plan.objective import losses_of, metrics_of, optimizer_of, plain
 Json = dict[str, Any]
 T = TypeVar("T")
 
-#: Settings of a layer that are copied as they are, where it has them.
+#: Settings that are copied unchanged from a layer that has them.
 _SETTINGS = (
     "units", "filters", "kernel_size", "strides", "padding", "dilation_rate", "rate", "momentum", "epsilon", "axis",
     "center", "scale", "use_bias", "return_sequences", "input_dim", "output_dim", "num_heads", "key_dim", "groups",
@@ -33,7 +33,7 @@ _REGULARIZERS = (
     "kernel_regularizer", "bias_regularizer", "activity_regularizer", "recurrent_regularizer", "embeddings_regularizer",
     "kernel_constraint",
 )  # fmt: skip
-#: Layers that hand on the values they are given, though some may be left out or moved.
+#: Layers that pass their input values on, though they may drop or move some.
 _PASS_ON = frozenset((
     "Reshape", "Flatten", "Permute", "RepeatVector", "Dropout", "SpatialDropout1D", "SpatialDropout2D", "SpatialDropout3D",
     "Identity", "ActivityRegularization", "Masking", "Cropping1D", "Cropping2D", "Cropping3D", "Tap", "Squeeze", "Cast",

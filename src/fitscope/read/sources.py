@@ -1,7 +1,7 @@
-"""Where the rows of a part of a table come from: a Parquet file in a store, or a tail.
+"""Reads the rows of a part of a table, from a Parquet file in a store or from a tail.
 
-Every page is checked against its checksum, so damage is an error here, never a wrong number. No file is trusted: its columns must
-be those of the table, and its data must fit into memory (`store/decoded.py`) before it is read.
+Every page is checked against its checksum, so damage is an error here, never a wrong number. It trusts no file: the columns must
+be those of the table, and the data must fit into memory (`store/decoded.py`) before it is read.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ _REPETITIVE = ("site", "kind", "layer", "weight", "pass", "dtype", "output")
 
 FACTS = {"kind", "layer", "weight", "pass"}  #: columns with the facts about a site
 
-#: Where rows are: in which row group, None for all together, and there one stretch or the number of each.
+#: The place of rows: their row group, or None for the whole part, and in it a slice or the number of each row.
 RowSpan = tuple[int | None, slice | np.ndarray[Any, Any]]
 
 
 def repetitive_in(form: pa.Schema) -> list[str]:
-    """The columns of few names, which are kept as dictionaries. A sample's `weight` is a number."""
+    """The columns that repeat few names, which stay dictionaries. The `weight` of a sample is a number."""
     return [name for name in _REPETITIVE if name in form.names and pa.types.is_string(form.field(name).type)]
 
 
 class Source(ABC):
-    """Where the rows of a part come from."""
+    """The origin of the rows of a part."""
 
     @property
     @abstractmethod
@@ -69,14 +69,15 @@ class Stored(Source):
     """A Parquet file in a store."""
 
     def __init__(self, objects: Objects, key: str, form: pa.Schema, *, older: bool = False) -> None:
-        self._older = older  # it may lack the facts of sites
+        self._older = older  # an older file may lack the facts of sites
         self._objects = objects
         self._key = key
         self._form = form
         self._footer: pq.FileMetaData | None = None
-        self._columns: list[str] = []  # of the file, in order, as soon as its footer is known
+        self._columns: list[str] = []  # the columns of the file, in order, once its footer is known
         self._checked = False
-        self._data: bytes | None = None  # of a part elsewhere, which is cheaper to keep than to fetch again
+        # The bytes of a remote part, which are cheaper to keep than to fetch again.
+        self._data: bytes | None = None
 
     @property
     def kept_bytes(self) -> int:
@@ -85,7 +86,7 @@ class Stored(Source):
     def read(self, columns: Sequence[str] | None) -> pa.Table:
         with self._open() as file:
             decoded.pages_fit(self._source(), file, self._places(columns), range(file.num_row_groups))
-            # Arrow's own threads only get in the way of something so small.
+            # Arrow's own threads only slow down something so small.
             return self._written_out(file.read(columns=columns, use_threads=False))
 
     def read_group(self, columns: Sequence[str], group: int) -> pa.Table:
@@ -122,7 +123,7 @@ class Stored(Source):
         self._data = None
 
     def fetch(self) -> pa.Buffer:
-        """The whole file, which is kept."""
+        """Fetches the whole file, and keeps it."""
         if self._data is None:
             self._data = self._objects.get(self._key, decoded.MOST_FILE)
         return pa.py_buffer(self._data)
@@ -130,7 +131,7 @@ class Stored(Source):
     def _source(self) -> pa.NativeFile:
         if is_local(self._objects) is None:
             return pa.BufferReader(self.fetch())
-        self._objects.size(self._key)  # which says so if it is no regular file: opening a pipe would wait
+        self._objects.size(self._key)  # this raises if it is no regular file: opening a pipe would wait
         # As bytes: Arrow encodes a text as UTF-8, which not every name is.
         return pa.OSFile(os.fsencode(self._objects.describe(self._key)))
 
@@ -159,14 +160,14 @@ class Stored(Source):
         return file
 
     def _places(self, columns: Sequence[str] | None) -> list[int]:
-        """Where columns are in the file; None: all."""
+        """The places of columns in the file; all if `columns` is None."""
         return [place for place, name in enumerate(self._columns) if columns is None or name in columns]
 
     @property
     def _names(self) -> list[str]:
         """The text columns. pyarrow reads them as dictionaries, so it decodes a repeated text once."""
         strings = [name for name in self._form.names if pa.types.is_string(self._form.field(name).type)]
-        if self._older:  # it has `phase` instead of `pass`, and no facts of sites
+        if self._older:  # format 1 has `phase` instead of `pass`, and no facts of sites
             strings = [name for name in strings if name not in FACTS]
             strings += [] if "site" in self._form.names else ["phase"]
         return strings
@@ -203,7 +204,7 @@ def _same_list(one: pa.DataType, other: pa.DataType) -> bool:
 
 
 def _counted(said: bytes) -> list[tuple[str, int]]:
-    """The sites of a part and their rows, as its footer has them."""
+    """The sites of a part and their numbers of rows, from its footer."""
     found = untrusted.loads(said)
     if not isinstance(found, list) or not all(
         isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str) and untrusted.count(pair[1])
@@ -214,7 +215,7 @@ def _counted(said: bytes) -> list[tuple[str, int]]:
 
 
 class _Stretches(Mapping[str, list[RowSpan]]):
-    """Where the rows of each site are in a part sorted by site. Computed for one site on request, because a reader of many parts
+    """The places of the rows of each site in a part sorted by site. Computed for one site on request, because a reader of many parts
     usually asks for one site.
     """
 
@@ -240,7 +241,7 @@ class _Stretches(Mapping[str, list[RowSpan]]):
 
 
 class Whole(Source):
-    """A source that is only read as a whole, and keeps nothing that it can read again."""
+    """A source that can only be read as a whole, and keeps nothing that it can read again."""
 
     kept_bytes = 0
 
@@ -307,13 +308,13 @@ def rows_by_site(column: Any) -> dict[str, list[RowSpan]]:
     starts = np.flatnonzero(np.diff(codes, prepend=-1))
     stops = np.append(starts[1:], len(codes))
     found = codes[starts].tolist()
-    if len(set(found)) == len(found):  # sorted by site, as our writer leaves it: one stretch each
+    if len(set(found)) == len(found):  # sorted by site, as fitscope writes it: one stretch each
         stretches = zip(found, starts.tolist(), stops.tolist(), strict=True)
         return {names[code]: [(None, slice(start, stop))] for code, start, stop in stretches}
     return {names[code]: [(None, np.flatnonzero(codes == code))] for code in set(found)}
 
 
-#: Columns that have something in every row.
+#: Columns that have a value in every row.
 _NEEDED = ("step", "epoch", "batch", "attempt", "rank", "site", "sample", "batched", "kind", "pass")
 
 

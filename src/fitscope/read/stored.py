@@ -27,7 +27,7 @@ Index = np.ndarray[Any, np.dtype[np.intp]]
 MOST_DIMENSIONS = 32  #: what NumPy can
 MOST_CHUNK = 64 << 20  #: bytes; the writer splits a capture into chunks of 16 MB or less
 PLENTY = 64 << 20  #: bytes of tensors that may always be requested, however much is stored
-MOST_PADDING = 64  #: times the bytes in the store
+MOST_PADDING = 64  #: padding, in multiples of the bytes in the store
 LARGEST_OFFSET = 2**40
 
 

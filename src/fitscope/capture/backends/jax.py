@@ -49,8 +49,8 @@ from fitscope.plan.sampling import as_rows, stride
 from fitscope.sites import Site
 
 _TRACES = itertools.count(1)  # their numbers
-#: Bytes of a joined vector. XLA divides the copy of a longer one among its worker threads. To wake them at each step takes many times
-#: what the copy does: of a step of tiny layers, as long as the step itself.
+#: Bytes of a joined vector. XLA divides the copy of a longer one among its worker threads. Waking them at each step takes many times
+#: as long as the copy: with tiny layers, as long as the step itself.
 LONGEST = 65_536
 
 
