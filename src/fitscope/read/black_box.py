@@ -55,7 +55,7 @@ class Box:
         self._folder = folder
         document = untrusted.read(objects, f"{folder}/{stored.BOX}")
         if not _BOX(document):
-            raise ValueError("it does not describe the steps of a black box")
+            raise ValueError("it lacks a field of a black box, or one has the wrong type")
         self._document = document
         self.why: list[str] = document["why"]  #: the findings, or the exception, that made it write
         self.odd_step: int | None = document.get("odd_step")  #: the first step whose loss was not finite

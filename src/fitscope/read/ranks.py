@@ -158,7 +158,9 @@ def _listed(root: bytes) -> dict[str, list[str]]:
     if not untrusted.listing(entry)(arrays):
         raise ValueError("its attribute `arrays` is not a list of sites with their paths")
     if not untrusted.distinct(untrusted.listing(untrusted.key))([one["path"] for one in arrays]):
-        raise ValueError(f"it lists an array twice, or more than {untrusted.MOST_ARRAYS:,}")
+        raise ValueError(
+            f"its attribute `arrays` lists a path twice, or more than {untrusted.MOST_ARRAYS:,} paths"
+        )
     found: dict[str, list[str]] = {}
     for one in arrays:
         found.setdefault(one["site"], []).append(one["path"])

@@ -150,7 +150,7 @@ class Stored(Source):
             found = file.schema_arrow
             fits(found, self._form, self._names)
             if len(found.names) != file.metadata.num_columns:
-                raise ValueError("it has a column of several")
+                raise ValueError("it has a nested column, with several columns in it")
             self._columns = found.names
             if file.num_row_groups > decoded.MOST_GROUPS:
                 raise decoded.TooLargeError(
@@ -188,14 +188,14 @@ def fits(found: pa.Schema, form: pa.Schema, names: Sequence[str] = ()) -> None:
         if name in form.names and name not in found.names:
             raise ValueError(f"it has no column {name!r}")
     if len(set(found.names)) != len(found.names):
-        raise ValueError("it has two columns of one name")
+        raise ValueError(f"it has two columns {Counter(found.names).most_common(1)[0][0]!r}")
     for field in found:
         kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
         wanted = form.field(field.name).type if field.name in form.names else pa.string()
         if kind != wanted and not _same_list(kind, wanted):
             raise ValueError(f"its column {field.name!r} is {kind}, not {wanted}")
         if pa.types.is_string(kind) and names and field.name not in names and field.name not in FACTS:
-            raise ValueError(f"it has a column {field.name!r}, which is not one of the table")
+            raise ValueError(f"its column {field.name!r} is none of the table")
 
 
 def _same_list(one: pa.DataType, other: pa.DataType) -> bool:
@@ -210,7 +210,7 @@ def _counted(said: bytes) -> list[tuple[str, int]]:
         isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str) and untrusted.count(pair[1])
         for pair in found
     ):
-        raise ValueError("its footer does not list its sites")
+        raise ValueError("its footer does not list each site with its number of rows")
     return [(name, rows) for name, rows in found]
 
 
@@ -222,7 +222,9 @@ class _Stretches(Mapping[str, list[RowSpan]]):
     def __init__(self, rows: Sequence[tuple[str, int]], groups: Sequence[int]) -> None:
         self._edges = [0, *accumulate(groups)]
         if sum(count for _, count in rows) != self._edges[-1]:
-            raise ValueError("its footer has a wrong number of rows")
+            raise ValueError(
+                f"the rows of its sites in the footer do not add up to its {self._edges[-1]:,} rows"
+            )
         ends = accumulate(count for _, count in rows)
         self._rows = {site: (end - count, end) for (site, count), end in zip(rows, ends, strict=True)}
 
@@ -322,7 +324,7 @@ def sound(table: pa.Table) -> pa.Table:
     """The rows, unless they hold values that fitscope's writer never writes and readers cannot use."""
     for name in table.column_names:
         if name in _NEEDED and table[name].null_count:
-            raise ValueError(f"its column {name!r} has gaps")
+            raise ValueError(f"its column {name!r} has {table[name].null_count:,} rows without a value")
     if "step" in table.column_names and table.num_rows:
         ends = pc.min_max(table["step"]).as_py()
         if not untrusted.LARGEST >= ends["max"] >= ends["min"] >= -untrusted.LARGEST:
@@ -331,9 +333,11 @@ def sound(table: pa.Table) -> pa.Table:
         used = pc.list_flatten(table["buckets"])
         ends = pc.min_max(used).as_py()
         if used.null_count or (len(used) and not -ZERO_BUCKET <= ends["min"] <= ends["max"] <= ZERO_BUCKET):
-            raise ValueError(f"it has histograms with buckets from {ends['min']} to {ends['max']}")
+            raise ValueError(
+                f"the buckets of its histograms go from {ends['min']} to {ends['max']}, beyond ±{ZERO_BUCKET}"
+            )
         if "counts" in table.column_names:
             lengths = (pc.list_value_length(table[name]) for name in ("buckets", "counts"))
             if not pc.all(pc.equal(*lengths)).as_py():
-                raise ValueError("its histograms have more or fewer buckets than counts")
+                raise ValueError("its columns `buckets` and `counts` differ in length in some row")
     return table

@@ -102,7 +102,7 @@ class Table:
             data = self._run.get(key, decoded.MOST_FILE)
             part = tail.part_of(data)
             if not is_key(part):
-                raise ValueError("it does not name the part of its rows")
+                raise ValueError("the part that it names for its rows is not a key")
             if known is None or known.tail.part != part:
                 self._drop_tail(folder)
                 known = self._tails[folder] = _Tail(tail.Tail(part), end)

@@ -50,12 +50,15 @@ def parse(data: bytes) -> dict[str, Any]:
     """A JSON object. One of `UNREADABLE` if it is none, too large or nested too deep."""
     nested = data.count(b"[") + data.count(b"{")
     if len(data) > MOST_BYTES or nested > MOST_NESTED:
-        raise ValueError(f"it is too large for a document: {len(data):,} bytes, {nested:,} brackets")
+        raise ValueError(
+            f"it has {len(data):,} bytes and {nested:,} lists and objects, more than the {MOST_BYTES:,} bytes or "
+            f"the {MOST_NESTED:,} that fitscope reads"
+        )
     document = loads(data)
     if not isinstance(document, dict):
-        raise ValueError(f"it holds a {type(document).__name__}, not an object")
+        raise ValueError(f"it is a JSON {type(document).__name__}, not an object")
     if nested > DEEPEST and _deeper(document, DEEPEST):
-        raise ValueError(f"it is nested deeper than {DEEPEST}")
+        raise ValueError(f"its lists and objects are nested more than {DEEPEST} deep")
     return document
 
 

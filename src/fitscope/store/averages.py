@@ -132,7 +132,7 @@ def decode(data: bytes) -> Average:
         mean = _member(archive, "mean", "f")
         std = _member(archive, "std", "f", mean.shape)
     if min(count, captures) < 0:
-        raise ValueError("its count is negative")
+        raise ValueError(f"its count is {count} and its captures are {captures}; neither may be negative")
     with np.errstate(over="ignore"):
         return Average(mean, std * std * count, count, captures, (first, last))
 
@@ -143,5 +143,6 @@ def _member(
     """One array, which must have this kind and shape."""
     found = member(archive, name)
     if found.dtype.kind not in kinds or (shape is not None and found.shape != shape):
-        raise ValueError(f"its {name} is of type {found.dtype} and shape {found.shape}")
+        wanted = f"kind {' or '.join(kinds)}" + (f" and shape {shape}" if shape is not None else "")
+        raise ValueError(f"its {name} is of type {found.dtype} and shape {found.shape}, not of {wanted}")
     return found

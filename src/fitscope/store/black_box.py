@@ -197,7 +197,7 @@ def unpacked(objects: Objects, folder: str, entries: Sequence[Mapping[str, Any]]
         by_file.setdefault(one["file"], []).append(place)
     for file, places in by_file.items():
         if "/" in file:
-            raise ValueError(f"an archive outside of its folder: {file!r}")
+            raise ValueError(f"its field `file` is {file!r}, which is outside its folder")
         data = objects.get(f"{folder}/{file}", MOST_ARCHIVE)
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             for place in places:
@@ -220,13 +220,13 @@ def _read(archive: zipfile.ZipFile, about: Mapping[str, Any]) -> Array:
 def _dtype(name: Any) -> np.dtype[Any]:
     """A type by its name: one of NumPy's numbers, text in bytes, or one of ml_dtypes."""
     if not isinstance(name, str) or not name.isidentifier():
-        raise ValueError(f"unknown type {name!r}")
+        raise ValueError(f"its field `dtype` is {name!r}, not the name of a type")
     if name.startswith("bytes") and name[5:].isdecimal() and int(name[5:]) % 8 == 0:
         return np.dtype(f"S{int(name[5:]) // 8}")
     odd = getattr(_odd_types(), name, None)
     dtype = np.dtype(odd) if isinstance(odd, type) and issubclass(odd, np.generic) else np.dtype(name)
     if dtype.kind not in "biufcV" or dtype.hasobject:
-        raise ValueError(f"{name} is not a type of numbers")
+        raise ValueError(f"its field `dtype` is {name!r}, not a type of numbers")
     return dtype
 
 

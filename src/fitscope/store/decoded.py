@@ -63,7 +63,9 @@ def pages_fit(source: pa.NativeFile, file: Any, places: Collection[int], groups:
             within(total, "it")
             compressed += chunk.total_compressed_size
     if compressed > source.size():
-        raise ValueError("its columns overlap")
+        raise ValueError(
+            f"its columns have {compressed:,} bytes, more than the {source.size():,} of the file"
+        )
 
 
 def column_chunk(file: Any, group: int, place: int) -> Any:
@@ -84,7 +86,9 @@ def _chunk(source: pa.NativeFile, chunk: Any) -> int:
         at = chunk.dictionary_page_offset
     end = at + chunk.total_compressed_size
     if not 0 <= at <= end <= source.size():
-        raise ValueError("a column lies outside of the file")
+        raise ValueError(
+            f"a column goes from byte {at:,} to {end:,}, outside the {source.size():,} bytes of the file"
+        )
     memory = values = 0
     while at < end and values < chunk.num_values:
         header = _Thrift(source.read_at(min(_HEADER, end - at), at))
@@ -92,10 +96,10 @@ def _chunk(source: pa.NativeFile, chunk: Any) -> int:
         uncompressed, compressed = page[2], page[3]
         data = page.get(5) or page.get(8)  # a data page, of version 1 or 2
         if uncompressed < 0 or compressed < 0:
-            raise ValueError("a page of negative size")
+            raise ValueError(f"a page has {compressed} bytes, decoded {uncompressed}")
         if data is not None:
             if data[1] < 0 or (data[2] if 5 in page else data[4]) == _DELTA_BYTE_ARRAY:
-                raise ValueError("a page of a kind that fitscope does not write")
+                raise ValueError("a page has an encoding that fitscope does not write")
             values += data[1]
         memory += uncompressed
         at += header.at + compressed
@@ -119,20 +123,22 @@ def message_size(message: Any) -> int:
     data, body = message.metadata, memoryview(message.body) if message.body is not None else memoryview(b"")
     root = _Table(data, *struct.unpack_from("<I", data, 0))
     if root.scalar(1, "<B") != _RECORD_BATCH:
-        raise ValueError("a message does not contain rows")
+        raise ValueError("a message holds something other than rows")
     batch = root.table(2)
     compressed = batch.offset(3) is not None
     total = 0
     for offset, length in batch.vector(2, "<qq"):
         if length and not 0 <= offset <= offset + length <= len(body):
-            raise ValueError("a buffer outside of its message")
+            raise ValueError(
+                f"a buffer goes from byte {offset:,} to {offset + length:,}, outside the {len(body):,} bytes of its message"
+            )
         size = length
         if compressed and length:
             (size,) = struct.unpack_from("<q", body, offset)
             size = length if size == -1 else size
         total = within(total + max(size, 0), "it")
         if size < 0:
-            raise ValueError("a buffer of negative size")
+            raise ValueError(f"a buffer has {size} bytes")
     for rows, _ in batch.vector(1, "<qq"):
         total = within(total + max(rows, 0), "it")
     return total
@@ -148,7 +154,7 @@ class _Thrift:
     def struct(self, depth: int = 0) -> dict[int, Any]:
         """A struct as {field: value}. Text and lists appear without their content."""
         if depth > 4:
-            raise ValueError("a page's header is nested too deep")
+            raise ValueError("the header of a page is nested more than 4 deep")
         found: dict[int, Any] = {}
         field = 0
         while (head := self._byte()) != 0:
@@ -171,7 +177,7 @@ class _Thrift:
         elif kind == 12:
             return self.struct(depth + 1)
         else:
-            raise ValueError("a page's header holds a field of an unknown type")
+            raise ValueError(f"the header of a page has a field of type {kind}, which fitscope does not know")
         return None
 
     def _byte(self) -> int:
@@ -186,7 +192,7 @@ class _Thrift:
             if byte < 128:
                 return value
             shift += 7
-        raise ValueError("a number does not end")
+        raise ValueError("the header of a page has a number of more than 64 bits")
 
     def _number(self) -> int:
         value = self._varint()
@@ -227,5 +233,5 @@ class _Table:
     def _follow(self, field: int) -> int:
         at = self.offset(field)
         if at is None:
-            raise ValueError("a message without its rows")
+            raise ValueError("a message has no rows")
         return int(at + struct.unpack_from("<I", self._data, at)[0])

@@ -19,7 +19,7 @@ def taken_apart(batch: Any, array: Callable[[Any], Any], leaves: list[Any]) -> F
 
     def form(value: Any, depth: int) -> Form:
         if depth > DEEPEST:
-            raise ValueError(f"a batch is nested deeper than {DEEPEST}")
+            raise ValueError(f"the batch is nested more than {DEEPEST} deep")
         if type(value) is float:
             return {"float": value.hex()}  # JSON has no NaN
         if value is None or isinstance(value, bool | int | str):

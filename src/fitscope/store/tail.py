@@ -125,7 +125,7 @@ class Tail:
         end = len(data) - len(_END)
         checksum = zlib.crc32(memoryview(data)[begin:end], self._checksum)
         if f"{checksum:08x}".encode() != form.metadata[CHECKSUM]:
-            raise ValueError("its rows and their checksum differ")
+            raise ValueError("its checksum is not that of its rows")
         batches = []
         memory = 0
         while stream.tell() < end:
