@@ -1,9 +1,9 @@
-"""How much memory a Parquet file or an Arrow message takes once it is decoded, found without decoding it.
+"""Finds how much memory a Parquet file or an Arrow message takes once decoded, without decoding it.
 
 Both are compressed, and both state their own size: a file of 2 MB can claim, and become, many gigabytes.
-The sizes in a footer do not bind Arrow; those in a page's own header do: Arrow allocates by them. So the
-headers of the pages that are about to be read are added up first; there are one or two for each column and row group.
-`TooLargeError` is raised beyond `MOST`, which is several times the size of any object that fitscope writes.
+The sizes in a footer do not bind Arrow; those in a page's own header do: Arrow allocates by them. So fitscope
+first adds up the headers of the pages that it is about to read, one or two for each column and row group.
+It raises `TooLargeError` beyond `MOST`, which is several times the size of any object that fitscope writes.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-MOST = 256 << 20  #: bytes of memory for the decoded data of one object
-MOST_FILE = 256 << 20  #: bytes of a file that holds rows
+MOST = 256 << 20  #: the most bytes of memory for the decoded data of one object
+MOST_FILE = 256 << 20  #: the most bytes of a file with rows
 MOST_FOOTER = 2 << 20
 MOST_GROUPS = 4096
 
 _VALUE = 10  # bytes of memory for a value, however few it takes in the file: 8 for a number or a null, 2 for its level
-_HEADER = 16 << 10  # of a page: its statistics may hold two names
+_HEADER = 16 << 10  # bytes of the header of a page, whose statistics may hold two names
 _DELTA_BYTE_ARRAY = 7  # the encoding by which one byte can repeat a string of any length
 _RECORD_BATCH = 3
 
@@ -40,7 +40,7 @@ def within(size: int, what: str) -> int:
 
 
 def footer_fits(source: pa.NativeFile) -> None:
-    """Refuses a Parquet file whose footer is too large to be parsed, before it is."""
+    """Refuses a Parquet file whose footer is too large, before parsing it."""
     size = source.size()
     if size > MOST_FILE:
         raise TooLargeError(f"it has {size:,} bytes, more than the {MOST_FILE:,} that are read")
@@ -53,7 +53,7 @@ def footer_fits(source: pa.NativeFile) -> None:
 
 
 def pages_fit(source: pa.NativeFile, file: Any, places: Collection[int], groups: Iterable[int]) -> None:
-    """Refuses columns, by their places, of row groups of a Parquet file that would take too much memory."""
+    """Refuses columns of row groups of a Parquet file that would take too much memory. `places` are the columns."""
     total = compressed = 0
     for number in groups:
         total += file.metadata.row_group(number).num_rows * len(places)
@@ -208,7 +208,7 @@ class _Table:
         self._fields = at - struct.unpack_from("<i", data, at)[0]
 
     def offset(self, field: int) -> int | None:
-        """Where a field lies; None if it is not there."""
+        """The offset of a field; None if it is absent."""
         (size,) = struct.unpack_from("<H", self._data, self._fields)
         place = 4 + 2 * field
         (offset,) = struct.unpack_from("<H", self._data, self._fields + place) if place < size else (0,)
@@ -222,7 +222,7 @@ class _Table:
         return _Table(self._data, self._follow(field))
 
     def vector(self, field: int, form: str) -> list[Any]:
-        """The structs of a vector; none if it is not there."""
+        """The structs of a vector; empty if it is absent."""
         if self.offset(field) is None:
             return []
         at = self._follow(field)

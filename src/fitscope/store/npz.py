@@ -1,6 +1,6 @@
 """Reads one array of a .npz file that may be damaged or forged: stored plainly, complete, and of numbers or bytes.
 
-NumPy allocates the size that an array claims. Here the claim is compared with the bytes there are, before anything is allocated.
+NumPy allocates the size that an array claims. fitscope compares the claim with the existing bytes before it allocates anything.
 """
 
 from __future__ import annotations
