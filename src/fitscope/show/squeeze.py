@@ -18,7 +18,7 @@ from fitscope.show.data.series import extremes
 
 Array = np.ndarray[Any, Any]
 
-#: The marks, the worse the higher.
+#: The marks: a worse mark is a higher number.
 MISSING, VALUE, INF, NAN = 0, 1, 2, 3
 
 
@@ -26,7 +26,7 @@ MISSING, VALUE, INF, NAN = 0, 1, 2, 3
 class Grid:
     """One number for each row (a site) and column (a step, or several)."""
 
-    values: Array  #: (rows, columns) float; counts only where the mark is VALUE
+    values: Array  #: (rows, columns) float; valid only if the mark is VALUE
     marks: Array  #: (rows, columns) of the marks above
 
     @classmethod

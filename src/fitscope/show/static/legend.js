@@ -1,4 +1,4 @@
-// What colours, bars and lines mean: the scale and marks of the spectrogram, the types of the layers, the depth profile.
+// Explains colours, bars and lines: the scale and marks of the spectrogram, the types of the layers, the depth profile.
 
 import { sheet } from "./canvas.js";
 import { MARKS, colourAt, css, typesOf } from "./colour.js";
@@ -27,7 +27,7 @@ export function drawScale(box, m, dark, gaps) {
     ...(gaps ? [element("span", "", swatch("", "pale"), "pale: between recorded steps")] : []),
   );
   const { g, w, h } = sheet(bar);
-  if (!w) delete box.dataset.key; // a frame that is not on the screen yet: again when it has a size
+  if (!w) delete box.dataset.key; // the frame is not on the screen yet: draw again when it has a size
   for (let x = 0; x < w; x++) {
     g.fillStyle = colourAt(kind, dark, x / (w - 1));
     g.fillRect(x, 0, 1.2, h);
