@@ -54,8 +54,8 @@ class Replay(BySite):
     def __init__(self, step: int, model: Any, batch: Any) -> None:
         super().__init__({})
         self.step = step
-        self.model = model  #: it has the weights before the step
-        self.batch = batch  #: as the step got it
+        self.model = model  #: the model, with the weights before the step
+        self.batch = batch  #: the batch, as the step got it
         self.x, self.y, self.sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
         self.logs: dict[str, Array] = {}  #: the logs of the replayed step
         self.recorded: dict[str, Array] | None = (

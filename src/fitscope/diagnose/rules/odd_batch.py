@@ -1,8 +1,8 @@
 """`odd_batch`: single batches whose inputs or targets are far larger than those of all the others.
 
-Sees the rms of the inputs, and of targets of floating point, in each captured batch: a batch counts if it is many times the usual one *and*
-far above every batch that is not odd, so data with a long tail, whose batches lie close behind one another, stays silent. Several
-such batches in a row are a change of the data, so they do not count. The loss need not show it: a normalisation after the first
+Looks at the rms of the inputs, and of targets of floating point, in each captured batch. A batch counts if it is many times the usual
+one *and* far above every batch that is not odd. So data with a long tail, whose batches lie close behind one another, is not reported.
+Several such batches in a row are a change of the data, so they do not count. The loss need not show it: a normalisation after the first
 layer hides an unscaled batch, and still learns from it.
 
 False alarms: rare samples that really are this large.
@@ -22,8 +22,8 @@ from fitscope.diagnose.history import Array, History
 from fitscope.diagnose.rule import rule
 from fitscope.diagnose.rules.input_not_normalised import first_layers
 
-TOGETHER = 3  #: captured batches in a row that are still single ones
-NAMED = 4  #: steps in the message
+TOGETHER = 3  #: captured batches in a row that still count as single ones
+NAMED = 4  #: the most steps in the message
 
 
 @rule("odd_batch", sees="single batches whose inputs or targets are far larger than all others")

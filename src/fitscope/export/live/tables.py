@@ -1,7 +1,7 @@
 """Fills a database during training, with the tables of `fitscope.export.database`.
 
 Each flush adds the collected rows in one transaction and closes the file. So other programs see whole steps, and can open a DuckDB file,
-which only one process at a time may write. While another process has the file open, rows wait for a later flush; up to a bound none is lost.
+which only one process may write at a time. While another process has the file open, rows wait for a later flush, up to a bound.
 """
 
 from __future__ import annotations
