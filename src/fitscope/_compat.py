@@ -55,7 +55,7 @@ def nnx_enabled() -> bool:
 
 def jax_bind(eqn: Any, values: list[Any]) -> list[Any]:
     """Runs one equation of a traced JAX program."""
-    # JAX 0.10 moved the parameters of sub-programs into a dict of their own; before, they came as positional functions.
+    # JAX 0.10 moved the parameters of sub-programs into a separate dict; before, they came as positional functions.
     bind_params = eqn.primitive.get_bind_params(eqn.params)
     with eqn.ctx.manager:
         if isinstance(bind_params, tuple):

@@ -73,7 +73,7 @@ class Block:
     """
 
     ats: tuple[Moment, ...]
-    heads: tuple[Head, ...]  #: of each step; ideally the same object in every block
+    heads: tuple[Head, ...]  #: the heads of each step; ideally the same object in every block
     stats: Columns
     values: np.ndarray[tuple[int], np.dtype[np.float64]]  #: the tensor itself if it is a scalar
     cosines: np.ndarray[tuple[int], np.dtype[np.float64]] | None = None  #: NaN if missing

@@ -47,7 +47,7 @@ class Site(str):
     layer: str  #: the path of the layer, or ""
     weight: str  #: the name of the weight below its layer, or ""
     label: str  #: the name of a metric, tap, optimizer, input or output, or ""
-    suffix: str  #: which of several tensors: the call (`#2`), the output (`[0]`, `/key`)
+    suffix: str  #: distinguishes several tensors: the call (`#2`), the output (`[0]`, `/key`)
     in_pass: str  #: `TRAIN`, or one of `PASSES`
     moved: bool  #: the site is the change of the tensor since the previous batch
     batched: bool  #: the first axis of the tensor counts samples

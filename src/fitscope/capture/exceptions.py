@@ -30,7 +30,7 @@ ITERATORS = ("epoch_iterator", "data_handler")
 PASSES = ("on_epoch_begin", "on_epoch_end", "on_train_end", "on_test_begin", "on_test_end", "on_predict_end")
 BATCHES = (
     *(f"on_{phase}_batch_{end}" for phase in ("train", "test", "predict") for end in ("begin", "end")),
-    "_call_batch_hook",  # of legacy Keras in graph mode
+    "_call_batch_hook",  # legacy Keras in graph mode
 )
 #: Backends on which Keras runs the steps and the callbacks of batches outside the iterator's block.
 OUTSIDE = ("torch",)

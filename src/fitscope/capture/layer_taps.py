@@ -30,13 +30,13 @@ class Taps:
         self.wants = wants
         self.collector = collector
         self.calls: Counter[str] = Counter()
-        self._metrics: list[tuple[str, Any]] = []  # by name
+        self._metrics: list[tuple[str, Any]] = []  # the metrics of this step, by name
         self._updated: set[int] = set()
         self._metric_sites: dict[tuple[int, str], Site] = {}
         self._tracked: Any = None  # the value given to the model's own loss metric
         self.states: dict[
             str, tuple[Any, list[Any]]
-        ] = {}  #: by name, a metric and its state after this batch alone
+        ] = {}  #: metrics by name, each with its state after this batch alone
 
     def patches(self) -> Iterator[Patch]:
         model = self.anatomy.model

@@ -45,7 +45,7 @@ class Life:
         self._pass: tuple[str, int | None] = "", None
         self._epoch, self._batch = 0, 0
         self._owner: Callable[[], Any] = lambda: None  # the list of callbacks that calls the hooks
-        self._frame: Frame | None = None  # of `fit`
+        self._frame: Frame | None = None  # the frame of `fit`
         self._wait_no_more: Callable[[], None] = lambda: None
 
     def __reduce__(self) -> tuple[Any, ...]:

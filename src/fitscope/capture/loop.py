@@ -21,7 +21,7 @@ from fitscope.capture.training import Recording
 from fitscope.errors import WatchError
 from fitscope.plan.anatomy import unbuilt
 
-#: The methods that run one step, the compiled function behind each, how it is made, and the pass it is a step of.
+#: The methods that run one step; for each its compiled function, the method that makes it, and its pass.
 ON_BATCH = {
     "train_on_batch": ("train", "make_train_function", ""),
     "test_on_batch": ("test", "make_test_function", "validation"),

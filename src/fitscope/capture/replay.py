@@ -253,7 +253,7 @@ def _other_software(recorded: Mapping[str, str], backend: str) -> list[str]:
 
 
 def _compiled(model: Any, recorded: Mapping[str, Any], *, given: bool) -> list[str]:
-    """Compiles the stored model as in the training. For a given model it only notes the differences."""
+    """Compiles the stored model as in the training. For a given model it only reports the differences."""
     notes = []
     for name, value in recorded.items():
         if name not in ("run_eagerly", "jit_compile", "steps_per_execution") or getattr(model, name) == value:

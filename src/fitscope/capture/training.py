@@ -294,7 +294,7 @@ class Recording:
         if self._stand_in is not None:
             self._stand_in.withdraw(id(self))
         self._noticing.close()
-        self._pending = None  # its epoch never ended
+        self._pending = None  # the epoch of the pending step never ended
 
     # ---- the results of the steps -----------------------------------------------------------------------------
 

@@ -96,7 +96,7 @@ class Activity:
     def slide_joined(self, some: Sequence[tuple[Sequence[Array], Joined]]) -> Vectors | None:
         """Takes the outputs of layers at several steps, for each step from its vectors, and slides over all of them.
 
-        `some` has for each place in a step the vectors of all steps. No other layer was seen at these steps.
+        `some` has for each place in a step the vectors of all steps. These steps have no other layers.
         """
         if self._state is None or not some:
             return None
@@ -152,7 +152,7 @@ class _State:
         layers, width = len(bounds), offsets[-1]
         lows, highs = np.array(bounds).T
         self.layers = Layers.of(np.array(offsets), np.ascontiguousarray(lows), np.ascontiguousarray(highs))
-        self.counts = np.zeros(width, np.int32)  # of this step
+        self.counts = np.zeros(width, np.int32)  # the counts of this step
         self.samples, self.places = np.zeros(layers, np.int64), np.zeros(layers, np.int64)
         self._ring = np.zeros((BATCHES, width), np.int32)
         self._ring_samples = np.zeros((BATCHES, layers), np.int64)

@@ -49,14 +49,14 @@ class Derived:
         self._adapter = adapter
         self._failed = failed
         self._unseen = unseen  # takes the reason why a site is missing; None withdraws it
-        self._activity: dict[str, Activity] = {}  # by pass
+        self._activity: dict[str, Activity] = {}  # the activity of each pass
         self._features: dict[str, Features] = {}
         self._sites: dict[tuple[str, bool], tuple[Site, ...]] = {}
         self._heads: dict[str, Head] = {}
         self._classes = Classes(configuration)
         layers = configuration.get("layers") or ()
         self._embeds = any("Embedding" in str(layer.get("class")) for layer in layers)
-        self._rows: list[HostTensor] = []  # of this step
+        self._rows: list[HostTensor] = []  # the rows of this step
         self._batch: dict[Site, HostTensor] = {}  # its targets and predictions
 
     # ---- the tensors of one step ---------------------------------------------------------------------------------

@@ -103,7 +103,7 @@ class Digest:
         unseen: Callable[[str, str | None], None] = lambda site, why: None,  # noqa: ARG005
         configuration: Mapping[str, Any] | None = None,
     ) -> None:
-        self.averages: dict[str, Average] = {}  #: by site
+        self.averages: dict[str, Average] = {}  #: the averages by site
         self.bad_samples = BadSamples()
         self.lock = threading.Lock()  #: guards the averages, which other threads may read
         self._adapter = adapter

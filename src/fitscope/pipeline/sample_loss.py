@@ -36,7 +36,7 @@ class SampleLosses:
         self._model = model
         self._ids = ids
         self._adapter = adapter
-        self._tell = note  # of a site, why it is not what it might be
+        self._tell = note  # takes a site, and the reason why it has no value
         self._told: set[tuple[str, str]] = set()
         self._site = Site("sample_loss")
 

@@ -151,7 +151,7 @@ def _uncaught_interrupt() -> bool:
 def _wait(ending: Ending) -> None:
     for thread, writer in ending.items():
         writer.wait()
-        thread.join()  # it has a few instructions left
+        thread.join()  # the thread has only a few instructions left
 
 
 def _hurry(ending: Ending) -> None:

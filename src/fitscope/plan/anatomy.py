@@ -165,7 +165,7 @@ def _name_of(thing: Any) -> str | None:
 def _shape_of(layer: Any) -> list[int | None] | None:
     try:
         shape = layer.output.shape
-    except (AttributeError, ValueError):  # not part of a functional graph, or several outputs
+    except (AttributeError, ValueError):  # the layer is in no functional graph, or has several outputs
         return None
     return [None if n is None else int(n) for n in shape]
 

@@ -160,7 +160,7 @@ def _node(tensor: Any, source: Any) -> Any:
 
 
 def _before(part: LayerPart, anatomy: Anatomy, paths: dict[int, str]) -> str | None:
-    """The layer before this one in a Sequential model."""
+    """The previous layer in a Sequential model."""
     parent = part.path.rpartition("/")[0]
     within = next((each.layer for each in anatomy.layers if each.path == parent), anatomy.model)
     chain = list(within.layers) if type(within).__name__ == "Sequential" else []
@@ -172,7 +172,7 @@ def _outputs(model: Any, paths: dict[int, str]) -> list[Json]:
     """The outputs of a model that is a graph; those of a subclassed model are known only to its `call`."""
     tensors = getattr(model, "outputs", None) or ()
     names = [str(name) for name in getattr(model, "output_names", None) or ()]
-    if not tensors and type(model).__name__ == "Sequential" and model.layers:  # not built yet
+    if not tensors and type(model).__name__ == "Sequential" and model.layers:  # the model is not built yet
         last = model.layers[-1]
         path = paths.get(id(last))
         return [{"layer": path, "name": last.name, "activation": nonlinearity(last), "shape": None}]

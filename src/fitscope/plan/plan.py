@@ -53,7 +53,7 @@ class Plan:
     schedules: tuple[Schedule, ...]  #: one per watch
     places: tuple[frozenset[Place], ...]  #: one set per watch
     on: tuple[tuple[str, ...], ...]  #: parts of fit, one per watch
-    families: Mapping[str, str] = field(default_factory=dict)  #: of nonlinearities, by the layer's path
+    families: Mapping[str, str] = field(default_factory=dict)  #: families of nonlinearities by path
     _wants: dict[tuple[Watches, str], Wants] = field(default_factory=dict, repr=False)
     _passes: dict[str, list[tuple[Schedule, Watches]]] = field(default_factory=dict, repr=False)
 

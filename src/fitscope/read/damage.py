@@ -13,7 +13,7 @@ from fitscope.errors import FitscopeWarning
 class Damage:
     """One file of a run that cannot be read."""
 
-    name: str  #: its path within the run
+    name: str  #: the path of the file within the run
     reason: str
 
 

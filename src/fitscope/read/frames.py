@@ -182,7 +182,7 @@ def _number_or_array(value: Any) -> Any:
 
 
 def _again(frame: pd.DataFrame, of_pass: bool) -> Any:
-    """How many times a rank has seen this moment before; for a pass, how many passes it made at that step before."""
+    """The number of earlier rows of a rank at this moment; for a pass, the number of earlier passes at that step."""
     if not of_pass:
         return frame.groupby([*MOMENT, "rank"]).cumcount()
     return _restarts(frame["batch"], [frame[name] for name in ("step", "epoch", "rank")])

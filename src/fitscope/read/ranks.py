@@ -25,7 +25,7 @@ from fitscope.store.memory import Memory
 from fitscope.store.pace import LIGHT_SECONDS
 
 LIGHT_LOOK = LIGHT_SECONDS / 3  #: seconds between two looks at the status of a light rank
-_NOWHERE: Objects = Memory()  #: stands for the folder of a rank without one
+_NOWHERE: Objects = Memory()  #: stands in for the folder of a rank that has none
 
 
 class Rank:

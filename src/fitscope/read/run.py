@@ -47,7 +47,8 @@ class Run(RunFacts):
 
     def __init__(self, objects: Objects, document: dict[str, Any], only: int | None = None) -> None:
         super().__init__(objects, document, only)
-        self._captured: dict[str, tuple[Any, Captures]] = {}  # by site, with the arrays it was made from
+        # Captures by site, with the arrays that they were made from.
+        self._captured: dict[str, tuple[Any, Captures]] = {}
 
     def __repr__(self) -> str:
         last = self.last_step

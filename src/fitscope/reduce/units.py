@@ -8,7 +8,7 @@ running hash of its bits shows which features were equal in every sample.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
-# numba finds the types. Only what others call has them written down.
+# numba infers the types. Only functions that other modules call declare them.
 
 from __future__ import annotations
 

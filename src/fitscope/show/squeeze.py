@@ -62,7 +62,7 @@ class Grid:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # a row without a value has no middle
             middle = np.nanmedian(seen, axis=1, keepdims=True)
-        with np.errstate(invalid="ignore"):  # zero has no logarithm: −inf from −inf is no distance
+        with np.errstate(invalid="ignore"):  # the logarithm of zero is −inf, and −inf minus −inf is NaN
             far = np.nan_to_num(np.abs(seen - middle), nan=-1.0)
         for column, part in enumerate(shares(wide, most)):
             pick = part.start + far[:, part].argmax(axis=1)

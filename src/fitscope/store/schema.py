@@ -108,8 +108,8 @@ STATS_SCHEMA = pa.schema(
         ("layer", pa.string()),  # the path of the layer, else null
         ("weight", pa.string()),  # the name of the weight in its layer, else null
         ("pass", pa.string()),  # train, validation, evaluate or predict
-        ("dtype", pa.string()),  # of the whole tensor in the step
-        ("shape", pa.list_(pa.int64())),  # likewise
+        ("dtype", pa.string()),  # the dtype of the whole tensor in the step
+        ("shape", pa.list_(pa.int64())),  # the shape of the whole tensor in the step
         ("batched", pa.bool_()),  # whether the first axis is the samples of the batch
         ("value", pa.float64()),  # the tensor itself if it is a scalar, else null
         ("count", pa.int64()),  # the elements read
@@ -148,7 +148,7 @@ SAMPLES_SCHEMA = pa.schema(
         ("time", pa.float64()),
         ("attempt", pa.int16()),
         ("rank", pa.int32()),
-        ("sample", pa.int32()),  # its row in the batch, of this rank
+        ("sample", pa.int32()),  # the row of the sample in the batch of this rank
         ("pass", pa.string()),  # train, validation, evaluate or predict
         ("output", pa.string()),  # the output of the model, empty unless it has several
         (

@@ -193,7 +193,7 @@ class RunWriter:
         return dict(self._refused + self._tables.lost + Counter(self._tensors.lost) + self._status.refused)
 
     def reached(self, step: int) -> None:
-        """Notes a step without records: a light rank writes only its status."""
+        """Records a step without data: a light rank writes only its status."""
         self._step = max(step, self._step or 0)
 
     def refuse(self, sites: Iterable[str]) -> None:

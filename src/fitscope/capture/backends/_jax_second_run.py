@@ -75,7 +75,7 @@ def held_batches(model: Any, call: Call) -> HeldBatches:
 
 
 def _arrays(tree: Any) -> list[Any]:
-    leaves = jax.tree.leaves(tree, is_leaf=lambda value: isinstance(value, Iterator))  # of batches
+    leaves = jax.tree.leaves(tree, is_leaf=lambda value: isinstance(value, Iterator))  # over batches
     return [leaf for leaf in leaves if isinstance(leaf, jax.Array)]
 
 

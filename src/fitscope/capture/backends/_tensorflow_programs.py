@@ -45,7 +45,7 @@ class _Graph(Program):
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
-        self._obstacles: dict[Any, Obstacle | None] = {}  # by graph
+        self._obstacles: dict[Any, Obstacle | None] = {}  # the obstacle of each graph
         self._handles: list[Any] = []  # the handles of all variables that these graphs may change
         self.identical = None if trace.compiled else _BY_CONSTRUCTION
 

@@ -106,7 +106,8 @@ def _one(layouts: list[Layout]) -> Layout:
     known = _together.get(key)
     if known is None:
         _bounded(_together)
-        known = _together[key] = layouts, np.concatenate(layouts)  # which keeps them, and so their ids
+        # The dict keeps the layouts, and so their ids.
+        known = _together[key] = layouts, np.concatenate(layouts)
     return known[1]
 
 

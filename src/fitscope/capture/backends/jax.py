@@ -64,7 +64,7 @@ def _single_step(ask: Ask, collector: Collector, state: Any, data: Any) -> Any:
             before = _weights(model, state)
             _show(collector, ask, "weights", before)
         logs, after_state = getattr(model, PHASES[ask.phase][1])(state, data)
-        if ask.phase == "predict":  # its step returns only the state that may have changed
+        if ask.phase == "predict":  # Keras's predict step returns only the state that may change
             after_state = (state[0], after_state)
         if ask.phase == "train" and before:
             with kept(collector, *(Site.at(place) for place in wants if place[0] == "updates")):
@@ -250,7 +250,7 @@ class JaxAdapter(Adapter):
         return int(tensor.nbytes)
 
     def settle(self, values: Any) -> None:
-        leaves = jax.tree.leaves(values, is_leaf=lambda value: isinstance(value, Iterator))  # of batches
+        leaves = jax.tree.leaves(values, is_leaf=lambda value: isinstance(value, Iterator))  # over batches
         jax.block_until_ready([leaf for leaf in leaves if isinstance(leaf, jax.Array)])
 
     def iterations(self, optimizer: Any) -> int:

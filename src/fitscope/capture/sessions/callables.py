@@ -36,7 +36,8 @@ class SeenCallable:
             (*options.fetch, *options.target, *self._connected.values()),
             frozenset((*options.feed, *self._connected)),
         )
-        self._made: dict[tuple[int, str], tuple[Reading | None, Any]] = {}  # by reading and way
+        # The callables with extra fetches, by reading and way.
+        self._made: dict[tuple[int, str], tuple[Reading | None, Any]] = {}
         self._plain = self._callable(None, "own")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

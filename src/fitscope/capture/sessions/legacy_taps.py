@@ -53,7 +53,7 @@ class LegacyTaps:
 
         return types.MethodType(tapped, self._model)
 
-    # ---- in and out ------------------------------------------------------------------------------------------
+    # ---- adding and removing the taps ------------------------------------------------------------------------------------------
 
     def _enter(self, data: Any) -> None:
         collector = self._collector = Collector()

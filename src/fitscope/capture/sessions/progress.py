@@ -139,7 +139,7 @@ class Progress:
 
     def _leave(self) -> None:
         self.release()
-        self._pending = None  # its epoch never ended
+        self._pending = None  # the epoch of the pending step never ended
         self.leaving()
 
     # ---- before ----------------------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ class Watched:
     train_ops: tuple[Op, ...] = ()
     given_gradients: Mapping[str, Any] = field(
         default_factory=dict
-    )  #: by variable: the gradient that the user named
+    )  #: the gradients that the user named, by variable
     # The tensor that each short name belongs to.
     _plain: dict[tuple[str, str], str] = field(default_factory=dict)
 
@@ -161,7 +161,8 @@ class Reading:
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     shared: set[str] = field(default_factory=set)  #: sites whose array is also the user's
     unseen: dict[Site, str] = field(default_factory=dict)
-    variables: dict[str, Any] = field(default_factory=dict)  #: by path, to be read in a separate run
+    #: Variables by path, to be read in a separate run.
+    variables: dict[str, Any] = field(default_factory=dict)
     pack: Any = None
 
     @classmethod

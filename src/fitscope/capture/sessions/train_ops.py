@@ -85,7 +85,7 @@ def changed(ops: Collection[Op]) -> set[str | None]:
 
 Applied = dict[
     str, tuple[Tensor, Tensor | None]
-]  #: by variable: the gradient, and for a sparse one the rows it belongs to
+]  #: for each variable the gradient, and for a sparse one its rows
 
 
 def applied_gradients(ops: Collection[Op], graph: Any) -> Applied:

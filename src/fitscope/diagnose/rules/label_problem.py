@@ -214,7 +214,7 @@ def _apart(samples: History, high: float) -> bool:
 
 
 def _same_class(evidence: Evidence) -> bool:
-    """One-hot targets: their statistics are the same whichever class it is, so a shift of the class would not be seen."""
+    """Whether all predictions are of one class. One-hot targets have the same statistics for every class, so they cannot show a change."""
     predicted = evidence.history("classes/predictions")
     return predicted is not None and len(predicted) > 0 and float(predicted.max[-1]) >= 0.9999
 

@@ -132,7 +132,7 @@ def _constant(evidence: Evidence) -> Iterator[Finding]:
         stuck = value == 0 and network.activation(layer) in RELU_LIKE
         trained = evidence.history(f"weights/{layer}/kernel")
         if trained is not None and trained.std[0] > 0:
-            continue  # it has got other weights since
+            continue  # the program has set its weights since
         if copied or stuck:
             why = (
                 "its ReLU gives zero and passes no gradient"

@@ -134,7 +134,7 @@ class Mode:
         code = self.matrix.code
         codes = code.encode(low)
         above = codes if new.high is new.low else code.encode((new.high - base) / unit)
-        # NaN and Inf keep their flag. A value without a reference counts as missing, with a flag of its own.
+        # NaN and Inf keep their flag. A value without a reference counts as missing, with a separate flag.
         alone = flags & np.uint8(INF | NAN)
         if self.key == "run":
             alone = np.where(flags & VALUE, alone | np.uint8(ONLY_HERE), alone)
