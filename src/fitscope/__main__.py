@@ -1,4 +1,4 @@
-"""`python -m fitscope`: the same as the command `fitscope`, if the script is not on the path."""
+"""`python -m fitscope` runs the command `fitscope`, in case the script is not on the path."""
 
 from fitscope.cli import main
 

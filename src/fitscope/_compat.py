@@ -8,12 +8,12 @@ import inspect
 import sys
 from typing import Any
 
-#: The first version of each framework that no test has run with. A newer one may work; `make matrix` says.
+#: The first version of each framework that no test has run with. It may still work: `make matrix` tries.
 UNSEEN = {"keras": (3, 16), "jax": (0, 13), "tensorflow": (2, 22), "torch": (2, 14)}
 
 
 def versions(*names: str) -> str:
-    """Versions of what is loaded, for an error or a warning: `jax 0.10.2, keras 3.15.0`."""
+    """The versions of the loaded packages, for an error or a warning: `jax 0.10.2, keras 3.15.0`."""
     found = {name: getattr(sys.modules.get(name), "__version__", None) for name in names}
     return ", ".join(f"{name} {version}" for name, version in found.items() if version)
 
@@ -48,14 +48,14 @@ def copy_keras_mask(source: Any, target: Any) -> None:
 
 
 def nnx_enabled() -> bool:
-    """Whether Keras runs its JAX backend through Flax NNX. A Keras that cannot be asked does not."""
+    """Whether Keras runs its JAX backend through Flax NNX. A Keras without this switch does not."""
     config = importlib.import_module("keras.src.backend.config")
     return bool(getattr(config, "is_nnx_enabled", lambda: False)())
 
 
 def jax_bind(eqn: Any, values: list[Any]) -> list[Any]:
     """Runs one equation of a traced JAX program."""
-    # JAX 0.10 moved the parameters of sub-programs into a dict of their own; before, they came as positional functions.
+    # JAX 0.10 moved the parameters of sub-programs into a separate dict; before, they came as positional functions.
     bind_params = eqn.primitive.get_bind_params(eqn.params)
     with eqn.ctx.manager:
         if isinstance(bind_params, tuple):
@@ -129,6 +129,6 @@ def torch_compile_apart(torch: Any, function: Any, **options: Any) -> Any:
 
 
 def torch_in_backward(torch: Any) -> bool:
-    """Whether this thread is inside a backward pass of autograd. A torch that cannot be asked says no."""
+    """Whether this thread is inside a backward pass of autograd. False if this torch cannot tell."""
     task = getattr(torch._C, "_current_graph_task_id", None)
     return task is not None and bool(task() != -1)

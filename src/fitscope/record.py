@@ -49,7 +49,7 @@ class Record:
     tensor: np.ndarray[Any, Any] | None = None
     batched: bool = True  #: the first axis of the tensor counts samples
     cosine: float | None = None  #: cosine similarity with the previous batch, if it was watched
-    error: float | None = None  #: the value was derived, and is off by no more than this; None: it was seen
+    error: float | None = None  #: the error bound of a derived value; None: the value was captured
     over: int | None = None  #: the number of steps that a derived value is the mean of
     offset: tuple[int, ...] | None = (
         None  #: where `tensor` begins in the whole, if this process holds a part of it
@@ -73,9 +73,9 @@ class Block:
     """
 
     ats: tuple[Moment, ...]
-    heads: tuple[Head, ...]  #: of each step; best the very same object in every block
+    heads: tuple[Head, ...]  #: the heads of each step; ideally the same object in every block
     stats: Columns
-    values: np.ndarray[tuple[int], np.dtype[np.float64]]  #: the tensor itself where it is a scalar
+    values: np.ndarray[tuple[int], np.dtype[np.float64]]  #: the tensor itself if it is a scalar
     cosines: np.ndarray[tuple[int], np.dtype[np.float64]] | None = None  #: NaN if missing
 
     def __len__(self) -> int:
@@ -128,8 +128,8 @@ class Stretch:
     epochs: np.ndarray[tuple[int], np.dtype[np.int64]]
     batches: np.ndarray[tuple[int], np.dtype[np.int64]]
     times: np.ndarray[tuple[int], np.dtype[np.float64]]
-    values: np.ndarray[tuple[int], np.dtype[np.float64]]  #: NaN where `errors` is infinite: not known
-    errors: np.ndarray[tuple[int], np.dtype[np.float64]]  #: a value is off by no more than this
+    values: np.ndarray[tuple[int], np.dtype[np.float64]]  #: NaN if unknown: `errors` is infinite there
+    errors: np.ndarray[tuple[int], np.dtype[np.float64]]  #: the error bound of each value
     over: np.ndarray[tuple[int], np.dtype[np.int64]]  #: the number of steps that the value is the mean of
 
     def __len__(self) -> int:
@@ -137,7 +137,7 @@ class Stretch:
 
     @property
     def columns(self) -> Columns:
-        """The stats of each value. A value that is not known counts as no element."""
+        """The stats of each value. An unknown value counts as no element."""
         values, known = self.values, ~(np.isnan(self.values) & np.isinf(self.errors))
         finite = np.isfinite(values)
         nans, infs = np.isnan(values) & known, np.isinf(values)
@@ -181,7 +181,7 @@ class Samples:
 
     at: Moment
     in_pass: str  #: `TRAIN`, or one of `PASSES`
-    output: str = ""  #: the name of the model's output, where it has several
+    output: str = ""  #: the name of the output, if the model has several
     ids: Sequence[str] | None = None  #: one for each sample
     loss: np.ndarray[Any, Any] | None = None  #: (n,) float64
     weight: np.ndarray[Any, Any] | None = None  #: (n,) float64
@@ -194,5 +194,5 @@ class Samples:
 
     @property
     def site(self) -> Site:
-        """The name by which lost ones are counted."""
+        """The name under which `run.lost` counts lost samples."""
         return Site("samples").within(self.in_pass)

@@ -49,7 +49,7 @@ class Schedule:
     """
 
     due: Callable[[Turn], bool | Literal["last"]]
-    text: str  #: its description in the plan
+    text: str  #: the description in the plan
     #: The number of training steps after this one for which `due` is certainly False. The scope skips the question for them.
     rest: Callable[[int], int] = _no_rest
 

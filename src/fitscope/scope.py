@@ -210,7 +210,7 @@ class Scope(Hooks):
         self._life.loop_epoch_end()
 
     def checkpoint(self, path: str | PathLike[str]) -> None:
-        """Notes a checkpoint. fitscope notes those of `model.save` and `model.save_weights` itself."""
+        """Records a checkpoint. fitscope itself records those of `model.save` and `model.save_weights`."""
         if self._recordings.newest is None:
             raise WatchError("a recorded training", "none so far", "Call it during the training")
         self._recordings.newest.saved(path)

@@ -5,7 +5,7 @@
     weight_gradients/conv1/kernel    kind `weight_gradients`, layer `conv1`, weight `kernel`
     activity/dense                   derived from the activations of `dense`
     metrics/accuracy, taps/attention, loss/d_optimizer, features/range      a kind and a label, no layer
-    validation/changes/predictions   seen in the validation pass; what moved since the batch before
+    validation/changes/predictions   the change since the previous batch, in the validation pass
 
 `Site` is that name, a string, and carries the facts it was made from as attributes. Taps make sites from the facts they
 know, the store writes the facts as columns, and queries use the columns. `Site.parse` is for names without facts: those
@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from typing import Any
 
-#: Passes over data that do not train. The name of a site seen in one begins with the pass.
+#: Passes over data that do not train. The name of a site in such a pass begins with the pass.
 PASSES = ("validation", "evaluate", "predict")
-TRAIN = "train"  #: the pass of every other site
+TRAIN = "train"  #: the pass of a site of the training
 
 OF_LAYERS = ("activations", "gradients")  #: the kinds that a layer has
 OF_WEIGHTS = ("weights", "weight_gradients", "updates")  #: the kinds that a weight has
@@ -46,10 +46,10 @@ class Site(str):
     base: str  #: the kind of the tensor
     layer: str  #: the path of the layer, or ""
     weight: str  #: the name of the weight below its layer, or ""
-    label: str  #: of a metric, tap, optimizer, input or output, or ""
-    suffix: str  #: which of several tensors: the call (`#2`), the output (`[0]`, `/key`)
+    label: str  #: the name of a metric, tap, optimizer, input or output, or ""
+    suffix: str  #: distinguishes several tensors: the call (`#2`), the output (`[0]`, `/key`)
     in_pass: str  #: `TRAIN`, or one of `PASSES`
-    moved: bool  #: it is the change of the tensor since the batch before
+    moved: bool  #: the site is the change of the tensor since the previous batch
     batched: bool  #: the first axis of the tensor counts samples
     place: Place  #: the key for watches and taps: all calls and outputs of a layer are one place
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from fitscope.errors import WatchError
@@ -14,15 +15,17 @@ def parse(size: int | float | str | None, name: str) -> int | None:
     """`"10 GB"`, `"512MiB"` or a number of bytes; None stays None (no limit)."""
     if size is None:
         return None
-    if isinstance(size, int | float) and not isinstance(size, bool) and size > 0:
-        return int(size)
-    match = re.fullmatch(r"\s*([\d.]+)\s*([A-Za-z]+)\s*", size) if isinstance(size, str) else None
-    unit = _UNITS.get(match.group(2).lower()) if match else None
-    if match is None or unit is None:
+    many: float = 0
+    if isinstance(size, str):
+        match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([A-Za-z]+)\s*", size)
+        many = float(match[1]) * _UNITS.get(match[2].lower(), 0) if match else 0
+    elif isinstance(size, int | float) and not isinstance(size, bool):
+        many = size
+    if not 1 <= many < math.inf:
         raise WatchError(
-            f"`{name}` to be a number of bytes", repr(size), 'Write it like "10 GB" or 512_000_000'
+            f"`{name}` to be a positive number of bytes", repr(size), 'Write it like "10 GB" or 512_000_000'
         )
-    return int(float(match.group(1)) * unit)
+    return int(many)
 
 
 def show(size: float) -> str:

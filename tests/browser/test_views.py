@@ -65,7 +65,7 @@ def test_a_saved_view_draws_itself(name: str, runs: Path, sampled: Path, tmp_pat
         until(page, lambda: drawn(page, part) > 300)
 
 
-def test_a_table_is_aligned_by_what_it_holds_and_has_one_title(
+def test_a_table_aligns_text_left_and_numbers_right_and_has_one_title(
     runs: Path, tmp_path: Path, look: Look
 ) -> None:
     page = look(fs.open(runs, "broken").plot.health().save(tmp_path / "view.html").as_uri())

@@ -23,7 +23,7 @@ from fitscope.show.serve import Server
 from .conftest import Write, records
 
 
-def test_serve_prints_an_address_that_answers_and_ends_quietly(write: Write, tmp_path: Path) -> None:
+def test_serve_prints_a_working_address_and_ends_quietly_on_ctrl_c(write: Write, tmp_path: Path) -> None:
     write()
     served = subprocess.Popen(
         [sys.executable, "-m", "fitscope", "serve", str(tmp_path / "runs"), "--port", "0"],

@@ -35,7 +35,7 @@ def test_a_number_is_never_cut(call: Call, write: Any) -> None:
         assert set(table[0].strip("│ ").split()) <= titles
 
 
-def test_zero_is_called_zero(call: Call, write: Any) -> None:
+def test_show_prints_an_rms_of_zero_as_0(call: Call, write: Any) -> None:
     write(extra=tuple(record("activations/dead", step, np.zeros((3, 3))) for step in range(20)))
     out = call("show").stdout
     assert "e-39" not in out

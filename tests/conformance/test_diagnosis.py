@@ -63,7 +63,7 @@ def test_findings_during_training_equal_those_of_the_stored_run(tmp_path: Path, 
     assert bool(online) is (fault != "healthy")
 
 
-def test_a_sigmoid_net_of_16_layers_has_vanishing_gradients(tmp_path: Path) -> None:
+def test_vanishing_gradients_are_found_in_a_sigmoid_net_of_16_layers(tmp_path: Path) -> None:
     found = trained(tmp_path, model(16, "sigmoid")).findings()
     assert (found[0].rule, found[0].layer) == ("vanishing_gradient", "hidden0")
 
@@ -116,7 +116,7 @@ def test_a_finding_is_logged_once_and_nothing_is_raised(
     assert [f.rule for f in seen].count("vanishing_gradient") == 1
 
 
-def test_an_action_that_fails_is_noted_and_training_continues(tmp_path: Path) -> None:
+def test_a_failing_on_finding_is_reported_and_training_continues(tmp_path: Path) -> None:
     def broken(finding: fs.Finding) -> None:
         raise ZeroDivisionError("oops")
 

@@ -142,7 +142,7 @@ def test_one_output_unit_gives_two_classes_by_probability_or_logit(tmp_path, fro
     assert run.series("classes/log_loss", "mean").loc[0] == pytest.approx(run.series("loss").loc[0], rel=1e-5)
 
 
-def test_one_hot_targets_and_equal_and_constant_features_are_seen(tmp_path):
+def test_one_hot_targets_and_duplicate_and_constant_features_are_recorded(tmp_path):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(24, 6)).astype("float32")
     x[:, 4] = x[:, 1]

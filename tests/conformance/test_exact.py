@@ -182,7 +182,7 @@ def test_weights_are_those_before_the_step_and_updates_lead_to_the_next(trained)
             np.testing.assert_array_equal(new - old, run.array(update, step))
 
 
-def test_loss_is_of_the_batch_where_logs_hold_a_running_mean(trained):
+def test_the_recorded_loss_is_that_of_each_batch_though_keras_logs_a_running_mean(trained):
     run, logs, _ = trained
     losses = run.series("loss").to_numpy()
     sizes = np.array([8, 8, 8, 8, 8, 4] * 2, float)

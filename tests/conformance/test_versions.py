@@ -122,7 +122,7 @@ def test_an_untested_version_is_self_tested_and_warned_about_once(unseen: None, 
     assert fs.open(tmp_path / "b").identity == "proven"
 
 
-def test_a_failing_self_test_records_nothing(
+def test_fitscope_records_nothing_if_its_self_test_fails(
     unseen: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backends, "failure", lambda backend: f"{backend} showed no loss")

@@ -107,7 +107,7 @@ def frozen(made: Made, mean: float, variance: float, rms: float) -> Made:
     return made.put("activations/dense", rms=made.near(rms))
 
 
-def test_a_norm_that_was_frozen_before_it_saw_data_is_the_cause() -> None:
+def test_a_norm_frozen_before_it_saw_data_is_reported_as_the_cause() -> None:
     norm = {"dense__class": "BatchNormalization", "dense__trainable": False, "dense__parameters": 0}
     learned = frozen(Made(**norm), mean=80.0, variance=2500.0, rms=1.0)
     assert list(learned.findings()) == []

@@ -43,7 +43,7 @@ def test_a_forged_list_of_arrays_is_damage(rank: Path, arrays: list[dict[str, st
     run = read.open(rank.parents[2], "run")
     assert len(run.series("activations/small", "mean")) == 6
     assert [damage.reason for damage in run.damaged if "zarr.json" in damage.name] == [
-        "ValueError: it lists an array twice, or more than 100,000"
+        "ValueError: its attribute `arrays` lists a path twice, or more than 100,000 paths"
     ]
 
 

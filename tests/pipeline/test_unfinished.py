@@ -274,7 +274,7 @@ def test_a_signal_that_kills_lets_the_writers_finish_and_kills(script, name):
     ]  # and nothing that the signal does not run otherwise
 
 
-def test_a_second_signal_kills_at_once(script):
+def test_a_second_signal_kills_the_process_at_once(script):
     one = script(TRAINS.replace("0.02", "100.0")).send(signal.SIGTERM)
     one.send(signal.SIGTERM, lambda: "ends by SIGTERM" in one.said())
     assert one.wait() == -signal.SIGTERM

@@ -130,7 +130,9 @@ def test_rows_without_a_value_are_left_out(written: Callable[..., Written]) -> N
 
 
 def test_a_view_has_colours_only_on_request(run: fs.Run) -> None:
-    assert "\x1b[" in run.plot.spectrogram().to_text(colour=True)
+    view = run.plot.spectrogram()
+    assert "\x1b[" not in view.to_text()
+    assert "\x1b[" in view.to_text(colour=True)
 
 
 def test_a_wrong_argument_is_an_error_that_lists_the_choices(

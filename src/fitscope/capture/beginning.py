@@ -41,8 +41,8 @@ class Beginning:
     model: Any
     doing: str  #: "train", "evaluate", "predict", or "" in a custom loop
     fit: dict[str, Any]  #: the known arguments of `fit`
-    sizes: Sizes | None  #: of the batches of `fit`
-    before: Recording | None  #: the recording before, which this one may continue
+    sizes: Sizes | None  #: the sizes of the batches of `fit`
+    before: Recording | None  #: the previous recording, which this one may continue
     optimizers: tuple[Any, ...] = ()
 
     def recording(self, owner: Any, frame: Frame | None) -> Recording | None:
@@ -56,12 +56,12 @@ class Beginning:
         anatomy = Anatomy.of(self.model, self.optimizers)
         after = self.before if self.before is not None and self.before.model is anatomy.model else None
         lockstep = adapter.lockstep()
-        several = lockstep or peers(adapter.name) is not None  # whose steps are merged and compared
+        several = lockstep or peers(adapter.name) is not None  # fitscope merges and compares their steps
         watched, budget = recordings.plan(anatomy, settings.watches, after, together=several)
         about = [anatomy.describe(), watched.describe(), self.doing, settings.identity]
         refused = why_not(adapter, self.model, about)
         if refused is not None:
-            logs = self.doing == "train" and owner is not None  # of epochs, which need no step
+            logs = self.doing == "train" and owner is not None  # logs of epochs need no step
             what = "only Keras's logs of each epoch" if logs else "nothing"
             warn(f"fitscope records {what} of this training: {refused}")
             if not logs:

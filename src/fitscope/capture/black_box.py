@@ -1,8 +1,8 @@
 """Keeps the training steps for a black box, on the training thread.
 
-Before each step it draws the batch and copies it, and now and then the state; after the step it notes the logs. The step itself is
-the user's own or the tapped one, as without a black box, and gets the same batch and state. An error in here ends the keeping and is
-noted in the run; the training continues. Errors of drawing a batch belong to the user and are raised as they would have been.
+Before each step it draws and copies the batch, and now and then copies the state; after the step it keeps the logs. The step itself is
+the user's own or the tapped one, as without a black box, and gets the same batch and state. An error in here ends the keeping, and the
+run records it; the training continues. Errors of drawing a batch belong to the user and are raised as they would have been.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fitscope.store import black_box as stored
 from fitscope.store.software import software
 from fitscope.store.structure import taken_apart
 
-MOST_MODEL = 12 << 20  #: bytes of a configuration that is stored
+MOST_MODEL = 12 << 20  #: the most bytes of a stored configuration
 
 
 class Keeping:
@@ -39,7 +39,7 @@ class Keeping:
         self._keeper = keeper
         self._failed = failed
         self._turn: Turn | None = None
-        self._running: stored.KeptCall | None = None  # begun, and not ended yet
+        self._running: stored.KeptCall | None = None  # the step that has begun and not ended
 
     @classmethod
     def of(
@@ -70,7 +70,7 @@ class Keeping:
         return keeping
 
     def stop(self, why: str) -> None:
-        """Keeps nothing more, for this reason."""
+        """Stops keeping steps, for this reason."""
         if self.kept.trouble is None:
             self.kept.stop(why)
             self._heard()
@@ -107,7 +107,7 @@ class Keeping:
         if not batches:
             raise TypeError("the batches of this training cannot be given to a step twice")
         changed = None
-        if not kept.due and self._running is None:  # after a step that failed, nothing is known
+        if not kept.due and self._running is None:  # after a failed step the state is unknown
             changed = keeper.changed(call, first=turn.batch == 0)
         if changed is None:
             state, changed = keeper.state(call), {}
@@ -136,7 +136,7 @@ class Keeping:
             self._failed(f"the black box keeps nothing: {self.kept.trouble}")
 
     def ran(self, result: Any) -> None:
-        """Notes that the step is done."""
+        """Takes the logs of a finished step."""
         with shield(self._failed):
             logs = self._keeper.ran(result)
             if self._running is not None:
@@ -146,7 +146,7 @@ class Keeping:
 
 def _configuration(model: Any) -> tuple[bytes | None, str | None]:
     """The configuration of a model as JSON, or the reason why there is none."""
-    import keras  # at this point the user has
+    import keras  # the user has imported it by now
 
     try:
         data = json.dumps(keras.saving.serialize_keras_object(model)).encode()

@@ -17,7 +17,7 @@ from fitscope.pipeline.troubles import described, warn
 
 
 class Hooks:
-    """Every hook, doing nothing. A subclass overrides the hooks that it needs."""
+    """Every hook of a Keras callback; each does nothing. A subclass overrides those that it needs."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -25,7 +25,7 @@ class Collector(Protocol):
 
     harvest: Any  #: the collected tensors, see `backends._harvest.Harvest`
     losses: Losses
-    failed: dict[Site, str]  #: site → why it could not be seen
+    failed: dict[Site, str]  #: site → why it could not be recorded
     noted: list[str]  #: warnings for the user
 
     @property
@@ -73,7 +73,7 @@ def rebuilt(structure: Any, tensors: Iterator[Any]) -> Any:
 
 def guarded(collector: Collector, site: Site, tensor: Any, *, gradient: bool = False) -> Any:
     """Passes a tensor to the collector; an error in fitscope never becomes an error of the step."""
-    # As `kept` does, without an object: an eager step comes here hundreds of times.
+    # Does what `kept` does, without creating an object: an eager step comes here hundreds of times.
     try:
         return (collector.see_gradient if gradient else collector.see)(site, tensor)
     except FitscopeWarning:

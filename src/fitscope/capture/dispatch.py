@@ -33,8 +33,8 @@ from fitscope.plan.wants import Wants
 class Request:
     """The request of one scope for the next call: what to record, and where to send it."""
 
-    who: object  #: whose wish it is
-    key: object  #: equal keys want the same things of the same model
+    who: object  #: the recording that makes the request
+    key: object  #: equal keys: the same wants from the same model
     wants: Wants
     step: int  #: the number of the first step of the call
     identity: str  #: how to make sure that the call changes nothing: see `identity.py`
@@ -43,7 +43,7 @@ class Request:
     stands: Callable[[Standing], None]  #: receives the knowledge about the tapped program
     failed: Callable[[BaseException], None]  #: reports an error of fitscope itself
     raised: Callable[[BaseException], None]  #: the user's own step raised
-    timing: Timing | None = None  #: the call is to be timed
+    timing: Timing | None = None  #: times the call
     keeping: Keeping | None = None  #: the black box that keeps the call
 
 
@@ -56,9 +56,9 @@ class TappedSteps:
     finish: Callable[[Wants], Finish]
     built: dict[object, tuple[Callable[[], Any], Checked | None]] = field(
         default_factory=dict
-    )  #: with what each was made for
-    first_calls: list[float] = field(default_factory=list)  #: seconds; tracing and compiling happen in them
-    _traced: int = 0  # programs, so far
+    )  #: each program, with a reference to the function it was made for
+    first_calls: list[float] = field(default_factory=list)  #: seconds of the calls that traced and compiled
+    _traced: int = 0  # the number of traced programs so far
 
     def get(self, phase: str, plain: Any, requests: list[Request]) -> Checked | None:
         """The step that records the request; None if it is known that it cannot be built."""
@@ -101,7 +101,7 @@ class TappedSteps:
     def _timed(self, program: Program) -> Program:
         """Makes the program measure its own calls that trace and compile."""
         first = True  # the first run may do extra work: torch compiles without notice
-        tracing = 0.0  # seconds, of a program that was traced and not compiled yet
+        tracing = 0.0  # seconds of tracing a program that is not compiled yet
 
         def timed(run: Callable[..., Any], *given: Any, runs: bool) -> Any:
             nonlocal first, tracing
@@ -109,7 +109,8 @@ class TappedSteps:
             try:
                 return run(*given)
             finally:
-                if self._traced > known or (runs and (tracing or first)):  # again for a batch of another size
+                # A batch of another size traces again.
+                if self._traced > known or (runs and (tracing or first)):
                     tracing += time.perf_counter() - began
                     if runs:
                         self.first_calls.append(tracing)
@@ -198,7 +199,7 @@ class StandIn:
             request.failed(error)
 
     def _settled(self, values: Any) -> bool:
-        """Waits until these are computed. The user gets any error from the next use of them."""
+        """Waits until these values are computed. The user gets any error from their next use."""
         try:
             self.steps.adapter.settle(values)
         except Exception:
@@ -251,7 +252,7 @@ def install(steps: TappedSteps, phase: str, request: Request) -> StandIn:
     current = own[attribute]
     if not isinstance(current, StandIn):
         current = own[attribute] = StandIn(steps, phase, current)
-    # A stand-in that was never called (something raised in between) may still hold an older wish of this scope.
+    # A stand-in that was never called, because something raised, may still hold an older request of this scope.
     current.requests[:] = [other for other in current.requests if other.who != request.who] + [request]
     return current
 
@@ -279,7 +280,7 @@ class FirstCall:
             args = self.adapter.build(self.model, self.phase, *args)
         except TapFailed as failed:
             failure, args = failed.error, failed.call.args
-        except Exception as error:  # the first step builds it, as it would have anyway, but is not seen
+        except Exception as error:  # the first step builds it, as without a scope, and is not recorded
             failure = error
         else:
             for begin in self.waiting:

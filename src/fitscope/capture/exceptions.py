@@ -2,7 +2,7 @@
 
 An exception on its way out of `fit` passes objects that belong to this one `fit`: the iterator of its epochs, in whose
 `catch_stop_iteration` the whole loop over batches stands (on torch only the drawing of data), and the list of its callbacks. Both die
-with `fit`. There, and on torch around the model's step, fitscope notes a passing exception and lets it pass. fitscope does not see
+with `fit`. There, and on torch around the model's step, fitscope records a passing exception and lets it pass. fitscope does not see
 errors
 that Keras itself raises between a batch loop and the next callback.
 
@@ -30,14 +30,14 @@ ITERATORS = ("epoch_iterator", "data_handler")
 PASSES = ("on_epoch_begin", "on_epoch_end", "on_train_end", "on_test_begin", "on_test_end", "on_predict_end")
 BATCHES = (
     *(f"on_{phase}_batch_{end}" for phase in ("train", "test", "predict") for end in ("begin", "end")),
-    "_call_batch_hook",  # of legacy Keras in graph mode
+    "_call_batch_hook",  # legacy Keras in graph mode
 )
-#: Backends on which Keras runs steps and callbacks of batches outside of the iterator's block.
+#: Backends on which Keras runs the steps and the callbacks of batches outside the iterator's block.
 OUTSIDE = ("torch",)
 
 
 class Frame:
-    """A running frame, recognised without a reference to it, because it knows all the data of the training."""
+    """Recognises a running frame without a reference to it, which would keep all data of the training alive."""
 
     def __init__(self, frame: FrameType) -> None:
         self._id, self._code, self._thread = id(frame), frame.f_code, threading.get_ident()
@@ -100,7 +100,7 @@ def _unseen(error: Exception) -> None:
 
 
 def notice(frame: FrameType, callbacks: Any, who: object, note: Note, *, batches: bool) -> None:
-    """Notes exceptions through the iterator in this frame of Keras, and through its list of callbacks.
+    """Reports exceptions that pass the iterator in this frame of Keras, or its list of callbacks.
 
     `batches` also covers the callbacks of batches, if they are called outside the iterator's block.
     """
@@ -118,7 +118,7 @@ def notice(frame: FrameType, callbacks: Any, who: object, note: Note, *, batches
 
 
 class Noticed:
-    """A function that notes every exception through it."""
+    """A function that reports every exception that leaves it."""
 
     def __init__(self, plain: Callable[..., Any], notes: Notes) -> None:
         self.plain = plain
@@ -141,7 +141,7 @@ def _without_ours(traceback: TracebackType | None) -> TracebackType | None:
 
 
 class _Noticed:
-    """A `with` block that notes the exceptions that leave it."""
+    """A `with` block that reports the exceptions that leave it."""
 
     def __init__(self, plain: Any, notes: Notes) -> None:
         self._plain = plain
@@ -162,9 +162,9 @@ class _Noticed:
 
 @contextmanager
 def noticed_step(model: Any, name: str, who: object, note: Note) -> Iterator[None]:
-    """Notes the exceptions of the model's compiled function inside the block.
+    """Reports the exceptions of the model's compiled function inside the block.
 
-    It is one object per compiled function, kept with it, because tapped steps are found by the function they were made for.
+    There is one object per compiled function, kept with it, because fitscope finds tapped steps by the function they were made for.
     """
     own = vars(model)
     there = own.get(name)
@@ -189,7 +189,7 @@ def _local(frame: FrameType, names: tuple[str, ...]) -> Any:
     try:
         return next((there[name] for name in names if name in there), None)
     finally:
-        if type(there) is dict:  # before Python 3.13 a copy that the frame keeps, with all the data in it
+        if type(there) is dict:  # before Python 3.13 this is a copy that the frame keeps, with all data in it
             there.clear()
 
 

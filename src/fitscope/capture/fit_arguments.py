@@ -20,7 +20,7 @@ def fit_facts(frame: FrameType | None, params: Mapping[str, Any] | None = None) 
     try:
         if frame is not None and frame.f_code.co_name == "fit":
             found |= _facts(frame.f_locals)
-    except Exception:  # a fact less; the training is not to suffer
+    except Exception:  # the fact is missing; the training continues
         found["unknown"] = True
     return {key: value for key, value in found.items() if value is not None}
 
@@ -29,7 +29,7 @@ def _facts(given: Mapping[str, Any]) -> dict[str, Any]:
     adapter = getattr(given.get("epoch_iterator"), "data_adapter", None)
     batch_size = getattr(adapter, "batch_size", None)
     shuffle = getattr(adapter, "_shuffle", getattr(adapter, "shuffle", None))
-    loader = getattr(adapter, "_dataloader", None)  # of torch
+    loader = getattr(adapter, "_dataloader", None)  # torch's adapter has one
     if loader is not None:
         shuffle = type(getattr(loader, "sampler", None)).__name__ == "RandomSampler"
     samples = getattr(adapter, "_num_samples", None)

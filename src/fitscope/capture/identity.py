@@ -28,13 +28,14 @@ from fitscope.capture.backends._base import Call, Held, Own, Program, TapFailed
 from fitscope.capture.backends._harvest import Harvest
 from fitscope.pipeline.identity import Standing
 
-CHOICES = ("proven", "twin", "trust")  #: values of `Scope(identity=...)`, the safest first
-STRICTEST = ("twin", "proven", "trust")  #: of several scopes that watch one step, the first of these is done
-PROOFS = 3  #: captured steps at which two programs agree before one is trusted,
-NUMBERS = 100_000  #: and so many numbers in them,
-MOST_PROOFS = 10  #: but no more steps than this
+CHOICES = ("proven", "twin", "trust")  #: the values of `Scope(identity=...)`, the safest first
+#: If several scopes watch one step, the first of these that one of them wants applies.
+STRICTEST = ("twin", "proven", "trust")
+PROOFS = 3  #: captured steps at which both programs agree before fitscope trusts one,
+NUMBERS = 100_000  #: with at least this many numbers in them,
+MOST_PROOFS = 10  #: but no more steps
 AGAIN = 10  #: the proof is repeated at the 10th, 100th, 1,000th … use of a program
-MOST_STEPS = 50  #: of proofs that the run names
+MOST_STEPS = 50  #: the most proofs that the run lists
 
 
 class Ran(NamedTuple):
@@ -68,14 +69,14 @@ class Checked:
         self.standing = FIRST[choice]
         self.proofs: list[
             float
-        ] = []  #: the seconds that each took, without compiling and without the user's own step
+        ] = []  #: the seconds of each proof, without compiling and without the user's own step
         self._compiling = compiling  # seconds that tapped programs took to compile so far
-        self._own_seconds = 0.0  # of the newest proof
+        self._own_seconds = 0.0  # seconds of the user's own step in the newest proof
         self._program = program
         self._its_own = weakly(own)
         self._choice = choice
         self._run: Callable[[Call, int], Ran] = self._first
-        self._kinds: dict[Hashable, PerSignature] = {}  # of arguments, by signature
+        self._kinds: dict[Hashable, PerSignature] = {}  # the arguments so far, by signature
 
     @property
     def _own(self) -> Own:
@@ -205,7 +206,7 @@ class Checked:
             failure = failed.error
         except Exception as error:
             failure = error
-        finally:  # also if it was interrupted: the step is done
+        finally:  # even after an interruption: the step is done
             held.adopt(expected)
         return Ran(held.result(expected), harvests, failure)
 
@@ -250,7 +251,7 @@ class PerSignature:
 
     uses: int = 0
     proofs: int = 0
-    numbers: int = 0  #: compared
+    numbers: int = 0  #: the number of compared numbers
     trusted: bool = False  #: the tapped program has taken a step that was not compared
 
     @property

@@ -30,20 +30,20 @@ class Taps:
         self.wants = wants
         self.collector = collector
         self.calls: Counter[str] = Counter()
-        self._metrics: list[tuple[str, Any]] = []  # by name
+        self._metrics: list[tuple[str, Any]] = []  # the metrics of this step, by name
         self._updated: set[int] = set()
         self._metric_sites: dict[tuple[int, str], Site] = {}
         self._tracked: Any = None  # the value given to the model's own loss metric
         self.states: dict[
             str, tuple[Any, list[Any]]
-        ] = {}  #: by name, a metric and its state after this batch alone
+        ] = {}  #: metrics by name, each with its state after this batch alone
 
     def patches(self) -> Iterator[Patch]:
         model = self.anatomy.model
         for part in self.anatomy.layers:
             if self.wants.of_layer(part.path):
                 tap = self._layer(part.path)
-                # Keras runs the one or the other: the second where the layer is quantized.
+                # Keras runs one of the two: the second if the layer is quantized.
                 yield part.layer, "call", tap
                 if getattr(part.layer, "quantization_mode", None) is not None:
                     yield part.layer, "quantized_call", tap
@@ -61,7 +61,7 @@ class Taps:
                 yield metric, "update_state", self._metric(name, metric)
 
     def account(self) -> None:
-        """Ends the step: names the wanted sites that it did not reach."""
+        """Ends the step: lists the wanted sites that it did not reach."""
         if self._tracked is not None and not self.collector.losses.any:
             with kept(self.collector, Site("loss")):
                 self.collector.losses.tracked(self._tracked)
@@ -104,7 +104,7 @@ class Taps:
         """Records the outputs of a layer, and returns the tensors to continue with: usually the same."""
         self.calls[path] += 1
         call = _numbered(self.calls[path])
-        if hasattr(outputs, "dtype") and not isinstance(outputs, tuple):  # one tensor, as most layers return
+        if hasattr(outputs, "dtype") and not isinstance(outputs, tuple):  # most layers return one tensor
             return self._shown(path, call, outputs)
         seen = [self._shown(path, call + suffix, tensor) for suffix, tensor in leaves(outputs)]
         if not seen:
@@ -123,9 +123,9 @@ class Taps:
         return tensor
 
     def _seen_again(self, path: str, outputs: Any) -> None:
-        """Passes on what the backward pass computes again: on TensorFlow only that has a gradient.
+        """Takes an output that the backward pass computes again: on TensorFlow only that has a gradient.
 
-        It does not tell which call of the layer it repeats, so of several calls none gets it.
+        It is unknown which call of the layer the backward pass repeats, so with several calls none gets it.
         """
         if ("gradients", path) not in self.wants:
             return
@@ -197,7 +197,7 @@ class Taps:
         show_sample(self.collector, "mask", masks, names)
 
     def _metric(self, own: str, metric: Any) -> Callable[[Any], Any]:
-        """The metric of this batch alone: Keras's stateless form of it, next to the stateful update."""
+        """Computes the metric of this batch alone, with Keras's stateless form, next to the stateful update."""
         state: list[Any] | None = None
         inside = False  # the stateless form calls update_state itself
 

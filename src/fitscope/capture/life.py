@@ -27,7 +27,7 @@ from fitscope.errors import WatchError
 from fitscope.pipeline.batch_loss import Sizes
 from fitscope.pipeline.ending import COMPLETE
 
-#: Keras's name for the compiled function of each.
+#: Keras's name of the compiled function for each.
 FUNCTIONS = {"train": "train", "evaluate": "test", "predict": "predict"}
 
 
@@ -36,16 +36,16 @@ class Life:
 
     def __init__(self, recordings: Recordings) -> None:
         self.model: Any = None
-        self.params: Mapping[str, Any] = {}  #: of `fit`, as Keras tells callbacks
-        self.loop: Loop | None = None  #: that the scope is attached to
+        self.params: Mapping[str, Any] = {}  #: the parameters of `fit`, as Keras passes them to callbacks
+        self.loop: Loop | None = None  #: the loop that the scope is attached to
         self._recordings = recordings
-        self._sizes: Sizes | None = None  # of the batches of `fit`
+        self._sizes: Sizes | None = None  # the sizes of the batches of `fit`
         self._fit: dict[str, Any] = {}  # the known arguments of `fit`
-        self._doing = ""  # "train", "evaluate" or "predict" while Keras does it
+        self._doing = ""  # "train", "evaluate" or "predict" while Keras does that
         self._pass: tuple[str, int | None] = "", None
         self._epoch, self._batch = 0, 0
         self._owner: Callable[[], Any] = lambda: None  # the list of callbacks that calls the hooks
-        self._frame: Frame | None = None  # of `fit`
+        self._frame: Frame | None = None  # the frame of `fit`
         self._wait_no_more: Callable[[], None] = lambda: None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -89,7 +89,7 @@ class Life:
             self._recording.epoch_end(logs)
 
     def test_begin(self, hook: FrameType | None) -> None:
-        """Begins `evaluate`, or the validation of `fit`: that one is reported by the callback list that began the training."""
+        """Begins `evaluate`, or the validation of `fit`, which the callback list that began the training reports."""
         if self.loop is not None:
             self._begin_pass("validation", self._batches)
         elif self._doing == "train" and _owner_in(hook) is self._owner():
@@ -135,7 +135,7 @@ class Life:
         )
 
     def loop_epoch_end(self) -> None:
-        """An epoch of a custom loop, or of a session, is over."""
+        """Ends an epoch of a custom loop or of a session."""
         loop = self.loop or getattr(self._recordings.newest, "loop", None)
         if loop is None:
             raise WatchError(
@@ -173,7 +173,7 @@ class Life:
         self._owner = weakref.ref(owner) if owner is not None else lambda: None
         before, self._recordings.newest = self._recording, None
         self._doing, self._epoch = doing, self._epoch if doing != "train" else 0
-        # An error in ending the one before must not keep this one from being recorded.
+        # If ending the previous recording fails, fitscope still records this one.
         with shield(self._recordings.failed):
             self._wait_no_more()
             if before is not None:
@@ -189,12 +189,12 @@ class Life:
             self._begin(adapter, owner, before)
 
     def _notice(self, hook: FrameType | None, callbacks: Any) -> None:
-        """Notes exceptions where Keras called this hook: in `fit`, `evaluate` or `predict`."""
+        """Watches for exceptions where Keras called this hook: in `fit`, `evaluate` or `predict`."""
         frame = outside(hook)
         if frame is None:
             return
         self._frame = self._frame or Frame(frame)
-        # Without it we do not know how the training ends, which is no reason to end it.
+        # Without this fitscope does not learn how the training ends. That is no reason to end it.
         with shield(self._recordings.failed):
             import keras  # at this point the user has
 
@@ -214,7 +214,7 @@ class Life:
         owner_alive = self._owner
 
         def begin(failure: BaseException | None) -> None:
-            # After the first step fitscope raises nothing, not even for a mistake of the user.
+            # After the first step fitscope raises nothing, not even if the user made a mistake.
             with shield(self._recordings.failed, let=(WatchError,) if failure is None else ()):
                 begin_now(failure)
 

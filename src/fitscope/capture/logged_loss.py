@@ -40,7 +40,7 @@ def sizes_in(frame: FrameType | None) -> Sizes:
     try:
         batch, batches = data.batch_size, data.num_batches  # type: ignore[union-attr]
         last = data.partial_batch_size if data.has_partial_batch else None  # type: ignore[union-attr]
-        # A dataset that says nothing of its last batch has a size in its shapes, and so of every batch, or none.
+        # A dataset that does not describe its last batch has one size for all batches, in its shapes, or none.
         runs_on = getattr(iterator, "steps_per_epoch", None) is not None
         return Sizes(int(batch), last or None, batches, runs_on)
     except Exception:  # an unknown object gives no facts

@@ -21,7 +21,7 @@ from fitscope.capture.training import Recording
 from fitscope.errors import WatchError
 from fitscope.plan.anatomy import unbuilt
 
-#: The methods that run one step, the compiled function behind each, how it is made, and the pass it is a step of.
+#: The methods that run one step; for each its compiled function, the method that makes it, and its pass.
 ON_BATCH = {
     "train_on_batch": ("train", "make_train_function", ""),
     "test_on_batch": ("test", "make_test_function", "validation"),
@@ -70,7 +70,7 @@ class Loop:
             failure = self._build(function, *args, **kwargs)
             if failure is not None:
                 result = function(*args, **kwargs)
-                with shield(self._tell):  # the loop has begun: nothing is raised any more
+                with shield(self._tell):  # the loop has begun: from here on fitscope raises nothing
                     self._start(failure)
                 return result
             with shield(self._tell, let=(WatchError,)):
@@ -106,13 +106,13 @@ class Loop:
             self.recording.epoch(self.epoch, None)
 
     def _on_batch(self, phase: str, make: str, name: str) -> Callable[[Any], Any]:
-        loop = weakref.ref(self)  # the model does not hold on to us
+        loop = weakref.ref(self)  # the model must not keep the loop alive
 
         def patch(original: Any) -> Any:
             def on_batch(*args: Any, **kwargs: Any) -> Any:
                 self = loop()
                 if self is not None:
-                    getattr(self.model, make)()  # Keras's own; it would do so itself in a moment
+                    getattr(self.model, make)()  # Keras would make its own function in a moment
                     with shield(self._tell, let=() if self._begun else (WatchError,)):
                         self._before(phase, name)
                 try:

@@ -1,4 +1,4 @@
-"""The losses of one step: the results of `compute_loss`, or the values that a custom step differentiates, each once and in order.
+"""Counts the losses of one step: the results of `compute_loss`, or the values that a custom step differentiates, each once and in order.
 
 A custom `test_step` may have neither. Then its loss is the value that updates the model's own metric called "loss".
 
@@ -22,11 +22,11 @@ class Losses:
 
     def __init__(self, collector: Collector) -> None:
         self._collector = collector
-        self._shown: list[Any] = []  # as long as we hold them, no other object has their identity
-        self._unclaimed = False  # the newest came from compute_loss, and no gradient of it was computed yet
+        self._shown: list[Any] = []  # while fitscope holds them, no other object has their id
+        self._unclaimed = False  # whether compute_loss returned the newest, and no gradient of it exists yet
         self._applied: list[str] = []
         self.mean = (
-            False  #: the loss is one that a metric averages; of several replicas, so is the loss of all
+            False  #: whether a metric averages the loss; with several replicas, it averages that of all
         )
 
     @property
@@ -54,7 +54,7 @@ class Losses:
         self._unclaimed = False
 
     def applied(self, optimizer: str) -> None:
-        """Reports that an optimizer, by name, gets gradients."""
+        """Reports that the optimizer of this name gets gradients."""
         self._applied.append(optimizer)
 
     def _show(self, loss: Any) -> None:

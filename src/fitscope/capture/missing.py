@@ -18,7 +18,7 @@ from fitscope.plan.plan import Plan, Watches
 from fitscope.plan.wants import BESIDE, LOSS, SAMPLE_LOSS, derived
 from fitscope.sites import Place, Site
 
-#: Why a place of some kind was not passed by the step, where no tap knows better.
+#: Why the step passed no place of this kind, unless a tap knows a better reason.
 WHY = {
     "activations": NOT_CALLED,
     "gradients": NOT_CALLED,
@@ -42,18 +42,20 @@ class Missing:
     def __init__(self, plan: Plan, recorder: Recorder, after: Missing | None = None) -> None:
         self._plan = plan
         self._recorder = recorder
-        self._due: dict[str, Watches] = dict(after._due) if after is not None else {}  # so far, by pass
+        # The due watches so far, by pass.
+        self._due: dict[str, Watches] = dict(after._due) if after is not None else {}
         self._looked: set[tuple[Watches, str]] = set()
         self._heard: set[str] = set()
-        self._failed: dict[Site, str] = {}  # the sites of a step that were named last, and
-        self._named: tuple[int, Watches, str] | None = None  # how many, for which watches, and in which pass
+        # The failures reported last; a compiled step returns the same dictionary each time.
+        self._failed: dict[Site, str] = {}
+        self._named: tuple[int, Watches, str] | None = None  # their number, the watches and the pass
 
     def due(self, in_pass: str, watches: Watches) -> None:
-        """Notes that a step of this pass runs, and which watches are due at it."""
+        """Takes the watches that are due at a step of this pass."""
         self._due[in_pass] = self._due.get(in_pass, frozenset()) | watches
 
     def at_end(self) -> None:
-        """Lists what the training had no occasion to record. Called on the writer's thread, after the last step."""
+        """Lists what the watches wanted and no step could record. Called on the writer's thread, after the last step."""
         if "train" not in self._due:
             return
         for in_pass in ("train", "validation"):
@@ -64,13 +66,13 @@ class Missing:
 
     def of(self, harvest: Harvest, watches: Watches, in_pass: str) -> None:
         """Takes the failures of a step, and finds the places that it did not reach, once for each set of watches."""
-        if harvest.broken is not None:  # the true reason, before all that follows from it
+        if harvest.broken is not None:  # the true reason comes before its consequences
             self.all(watches, in_pass, described(harvest.broken))
         named = len(harvest.failed), watches, in_pass
         if harvest.failed and (self._failed is not harvest.failed or self._named != named):
             for site, why in harvest.failed.items():
                 self._name(site, watches, in_pass, why)
-            # A compiled step fails at the same sites each time, and hands out the same dictionary.
+            # A compiled step fails at the same sites each time, and returns the same dictionary.
             self._failed, self._named = harvest.failed, named
         for text in harvest.noted:
             if text not in self._heard:
@@ -86,7 +88,7 @@ class Missing:
                 if place not in met:
                     why = WHY.get(place[0], "the step does not pass it")
                     self._name(Site.at(place), watches, in_pass, why)
-                    # People look for the loss of a training first; a custom validation may well have none.
+                    # Users look for the loss of a training first. A custom validation often has none.
                     if place == LOSS and in_pass == "train":
                         self._recorder.failed(f"loss: {WHY['loss']}")
 
@@ -102,7 +104,7 @@ class Missing:
             self._name(Site.at(place), watches, in_pass, why)
 
     def _wanted(self, watches: Watches, in_pass: str) -> Iterable[Place]:
-        # Taps and metrics have names that only the step knows; the latter are accounted for where they are patched.
+        # Only the step knows the names of taps and metrics. `layer_taps` lists missing metrics itself.
         by_name = ("taps", "metrics")
         return [p for p in self._plan.wants(watches, in_pass) if p not in BESIDE and p[0] not in by_name]
 
@@ -110,7 +112,7 @@ class Missing:
         """Lists a site under the names that the watches use: itself, its change, or both."""
         want = self._plan.wants(watches, in_pass).at(site.place)
         if site.place == SAMPLE_LOSS:
-            site = Site.at(SAMPLE_LOSS)  # and not one of the parts it is made of
+            site = Site.at(SAMPLE_LOSS)  # not one of its parts
         site = site.within(in_pass)
         if want is None or want.stats or want.tensor or want.mean:
             self._recorder.unseen(site, why)

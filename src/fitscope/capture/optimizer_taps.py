@@ -26,7 +26,7 @@ class OptimizerTaps:
         self.wants = wants
         self.collector = collector
         self.stateless = stateless
-        self.applying = False  # in the stateless form, which calls the other one
+        self.applying = False  # inside the stateless form, which calls the stateful one
         self.calls: Counter[str] = Counter()
         self._paths = {id(weight.variable): weight.path for weight in anatomy.weights}
 
@@ -43,7 +43,7 @@ class OptimizerTaps:
     def _apply(self, optimizer: Any, name: str) -> Callable[[Any], Any]:
         def make(apply: Any) -> Any:
             def tapped(grads: Any, trainable_variables: Any = None) -> Any:
-                if self.applying:  # stateless_apply has shown everything already
+                if self.applying:  # stateless_apply has reported everything already
                     return apply(grads, trainable_variables)
                 grads = list(grads)
                 with kept(self.collector):
@@ -61,8 +61,8 @@ class OptimizerTaps:
                 with kept(self.collector):
                     from keras import StatelessScope
 
-                    # Here the variables are bare arrays; which weight each one is follows from its position. A loss scale may
-                    # apply inside of a condition, out of which nothing is seen: so the rate is read before.
+                    # Here the variables are bare arrays; the position of each says which weight it is. A loss scale may
+                    # apply inside a condition, which fitscope cannot see into: so it reads the rate before.
                     with StatelessScope(list(zip(optimizer.variables, optimizer_variables, strict=False))):
                         self._applied(optimizer, name, grads, self._known(optimizer))
                 self.applying = True
@@ -152,7 +152,7 @@ def optimizers(anatomy: Anatomy) -> dict[str, Any]:
     model, found = anatomy.model, {id(o): (_loops(n), o) for n, o in enumerate(anatomy.optimizers, 1)}
     # If the user names the optimizer of a loop, the compiled one does not count.
     own = None if found else getattr(model, "optimizer", None)
-    # Keras also keeps a model's parts in private lists, whose names begin with an underscore: those come last.
+    # Keras also keeps the parts of a model in private lists, whose names begin with an underscore: they come last.
     held = sorted(_holders(model), key=lambda item: item[0].startswith("_"))
     for name, thing in [("optimizer", own), *held]:
         if not (found and thing is getattr(model, "optimizer", None)):
@@ -184,8 +184,8 @@ def _inside(name: str, thing: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _is_optimizer(thing: Any) -> bool:
-    kind = type(thing)  # to look for what an instance of a torch module lacks is slow
+    kind = type(thing)  # looking up an attribute that a torch module lacks is slow
     return hasattr(kind, "stateless_apply") and hasattr(kind, "apply_gradients")
 
 
-_MOST = 100  #: things in a list that may be one of optimizers; longer ones are data
+_MOST = 100  #: the longest list that may be one of optimizers; a longer one is data

@@ -1,4 +1,4 @@
-"""Whether the compiled function of a model is the one that Keras makes, or the user's own.
+"""Decides whether the compiled function of a model is the one that Keras makes, or the user's own.
 
 A model may override `make_train_function`, and a program may wrap `model.train_function`. Such a function may do more than the step of
 the model: count its calls, change the batch, run the step twice. A tapped step that replaces it would leave that out.
@@ -13,13 +13,8 @@ WHY = (
     "fitscope cannot see inside it; override `{1}` instead to have the step recorded"
 )
 _INSIDE = ("python_function", "_torchdynamo_orig_callable", "__wrapped__", "plain")
-_WRAPPERS = (
-    "tensorflow",
-    "torch",
-    "jax",
-    "jaxlib",
-    "fitscope",
-)  #: packages that compile or wrap a function of somebody
+#: packages that compile or wrap functions of others
+_WRAPPERS = ("tensorflow", "torch", "jax", "jaxlib", "fitscope")
 
 
 def is_users_own(function: Any) -> bool:

@@ -93,9 +93,9 @@ def _installed(
             for same in zip(*patches, strict=True):
                 owner, name, _ = same[0]
                 patch = patched(owner, name, choose([make for _, _, make in same]))
-                undo.append(patch)  # first: an interruption may follow each of the two
+                undo.append(patch)  # before the patch: an interruption may come after either line
                 patch.__enter__()
-        except Exception as error:  # all or nothing: the step is the user's, and has not begun
+        except Exception as error:  # all or nothing: the user's step has not begun
             _undo(undo)
             taps = []
             for collector in collectors:
@@ -129,7 +129,8 @@ class patched:  # noqa: N801 - used as a function
     def __init__(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
         self._owner, self._name, self._make = owner, name, make
         self._own = vars(owner)
-        self._before = self._own.get(name, _MISSING)  # already here, so that it can be undone in any case
+        # Before anything else, so that fitscope can always undo the patch.
+        self._before = self._own.get(name, _MISSING)
 
     def __enter__(self) -> None:
         self._own[self._name] = self._make(getattr(self._owner, self._name))
@@ -145,7 +146,7 @@ _MISSING = object()
 
 
 def show_batch(wants: Wants, anatomy: Anatomy, collector: Collector, data: Any) -> None:
-    """Reports the arguments of the step. A custom step may have any arguments: then all of them are its input."""
+    """Reports the arguments of the step. A custom step may have any arguments: all of them count as its input."""
     with kept(
         collector, *(Site(kind) for kind in ("inputs", "targets", "sample_loss") if (kind, "") in wants)
     ):

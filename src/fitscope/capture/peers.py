@@ -1,4 +1,4 @@
-"""The other processes of a training: the rank of this one, and how all of them find one run.
+"""The processes of a training: the rank of this process, and how all processes find one run.
 
 A training in several processes is one run, and each process is a rank of it. This module says which rank this process is, and
 lets all ranks agree on the run and the attempt, at the start of a training and never in a step. Nothing is guessed from times:
@@ -24,15 +24,13 @@ from typing import Any, NamedTuple
 
 from fitscope._compat import jax_store, torch_store
 
-#: Keeps the first value that any process proposes for a key, and returns it.
+#: A function that keeps the first value that any process proposes for a key, and returns it.
 Agree = Callable[[str, str], str]
 
-_asked: Counter[str] = Counter()  # how many runs of each kind this process requested
+_asked: Counter[str] = Counter()  # the number of runs of each kind that this process requested
 
 
-PATIENCE = (
-    60.0  #: seconds that a process waits for the others before a training that all of them must record alike
-)
+PATIENCE = 60.0  #: seconds that a process waits for the others before a training that all must record alike
 
 
 class Peers(NamedTuple):
@@ -41,9 +39,10 @@ class Peers(NamedTuple):
     rank: int
     world: int
     agree: Agree | None = None  #: the store of the engine, if it has one
-    launch: str = ""  #: the same for all processes of one start, as far as the launcher says
-    shards: bool = False  #: every element of a tensor is recorded by one process alone
-    wait: Callable[[str, float], bool] | None = None  #: for a key of the store, at most so many seconds
+    launch: str = ""  #: the id of this start, the same in all its processes, if the launcher gives one
+    shards: bool = False  #: whether exactly one process records each element of a tensor
+    #: Waits for a key of the store, at most this many seconds.
+    wait: Callable[[str, float], bool] | None = None
 
     def choose(self, about: Any, propose: Callable[[], tuple[str, int]]) -> tuple[str, int]:
         """The run and attempt of the training that `about` describes, the same in every process."""
@@ -85,7 +84,7 @@ def rank_of(backend: str | None) -> int:
 
 
 def together(backend: str | None, about: Any) -> str | None:
-    """Why the processes of a training cannot record it together, or None."""
+    """The reason why the processes of a training cannot record it together, or None."""
     found = peers(backend)
     return "its processes do not know of each other" if found is None else found.all_here(about)
 
@@ -114,7 +113,7 @@ def _jax() -> Peers | None:
     def wait(key: str, seconds: float) -> bool:
         try:
             store.blocking_key_value_get(key, max(int(1000 * seconds), 1))
-        except Exception:  # none came in time
+        except Exception:  # no process answered in time
             return False
         return True
 
@@ -142,7 +141,7 @@ def _token(agree: Agree) -> str:
 
 
 def from_environment(given: Mapping[str, str]) -> Peers | None:
-    """The facts from the launcher's environment; None if there are none, or they make no sense."""
+    """The facts from the launcher's environment; None if there are none, or they are invalid."""
     try:
         if "MASTER_ADDR" in given and "RANK" in given and "WORLD_SIZE" in given:
             return _checked(int(given["RANK"]), int(given["WORLD_SIZE"]), _launch(given))

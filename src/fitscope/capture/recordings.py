@@ -38,13 +38,13 @@ def _thins_out(step: int) -> bool:
 THINNING = Schedule(
     lambda turn: _thins_out(turn.step if turn.in_pass == "train" else turn.batch),
     "steps 0–9, every 10 up to 100, then every 100",
-)  #: where several processes must capture the same steps, and no clock can decide
+)  #: for several processes, which must capture the same steps: no clock can decide
 
 
 class AnyRecording(Protocol):
     """The common interface of the recordings of Keras, sessions and legacy Keras."""
 
-    model: Any  #: or the graph
+    model: Any  #: the model, or the graph
     recorder: Recorder
     last_step: int | None  #: the last captured step, also of the recordings that this one continues
 
@@ -61,7 +61,8 @@ class Recordings:
         self.settings = settings
         self.newest: Any = None  #: an `AnyRecording`; None while nothing can be recorded
         self._run: tuple[Any, str] | None = None  # where the runs are, and the id of the newest
-        self._cell: notebook.NotebookCell | None = None  # of a notebook, that the newest picture is in
+        # The cell of a notebook that shows the newest picture.
+        self._cell: notebook.NotebookCell | None = None
         self._shards = False  # whether this process records parts of tensors
         self._diagnosis: tuple[Any, Diagnosis] | None = None  # a run, and its diagnosis
 
@@ -126,7 +127,7 @@ class Recordings:
     ) -> tuple[Plan, Budget | None]:
         """The plan, and the budget that decides how often to capture, if any. A watch that does not fit the model is an error.
 
-        Where several processes train `together`, no clock decides: all of them must capture the same steps.
+        If several processes train `together`, no clock decides: all of them must capture the same steps.
         """
         fixed = together and self.settings.every is None
         every, budget = (THINNING, None) if fixed else self._pace(before)
@@ -145,7 +146,7 @@ class Recordings:
         known = before.recorder.costs.budget if before is not None else None
         budget = known or Budget(settings.budget, settings.allowance)
         budget.again()
-        # A budget that decides nothing would report things that are not so.
+        # A budget that decides nothing would report wrong facts.
         return budget.schedule, budget if any(watch.every is None for watch in settings.watches) else None
 
     def recorder(

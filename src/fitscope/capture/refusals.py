@@ -1,4 +1,4 @@
-"""Limits found before the first step of a training: why its steps cannot be watched, and which settings have no effect."""
+"""Finds limits before the first step of a training: why fitscope cannot watch its steps, and which settings have no effect."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ from fitscope.store.structure import put_together
 if TYPE_CHECKING:
     from fitscope.read.black_box import KeptStep
 
-#: Software whose version may change the last bit of a result; the backend is another.
+#: Software whose version may change the last bit of a result, besides the backend.
 MATTERS = ("keras", "numpy", "platform")
 #: The watches of the replayed step.
 WATCHES = (
@@ -54,8 +54,8 @@ class Replay(BySite):
     def __init__(self, step: int, model: Any, batch: Any) -> None:
         super().__init__({})
         self.step = step
-        self.model = model  #: with the weights before the step
-        self.batch = batch  #: as the step was given it
+        self.model = model  #: the model, with the weights before the step
+        self.batch = batch  #: the batch, as the step got it
         self.x, self.y, self.sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
         self.logs: dict[str, Array] = {}  #: the logs of the replayed step
         self.recorded: dict[str, Array] | None = (
@@ -63,7 +63,7 @@ class Replay(BySite):
         )
         self.before: dict[str, Array] = {}  #: the weights: `before["dense/kernel"]`
         self.after: dict[str, Array] = {}
-        self.agrees: bool | None = None  #: whether every step returned the same bits as in the training
+        self.agrees: bool | None = None  #: whether every step returned the bits of the training
         self.notes: list[str] = []  #: possible reasons for a difference
         self.identity = Standing(
             "not provable", ""
@@ -72,7 +72,7 @@ class Replay(BySite):
 
     @property
     def loss(self) -> float:
-        """The loss of the batch; NaN if the step computes none that fitscope sees."""
+        """The loss of the batch; NaN if fitscope finds none in the step."""
         value = self.get("loss")
         return float("nan") if value is None else float(np.mean(value, dtype=np.float64))
 
@@ -177,13 +177,17 @@ def _batches(keeper: Keeper, call: KeptCall) -> list[Any]:
         raise RunError(
             "a description of every array of the batch",
             f"{len(given)} for {len(call.arrays)} arrays",
-            "The run is damaged",
+            "This step is damaged: replay another one of run.black_box",
         )
     leaves = [keeper.tensor(array, given=how) for array, how in zip(call.arrays, given, strict=True)]
     try:
         return [put_together(form, leaves, keeper.missing) for form in call.forms]
     except ValueError as problem:
-        raise RunError("batches of a known form", str(problem), "The run is damaged") from problem
+        raise RunError(
+            "batches of a known form",
+            str(problem),
+            "This step is damaged: replay another one of run.black_box",
+        ) from problem
 
 
 def _places(keeper: Keeper, recorded: list[dict[str, Any]]) -> list[int]:
@@ -249,7 +253,7 @@ def _other_software(recorded: Mapping[str, str], backend: str) -> list[str]:
 
 
 def _compiled(model: Any, recorded: Mapping[str, Any], *, given: bool) -> list[str]:
-    """Compiles the stored model as in the training. For a given model it only notes the differences."""
+    """Compiles the stored model as in the training. For a given model it only reports the differences."""
     notes = []
     for name, value in recorded.items():
         if name not in ("run_eagerly", "jit_compile", "steps_per_execution") or getattr(model, name) == value:

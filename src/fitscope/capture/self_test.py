@@ -1,6 +1,6 @@
 """Tests the adapter with the installed versions: `python -m fitscope.capture.self_test` prints what is wrong, or nothing.
 
-Trains two layers for one step and compares everything that a scope saw with the same step written out in NumPy, and the weights with
+Trains two layers for one step and compares everything that a scope recorded with the same step written out in NumPy, and the weights with
 those of a training without a scope. `failure` runs it where a framework is newer than all that were tested. It runs in a separate
 process, because it would otherwise draw from the user's random state and use up names that Keras counts.
 """
@@ -19,7 +19,7 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 
 PATIENCE = 180  #: seconds
-SWITCH = "FITSCOPE_SELF_TEST"  #: 0 in the environment: none
+SWITCH = "FITSCOPE_SELF_TEST"  #: set to 0 in the environment: no self-test
 #: Variables by which a launcher tells a process that it is one of many.
 LAUNCHED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TF_CONFIG")
 RATE = 0.1
@@ -31,7 +31,7 @@ def failure(backend: str) -> str | None:
     if os.environ.get(SWITCH) == "0":
         return None
     environment = {name: value for name, value in os.environ.items() if name not in LAUNCHED}
-    # On the CPU: the devices belong to the training.
+    # It runs on the CPU, because the training uses the devices.
     environment |= {"KERAS_BACKEND": backend, SWITCH: "0", "CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, "-m", "fitscope.capture.self_test"]
     try:

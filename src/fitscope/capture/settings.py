@@ -42,18 +42,18 @@ class Settings:
     allowance: float  #: seconds that a training may spend before the budget counts
     identity: str
     on: tuple[str, ...]
-    limit: int | None  #: bytes of disk
-    memory: int  #: bytes of the queue
+    limit: int | None  #: the most bytes on disk
+    memory: int  #: the most bytes in the queue
     when_full: str
     reduce: str
     notes: Json
-    sinks: Mapping[str, Make]  #: where else the records go
+    sinks: Mapping[str, Make]  #: further destinations of the records
     on_finding: OnFinding | None = None  #: the reaction to a finding
     black_box: BlackBox | None = None  #: keeps the last steps
-    thresholds: Given = None  #: of the rules, where they are to differ
+    thresholds: Given = None  #: changed thresholds of the rules
     live: bool | None = None  #: draw in the notebook; None: if there is one
-    name: str | None = None  #: of the run
-    ranks: int | None = None  #: of a training in more processes, so many record everything; None: all
+    name: str | None = None  #: the name of the run
+    ranks: int | None = None  #: how many processes record everything; None: all
 
     @classmethod
     def checked(
@@ -124,7 +124,7 @@ class Settings:
 
 
 def _has_pace(every: Every | None, budget: float | None) -> None:
-    """Refuses a scope that would not know when to capture."""
+    """Refuses settings that leave open when to capture."""
     if isinstance(every, Watch):  # Scope("runs", fs.activations(), fs.loss())
         raise WatchError(
             "several watches in a list",
@@ -151,7 +151,7 @@ def _action(given: Any) -> OnFinding | None:
 
 
 def _limits(given: Given) -> Given:
-    """The thresholds, read now: a file may be gone, or another, when they are needed."""
+    """The thresholds, read now, because the file may change or disappear until they are needed."""
     return None if given is None else all_thresholds(given)
 
 

@@ -4,7 +4,7 @@ Keras and custom loops call fitscope in a few places: the hooks of the callback,
 taps inside the step, the patched methods of a model, finalizers. Each of them goes through `shield` or `shielded`, so an `Exception`
 raised in fitscope goes to `tell`, and the training continues. Three things do pass:
 
-- what is no `Exception`: KeyboardInterrupt, SystemExit;
+- an exception that is no `Exception`: KeyboardInterrupt, SystemExit;
 - `FitscopeWarning`: it is raised only where the user turned warnings into errors;
 - errors that the caller lets through by name: a `WatchError` before the first step, see ARCHITECTURE.md.
 """
@@ -25,7 +25,7 @@ Tell = Callable[[Exception], None]
 class shield:  # noqa: N801 - used as a function
     """Reports an error inside the block instead of raising it."""
 
-    # Not a generator: an eager step enters hundreds of these, and a generator takes three times as long.
+    # A class, because an eager step enters hundreds of these, and a generator takes three times as long.
     __slots__ = ("_let", "_tell")
 
     def __init__(self, tell: Tell, *, let: tuple[type[Exception], ...] = ()) -> None:

@@ -19,11 +19,11 @@ class StepCount:
 
     def __init__(self, adapter: Adapter, optimizer: Any) -> None:
         self.next: int | None = None  #: the step after the last one announced
-        self.captured: int | None = None  #: the last one that was captured
+        self.captured: int | None = None  #: the last captured step
         self._adapter = adapter
         self._optimizer = optimizer
-        self._counted: int | None = None  # by the optimizer, when the newest epoch began
-        self._offset = 0  # steps that were done before this optimizer began to count
+        self._counted: int | None = None  # the optimizer's count when the newest epoch began
+        self._offset = 0  # steps before this optimizer began to count
 
     @classmethod
     def of(cls, anatomy: Anatomy, adapter: Adapter, before: StepCount | None) -> StepCount:
@@ -61,5 +61,5 @@ class StepCount:
         try:
             counted = self._adapter.iterations(self._optimizer) if self._optimizer is not None else 0
             return self._offset + counted
-        except RuntimeError:  # JAX, of an array that was donated
+        except RuntimeError:  # JAX raises this for a donated array
             return self._counted or 0

@@ -1,8 +1,8 @@
 """Builds the model of a stored step from its configuration, which is not trusted.
 
-Keras finds classes by names in the configuration, and older versions import the module that it names. So every name is checked first:
-only parts of models in Keras itself, and classes that the user registered in this process, are built. Keras's safe mode is on, so
-no stored Python code runs. Anything else needs the user's own model.
+Keras finds classes by names in the configuration, and older versions import the module that it names. So fitscope
+checks every name first. It builds only the parts of models that Keras itself has (`PARTS`), and classes that the user registered in this
+process. Keras's safe mode is on, so no stored Python code runs. Anything else needs the user's own model.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _asks(received: str) -> RunError:
 
 
 def _odd(value: Any) -> Any:
-    """The names of classes and functions that are not built."""
+    """The names of classes and functions that fitscope refuses to build."""
     if isinstance(value, list):
         for inner in value:
             yield from _odd(inner)

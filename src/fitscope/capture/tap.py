@@ -15,7 +15,7 @@ from fitscope.errors import WatchError
 
 Value = TypeVar("Value")
 
-_here = threading.local()  # .see: receives taps while this thread runs or traces a captured step
+_here = threading.local()  # `.see` receives taps while this thread runs or traces a captured step
 
 
 def tap(name: str, value: Value) -> Value:

@@ -55,29 +55,29 @@ class Recording:
         self.adapter = adapter
         self.recorder = recorder
         self.model = plan.anatomy.model
-        self.batches: dict[str, tuple[Moment, Shown]] = {}  #: by pass, the newest captured
+        self.batches: dict[str, tuple[Moment, Shown]] = {}  #: the newest captured batch of each pass
         #: the last step that was captured, also by the recording before
         self.last_step: int | None = after.last_step if after is not None else None
         self._count: StepCount = StepCount.of(plan.anatomy, adapter, after._count if after else None)
         finish = handover.InStep if in_step else handover.OnHost
         self._steps = TappedSteps(adapter, plan.anatomy, lambda wants: finish(wants, adapter))
-        if after is not None and after.plan.same(plan):  # nothing to compile again
+        if after is not None and after.plan.same(plan):  # the tapped programs stay compiled
             self._steps = after._steps
-        known = len(self._steps.first_calls)  # of those before us
+        known = len(self._steps.first_calls)  # the first calls that the previous recording counted
         recorder.costs.first_calls = lambda: self._steps.first_calls[known:]
         proven = len(self._steps.proofs)
         recorder.costs.proofs = lambda: self._steps.proofs[proven:]
         recorder.leaving, recorder.hurry = self._leave, self._hurry
         self._ends = recorder.output.batch_ends.waiting if recorder.output.batch_ends is not None else None
         self._identity = identity
-        self._lockstep = adapter.lockstep()  # whether to capture must not depend on this process alone
+        self._lockstep = adapter.lockstep()  # whether this process must not decide alone what to capture
         self.speaks = True  #: records for all processes the logs of epochs, which are the same in each
         self._undo, self._noticing = ExitStack(), ExitStack()
         self._stand_in: StandIn | None = None
         self._epoch, self._epoch_start = 0, 0
-        self._quiet = range(0)  # batches of the epoch in which nothing is due
+        self._quiet = range(0)  # batches of the epoch at which nothing is due
         self._batches: int | None = None
-        self._ahead: int | None = None  # steps of the training, when the epoch began
+        self._ahead: int | None = None  # the steps left in the training when the epoch began
         self._pass, self._pass_step = "", 0
         self._pass_batches: int | None = None
         # Due only if it turns out to be the last of its epoch.
@@ -160,7 +160,7 @@ class Recording:
 
     def batch_end(self, batch: int, logs: Mapping[str, Any] | None) -> None:
         """Ends a batch, with the logs of Keras. Called on any thread, in any order within the epoch."""
-        # Nothing is looked at: it may be a value that is not computed yet. A plain tuple takes a third of the time of an `End`.
+        # This reads no value: it may not be computed yet. A plain tuple takes a third of the time of an `End`.
         if logs and self._ends is not None and (loss := logs.get("loss")) is not None:
             self._ends.append((self._epoch_start, self._epoch, batch, _now(), loss))
             if not batch & OFTEN:
@@ -177,7 +177,7 @@ class Recording:
                 self._count.done() - 1, self._epoch_start
             )  # the last one; Keras has waited for it already
             at = Moment(step, self._epoch, step - self._epoch_start, time.time())
-            recorder.epoch_logs(at, logs)  # which a full run counts
+            recorder.epoch_logs(at, logs)  # a full run counts them as lost
 
     @_kept
     def begin_pass(self, name: str, batches: int | None = None) -> None:
@@ -262,14 +262,14 @@ class Recording:
         self._pending = None
 
     def note_saves(self) -> None:
-        """Notes every checkpoint that is saved through the model from now on."""
+        """From now on records every checkpoint that is saved through the model."""
         self._undo.close()
         for name in ("save", "save_weights"):
             if hasattr(self.model, name):
                 self._undo.enter_context(patched(self.model, name, self._noting))
 
     def notice_steps(self) -> None:
-        """Notes exceptions of the model's own steps, if only the steps see them."""
+        """Watches the model's own steps for exceptions, if nothing else sees them."""
         self._noticing.close()
         if self.adapter.name in OUTSIDE:
             for name, _ in PHASES.values():
@@ -286,7 +286,7 @@ class Recording:
 
     @_kept
     def saved(self, path: Any) -> None:
-        """Notes a saved checkpoint of the model."""
+        """Records a saved checkpoint of the model."""
         self.recorder.checkpoint(str(path), self._count.done(), self._epoch)
 
     def _leave(self) -> None:
@@ -294,18 +294,18 @@ class Recording:
         if self._stand_in is not None:
             self._stand_in.withdraw(id(self))
         self._noticing.close()
-        self._pending = None  # its epoch never ended
+        self._pending = None  # the epoch of the pending step never ended
 
-    # ---- what the steps showed -----------------------------------------------------------------------------
+    # ---- the results of the steps -----------------------------------------------------------------------------
 
     def raised(self, error: BaseException) -> None:
-        """Notes an exception in a step or elsewhere in the training, which may or may not end it."""
+        """Records an exception in a step or elsewhere in the training, which may or may not end it."""
         self.recorder.raised = Ending.by(error)
         if not isinstance(error, StopIteration) and type(error).__name__ != "OutOfRangeError":
-            self._undo.close()  # more than the end of the data: most likely the end of the training, which nothing reports
+            self._undo.close()  # more than the end of the data: most likely the training ends, and nothing else reports that
 
     def _goes_on(self) -> None:
-        """Discards a noted ending: the training continued after the error of its newest step."""
+        """Discards a recorded exception: the training continued after it."""
         if self.recorder.raised is not None:
             self.recorder.raised = None
             self.note_saves()
@@ -327,7 +327,7 @@ class Recording:
                 shown = wanted.now | wanted.if_last
                 self._missing.of(harvest, shown, turn.in_pass)
                 if shown:
-                    self.batches.pop(turn.in_pass, None)  # the newest one stands last
+                    self.batches.pop(turn.in_pass, None)  # the newest pass comes last
                     self.batches[turn.in_pass] = at, self._shown(wanted, shown, turn.in_pass, harvest)
                 now = self._shown(wanted, wanted.now, turn.in_pass, harvest)
                 if now and not self.recorder.stopped:

@@ -35,9 +35,9 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     demo,  # train a small network with a scope and show the run
     ls,  # the runs in a directory
     show,  # one run on one screen
-    watch,  # the same, live
-    check,  # its findings, with an exit code
-    note,  # its notes and tags
+    watch,  # one run on one screen, live
+    check,  # the findings of a run, with an exit code
+    note,  # the notes and tags of a run
     replay,  # a step that the black box kept, run again
     serve,  # the page, live in the browser
     report,  # the page as one file

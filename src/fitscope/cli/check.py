@@ -1,4 +1,4 @@
-"""`fitscope check RUN`: what is wrong with a run, with an exit code for scripts and CI."""
+"""`fitscope check RUN`: lists the problems of a run, with an exit code for scripts and CI."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def demo(
     from fitscope.cli.show import show
     from fitscope.store.places import place
 
-    place(to)  # what is wrong with it is better said here than in the process that trains
+    place(to)  # report a wrong place here, not in the process that trains
     console = Console(highlight=False, soft_wrap=True)
     environment = {**os.environ, "KERAS_BACKEND": _backend(backend), "TF_CPP_MIN_LOG_LEVEL": "3"}
     with _served(to, console) if serve else contextlib.nullcontext() as server:

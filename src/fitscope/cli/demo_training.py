@@ -1,4 +1,4 @@
-"""A small training with two things wrong in it, to have something to look at: `python -m fitscope.cli.demo_training`.
+"""A small training with two bugs, as an example to look at: `python -m fitscope.cli.demo_training`.
 
 A convolutional network learns to read the digits of a seven-segment display. This module draws the images, so nothing
 is downloaded. It contains two bugs that a loss curve does not explain:
@@ -23,7 +23,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from fitscope.capture.callback import Hooks
 from fitscope.scope import Scope
 
-SIZE = 16  #: pixels a side
+SIZE = 16  #: pixels per side
 BATCH, BATCHES, EPOCHS = 32, 60, 4
 EVERY = 3  #: steps between two captures
 UNSCALED = 39  #: the unscaled batch; a multiple of EVERY, like BATCHES

@@ -41,7 +41,7 @@ def main() -> int:
     try:
         model = None if given.model is None else model_in(given.model)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FitscopeWarning)  # `told` prints the same
+            warnings.simplefilter("ignore", FitscopeWarning)  # `told` prints these warnings
             found = open_run(given.run).replay(given.step, model=model)
     except FitscopeError as error:
         message = Text.assemble(("fitscope: ", "bold red"), clean(error))

@@ -1,6 +1,6 @@
 """The loss of a model that ignores its inputs and always predicts the average target, in the recorded batches.
 
-The loss of a batch is compared with that of the average in the same batch, so that an easy or hard batch does not count. It is known
+The loss of a batch is compared with that of the average in the same batch, so that easy and hard batches do not matter. It is known
 for a squared error and for a binary cross-entropy on labels of 0 and 1; for an absolute error the standard deviation is an upper
 bound. Several columns of targets share one average here,
 which makes the baseline too high, never too low: a model that is no better has learned nothing.
@@ -17,14 +17,14 @@ from fitscope.diagnose.evidence import Evidence
 from fitscope.diagnose.history import Array, History
 from fitscope.diagnose.setup import BINARY, SQUARED, only_head
 
-LEAST = 10  #: batches needed
+LEAST = 10  #: the fewest batches
 
 
 class Baseline(NamedTuple):
     """The last third of a training against a model that always predicts the average."""
 
-    loss: float  #: of the training
-    average: float  #: of a model that predicts the average
+    loss: float  #: the loss of the training
+    average: float  #: the loss of a model that predicts the average
     words: str
 
     @property

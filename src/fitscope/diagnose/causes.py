@@ -16,8 +16,8 @@ _GROWTH = ("loss_diverging", "loss_spike", "exploding_weights", "exploding_gradi
 _BLOW_UP = (*_GROWTH, "nonfinite")
 
 FIRST_STEPS = 20
-ORDINARY_CLIP = 0.1  #: from here on a clip is a common one, so gradients far above it are too large, not the clip too small
-COMMON_CLASS = 0.8  #: share of the targets above which a class is so common that the others are rare
+ORDINARY_CLIP = 0.1  #: from here on a clip is common: if gradients are far above it, they are too large, not the clip too small
+COMMON_CLASS = 0.8  #: share of the targets above which a class is common, and the others are rare
 #: What each rule's finding can lead to. Those that come first are taken first, where two could be the cause.
 LEADS_TO: dict[str, tuple[str, ...]] = {
     "output_loss_mismatch": (
@@ -69,8 +69,8 @@ LEADS_TO: dict[str, tuple[str, ...]] = {
     "loss_spike": (
         "exploding_gradient", "exploding_weights", "updates_too_large", "loss_diverging", "odd_batch", *_COURSE,
     ),
-    "odd_batch": (*_GROWTH, "updates_too_large"),  # where a NaN was born is the better news
-    "class_collapse": ("loss_not_decreasing",),  # with rare classes, and otherwise the other way round
+    "odd_batch": (*_GROWTH, "updates_too_large"),  # the origin of a NaN tells more
+    "class_collapse": ("loss_not_decreasing",),  # only with rare classes; otherwise the other way round
     "loss_not_decreasing": ("class_collapse",),
 }  # fmt: skip
 
@@ -111,7 +111,7 @@ def _priority(finding: Finding) -> tuple[int, int]:
         return (
             -1,
             finding.first_step,
-        )  # what was configured, or what the data has, comes before what it does
+        )  # settings and data come before their effects
     return (names.index(finding.rule) if finding.rule in names else len(names), finding.first_step)
 
 
@@ -145,7 +145,7 @@ def _leads(cause: Finding, other: Finding, evidence: Evidence) -> bool:
         and cause.layer != other.layer
         and other.rule in _LOCAL
     ):
-        # Zero or flat outputs starve what lies before them, and what comes after gets constants.
+        # Zero or flat outputs starve the layers before them, and give constants to the layers after them.
         return _connected(cause.layer, other.layer, evidence)
     return True
 
@@ -153,13 +153,13 @@ def _leads(cause: Finding, other: Finding, evidence: Evidence) -> bool:
 def _of_this_pair(cause: Finding, other: Finding, evidence: Evidence) -> bool | None:
     """A decision for this pair of cause and consequence; None if there is no special case."""
     if {cause.rule, other.rule} == {"class_collapse", "loss_not_decreasing"}:
-        # Where a class is common, to name it for every sample is what the loss settles for.
+        # If a class is common, the loss settles for predicting it for every sample.
         collapse = cause if cause.rule == "class_collapse" else other
         return bool(collapse.evidence.get("wanted", 0.0) > COMMON_CLASS) == (cause is collapse)
     if cause.rule == "loss_spike" and not cause.evidence.get("odd"):
         return False
     if {cause.rule, other.rule} == {"bad_initial_loss", "exploding_gradient"}:
-        # Weights that blow the gradient up from layer to layer blow the signal up as well: the layers are the cause, not the loss.
+        # Weights that enlarge the gradient from layer to layer also enlarge the signal: the layers are the cause, not the loss.
         gradient, start = (cause, other) if cause.rule == "exploding_gradient" else (other, cause)
         in_depth = "norm_at_last_layer" in gradient.evidence and "initializer" in start.evidence
         return in_depth == (gradient is cause)
@@ -173,7 +173,7 @@ def _of_this_pair(cause: Finding, other: Finding, evidence: Evidence) -> bool | 
     if other.rule == "clipped_gradient":
         return _is_ordinary(other)
     if cause.rule == "batchnorm" and cause.evidence.get("frozen"):
-        return None  # what it passes on is as bad as inputs that are not normalised
+        return None  # its output is as bad as inputs that are not normalised
     if cause.rule == "batchnorm" and other.rule != "overfitting":
         # A single sample is its own mean: the norm returns a constant, which kills or starves what is connected with it.
         alone = bool(cause.evidence.get("batch_size") == 1) and other.rule in (
@@ -190,7 +190,7 @@ def _of_this_pair(cause: Finding, other: Finding, evidence: Evidence) -> bool | 
 
 
 def _is_ordinary(clipped: Finding) -> bool:
-    """Whether the clip is a common one: then what is wrong is the size of the gradients that it cuts."""
+    """Whether the clip is a common one: then the gradients that it cuts are too large."""
     clips = [clipped.evidence.get(name) for name in ("clipnorm", "global_clipnorm", "clipvalue")]
     return bool(min(clip for clip in clips if clip is not None) >= ORDINARY_CLIP)
 
@@ -199,7 +199,7 @@ def _begins(cause: Finding, other: Finding) -> float:
     """The last step at which the cause may have begun. A loss that does not fall is judged as a whole, so its first part counts."""
     if other.rule == "loss_not_decreasing":
         if cause.rule == "loss_diverging":
-            return other.last_step  # the same curve
+            return other.last_step  # both come from the same curve
         part = 0.25 if cause.rule in ("loss_spike", "optimizer_misconfigured") else 0.1
         return other.first_step + part * (other.last_step - other.first_step)
     return other.first_step

@@ -18,7 +18,7 @@ def median(values: Array) -> float:
     size = len(finite)
     if not size:
         return float("nan")
-    finite.sort()  # a copy; `np.median` spends many times as long on its way to the same number
+    finite.sort()  # sorts a copy; `np.median` takes many times as long for the same number
     if size % 2:
         return float(finite[size // 2])
     with np.errstate(over="ignore"):
@@ -60,13 +60,13 @@ def ratio(above: Array, below: Array) -> Array:
 
 
 def shared(one: History, other: History) -> tuple[History, History]:
-    """Two histories at the steps that both have."""
+    """Both histories at the steps that they share."""
     _, i, j = np.intersect1d(one.steps, other.steps, return_indices=True)
     return one.at(i), other.at(j)
 
 
 def recent(values: Array, window: int) -> tuple[Array, Array]:
-    """The median and the spread of the `window` values before each value. NaN at the first."""
+    """The median and the spread of the `window` values before each value. NaN for the first value."""
     past = np.concatenate([np.full(window, np.nan), values])[:-1]
     windows = np.lib.stride_tricks.sliding_window_view(past, window)
     middle = _medians(windows)
@@ -88,13 +88,13 @@ class Course(NamedTuple):
     """The course of a loss: its levels and its noise."""
 
     steps: Array
-    values: Array  #: finite ones
-    start: float  #: level of the first tenth
-    end: float  #: level of the last tenth
-    best: float  #: lowest level of any tenth
-    worst: float  #: highest level of any tenth
-    noise: float  #: from one batch to the next
-    levels: Array  #: of each tenth
+    values: Array  #: the finite values
+    start: float  #: the level of the first tenth
+    end: float  #: the level of the last tenth
+    best: float  #: the lowest level of any tenth
+    worst: float  #: the highest level of any tenth
+    noise: float  #: the noise from one batch to the next
+    levels: Array  #: the level of each tenth
 
 
 def course(history: History | None, least: int = 10) -> Course | None:

@@ -20,8 +20,8 @@ from fitscope.record import Block, Head
 from fitscope.reduce.stats import COUNTS, MOMENTS
 from fitscope.sites import TRAIN, Site
 
-LOSS = Site("loss")  #: recorded at every step, captured or not
-_NORMAL16 = 129 - 14  #: buckets below hold what float16 cannot represent in full (see reduce/stats.py)
+LOSS = Site("loss")  #: the loss, recorded at every step, captured or not
+_NORMAL16 = 129 - 14  #: lower buckets hold numbers that float16 cannot represent fully (see reduce/stats.py)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,18 +57,20 @@ class Evidence:
         self.configuration: Mapping[str, Any] = configuration or {}
         self.network = Network(self.model, self.configuration)
         self.histories = Histories()
-        self.broken: dict[Site, Broken] = {}  #: by site
+        self.broken: dict[Site, Broken] = {}  #: the first step with NaN or Inf, by site
         self.notes: Any = None  #: the notes of the run
-        self.shards = False  #: whether several processes hold parts of one tensor, of which one is seen here
-        self.unseen: Mapping[str, str] = {}  #: by site: why it was not recorded
-        self.bad_samples: Mapping[str, Mapping[str, Any]] = {}  #: by site: the samples of its first bad batch
+        #: Whether several processes hold parts of one tensor, and this process has one of them.
+        self.shards = False
+        self.unseen: Mapping[str, str] = {}  #: the reason why each missing site was not recorded
+        #: The samples of the first bad batch of each site.
+        self.bad_samples: Mapping[str, Mapping[str, Any]] = {}
         self.pulses: Pulses | None = (
-            None  #: of the ranks, if there are several; only a reader knows all of them
+            None  #: the pulses of the ranks, if there are several; only a reader has them
         )
         self.last_step: int | None = None
-        self._rows: dict[int, _Shelved] = {}  # by the identity of the heads
+        self._rows: dict[int, _Shelved] = {}  # where the rows go, by the id of the heads
 
-    # ---- taking in ----------------------------------------------------------------------------------
+    # ---- input ----------------------------------------------------------------------------------
 
     def take(self, block: Block) -> None:
         """Takes the records of some steps. Only training passes are evidence."""
@@ -98,7 +100,7 @@ class Evidence:
         self.last_step = max(int(steps.max()), -1 if self.last_step is None else self.last_step)
 
     def _note_all_broken(self, block: Block, steps: Array) -> None:
-        """Notes the sites of a block with NaN or Inf."""
+        """Records the sites of a block with NaN or Inf."""
         nans, infs, counts = (block.stats.counts[:, COUNTS.index(name)] for name in ("nans", "infs", "count"))
         sites = len(block.heads)
         for i in sorted({row % sites for row in np.flatnonzero(nans | infs).tolist()}):
@@ -140,7 +142,7 @@ class Evidence:
 
     @staticmethod
     def below_normal(buckets: Sequence[int], tallies: Sequence[int]) -> int:
-        """How many numbers of a histogram are below the normal range of float16, and not zero."""
+        """The number of nonzero numbers in a histogram below the normal range of float16."""
         return sum(n for bucket, n in zip(buckets, tallies, strict=True) if 0 < abs(bucket) < _NORMAL16)
 
     def _shelved(self, heads: tuple[Head, ...]) -> _Shelved:
@@ -157,7 +159,8 @@ class Evidence:
             split = []
             for shelf in (0, 1):
                 chosen = np.flatnonzero(places[:, 0] == shelf)
-                _, first = np.unique(places[chosen, 1], return_index=True)  # a site named twice counts once
+                # A site that appears twice counts once.
+                _, first = np.unique(places[chosen, 1], return_index=True)
                 chosen = chosen[np.sort(first)]
                 if len(chosen):
                     split.append((shelf, places[chosen, 1], chosen))
@@ -168,7 +171,7 @@ class Evidence:
             known = self._rows[id(heads)] = _Shelved(heads, split, losses, half if half.any() else None)
         return known
 
-    # ---- giving out ---------------------------------------------------------------------------------
+    # ---- answers ---------------------------------------------------------------------------------
 
     def history(self, site: str) -> History | None:
         """The history of a site; None if nothing was recorded."""
@@ -185,7 +188,7 @@ class Evidence:
 
     @property
     def captured(self) -> int:
-        """How many steps were captured: the most recorded at any layer or weight."""
+        """The number of captured steps: the most at any layer or weight."""
         histories = map(self.histories.get, filter(_rich, self.histories))
         return max((history.seen for history in histories if history is not None), default=0)
 
@@ -213,7 +216,7 @@ class Evidence:
 
     @property
     def learning_rate(self) -> float | None:
-        """The largest learning rate used, or the one configured."""
+        """The largest recorded learning rate, or else the configured one."""
         seen = self.history("learning_rate")
         if seen is not None and np.isfinite(seen.value).any():
             return float(np.nanmax(seen.value))
@@ -221,9 +224,9 @@ class Evidence:
         return float(given) if isinstance(given, (int, float)) else None
 
     def main_weights(self, kind: str = "weights") -> Iterator[History]:
-        """The histories of matrices and filters: not of biases, scales and moving statistics."""
+        """The histories of matrices and filters, without biases, scales and moving statistics."""
         for history in self.of(kind):
-            if len(history.shape) >= 2 and history.site.weight != "bias":  # that of a GRU has two rows
+            if len(history.shape) >= 2 and history.site.weight != "bias":  # the bias of a GRU has two rows
                 yield history
 
 
@@ -242,7 +245,7 @@ def _below_normal(block: Block, half: Array) -> Array:
 
 
 def _places(names: Sequence[str]) -> list[tuple[int, int]]:
-    """Which of the rows of `COLUMNS` come from these stats, and from which of them."""
+    """The rows of `COLUMNS` that come from these stats, and the stat for each."""
     given = [(i, "rms" if name == "peak" else name) for i, name in enumerate(COLUMNS)]
     return [(i, names.index(name)) for i, name in given if name in names]
 

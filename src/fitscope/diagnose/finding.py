@@ -13,7 +13,7 @@ from fitscope.diagnose.history import History
 Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")  #: from worst to mildest
 
-#: What a rule's findings are called where its name alone would read oddly.
+#: Titles of findings, if the name of the rule alone would read oddly.
 TITLES = {
     "dead_relu": "Dead ReLU units",
     "saturated": "Saturated units",
@@ -28,7 +28,7 @@ TITLES = {
     "optimizer_misconfigured": "Optimizer misconfigured",
 }
 
-MOST_POINTS = 64  #: of a series kept as evidence
+MOST_POINTS = 64  #: the most points of a series that is kept as evidence
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,7 +90,7 @@ class Finding:
         words, place = TITLES.get(self.rule, self.rule.replace("_", " ").capitalize()), self.layer
         if self.rule == "nonfinite":
             words = f"{'NaN' if self.evidence.get('nans') else 'Inf'} born here"
-            place = self.layer or self.site  # the data, or the loss
+            place = self.layer or self.site  # no layer: the data, or the loss
         return f"{words} · {place}" if place else words
 
     @property

@@ -2,8 +2,8 @@
 
 A site keeps at most `POINTS` points (scalars `SCALAR_POINTS`). When it is full, every second point is dropped, and from then on
 only every second recorded step becomes a point. The kept steps depend only on the number of recorded steps. So the writer thread,
-which sees one step at a time, and a reader, which sees all at once, keep exactly the same points.
-The loss is recorded at every step, and not in their order; its points are those of stretches of 1, 2, 4, … steps.
+which gets one step at a time, and a reader, which gets all at once, keep exactly the same points.
+The loss is recorded at every step, out of order; each of its points covers a stretch of 1, 2, 4, … steps.
 
 A point also stands for the steps that were dropped after it: `min`, `max`, `peak` (the largest rms), `nans` and `infs` are
 the extremes of all of them, so that one odd batch is never thinned away.
@@ -21,10 +21,10 @@ from fitscope.sites import Site
 
 Array = np.ndarray[Any, Any]
 
-POINTS = 256  #: of a tensor
-SCALAR_POINTS = 4096  #: of a scalar: the loss of every batch is worth more
+POINTS = 256  #: the most points of a tensor
+SCALAR_POINTS = 4096  #: the most points of a scalar: the loss of every batch is worth more
 
-#: What is kept of a point beside its step. `small` counts numbers below the normal range of float16, in float16 tensors only.
+#: The values of a point besides its step. `small` counts numbers below the normal range of float16, only in float16 tensors.
 COLUMNS = (
     "value", "count", "mean", "std", "min", "max", "rms", "peak", "zeros", "negatives", "nans", "infs", "small",
 )  # fmt: skip
@@ -38,10 +38,10 @@ class History:
 
     site: Site
     dtype: str
-    shape: tuple[int, ...]  #: of the first tensor seen there
+    shape: tuple[int, ...]  #: the shape of the first tensor recorded there
     steps: Array  #: int64, ascending
     data: Array  #: float32, a row for each of COLUMNS
-    seen: int = 0  #: recorded steps, those that were thinned away included
+    seen: int = 0  #: the number of recorded steps, including those without a point
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -55,17 +55,17 @@ class History:
 
     @property
     def norm(self) -> Array:
-        """The Euclidean length of the tensor, estimated from the elements that were looked at."""
+        """The Euclidean length of the tensor, estimated from the elements that were read."""
         size = float(np.prod(self.shape, dtype=np.float64)) if self.shape else 1.0
         length: Array = self.rms.astype(np.float64) * np.sqrt(size)
         return length
 
     def before(self, step: int | None) -> History:
-        """The part of it before a step; all of it for None."""
+        """The part of the history before a step; all of it for None."""
         return self if step is None else self.at(self.steps < step)
 
     def at(self, chosen: Array | slice) -> History:
-        """Some of its points."""
+        """Some points of the history."""
         return History(self.site, self.dtype, self.shape, self.steps[chosen], self.data[:, chosen], self.seen)
 
 
@@ -76,7 +76,7 @@ class _Shelf:
         self.bound = bound
         self.steps = np.zeros((0, 16), np.int64)
         self.data = np.zeros((len(COLUMNS), 0, 16), np.float32)
-        self.count = np.zeros(0, np.int64)  # points
+        self.count = np.zeros(0, np.int64)  # the number of points of each site
         self.seen = np.zeros(0, np.int64)  # recorded steps
         self.stride = np.ones(0, np.int64)
 
@@ -110,7 +110,7 @@ class _Shelf:
     def _extend(self, rows: Array, steps: Array, columns: Array) -> None:
         """Adds steps to several sites that have equally many points and the same stride."""
         seen, stride, have = (int(of[rows[0]]) for of in (self.seen, self.stride, self.count))
-        lead = min(-seen % stride, len(steps))  # these belong to the last point there is
+        lead = min(-seen % stride, len(steps))  # these belong to the last existing point
         for column, extreme in _extremes() if lead else ():
             last = self.data[column, rows, have - 1]
             self.data[column, rows, have - 1] = extreme(
@@ -158,7 +158,7 @@ class _Line:
             self.points()
 
     def points(self) -> tuple[Array, Array]:
-        """The steps and columns as they are now, sorted by step."""
+        """The current steps and columns, sorted by step."""
         steps = np.concatenate([part for part, _ in self._parts])
         columns = np.concatenate([part for _, part in self._parts], axis=1)
         order = np.argsort(steps, kind="stable")
@@ -180,12 +180,12 @@ class Histories:
     def __init__(self) -> None:
         self._shelves = (_Shelf(POINTS), _Shelf(SCALAR_POINTS))
         self._lines: dict[str, _Line] = {}
-        self._places: dict[str, tuple[int, int]] = {}  # by site: which shelf, and where on it
+        self._places: dict[str, tuple[int, int]] = {}  # for each site its shelf, and its place there
         self._used = [0, 0]
         self._about: dict[str, tuple[Site, str, tuple[int, ...]]] = {}
 
     def place(self, site: Site, dtype: str, shape: tuple[int, ...]) -> tuple[int, int]:
-        """Where the points of a site are; made when it is first seen."""
+        """The place of the points of a site, which is created with its first record."""
         known = self._places.get(site)
         if known is None:
             shelf = int(not shape)
@@ -200,7 +200,7 @@ class Histories:
         self._shelves[shelf].extend(rows, steps, columns)
 
     def scatter(self, site: Site, dtype: str, steps: Array, columns: Array) -> None:
-        """Steps of a scalar that is recorded at every step, in any order."""
+        """Adds steps of a scalar that is recorded at every step, in any order."""
         if len(steps):
             self._about.setdefault(site, (site, dtype, ()))
             data = columns.astype(np.float32)
@@ -208,7 +208,7 @@ class Histories:
             self._lines.setdefault(site, _Line(SCALAR_POINTS)).add(steps, data)
 
     def extend(self, site: Site, dtype: str, shape: tuple[int, ...], steps: Array, columns: Array) -> None:
-        """Further steps that were recorded of a site, sorted."""
+        """Adds recorded steps of a site, sorted."""
         shelf, row = self.place(site, dtype, shape)
         self._shelves[shelf].extend(np.array([row]), steps, columns.astype(np.float32)[:, None])
 
@@ -234,7 +234,7 @@ class Histories:
 
 
 def _halved(steps: Array, data: Array) -> tuple[Array, Array]:
-    """Every second point; it stands for the one after it, too."""
+    """Every second point, which then also stands for the next one."""
     kept = data[..., ::2].copy()
     gone = data[..., 1::2]
     for column, extreme in _extremes():

@@ -1,6 +1,6 @@
-"""The network as the rules see it: its layers in the order in which they run, their connections, and their configuration.
+"""The network for the rules: its layers in the order in which they run, their connections, and their configuration.
 
-Made from the configuration and the model description of a run, or from one of them. In a model that is
+It is made from the configuration and the model description of a run, or from one of them. In a model that is
 a graph the order is that of the data; in a custom model it is the order in which the layers were made, and a layer is taken to feed
 the next one that was recorded.
 """
@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-#: Nonlinearities by what can go wrong with them.
+#: Nonlinearities, grouped by their possible faults.
 RELU_LIKE = frozenset(("relu", "relu6", "ReLU", "crelu", "threshold", "hard_shrink"))
 SIGMOID_LIKE = frozenset(("sigmoid", "hard_sigmoid", "Sigmoid"))
 TANH_LIKE = frozenset(("tanh", "hard_tanh", "softsign"))
@@ -24,7 +24,7 @@ _ACTIVATION_LAYERS = {
     "ELU": "elu",
     "PReLU": "prelu",
 }
-FARTHEST = 20_000  #: layers between two that were recorded; a forged model may have any number
+FARTHEST = 20_000  #: the most layers between two recorded ones; a forged model may have any number
 
 
 class Network:
@@ -54,7 +54,7 @@ class Network:
             for name in names
         }
         _lead_through(inbound)
-        # Layers inside of a layer, such as those of an attention, are never connected.
+        # Layers inside another layer, such as an attention layer, are never connected.
         placed = [name for name in names if name.rpartition("/")[0] not in self.layers or inbound[name]]
         #: Whether it lists connections.
         self.graph = sum(bool(inbound[name]) for name in placed) >= max(1, len(placed) // 2)
@@ -84,7 +84,7 @@ class Network:
         return leaves[-1:]
 
     def depth(self, layer: str) -> int:
-        """Where the layer stands in the order of the forward pass; unknown ones come last."""
+        """The place of the layer in the order of the forward pass; unknown layers come last."""
         return self._depth.get(layer, len(self.order))
 
     def sorted(self, layers: Iterable[str]) -> list[str]:
@@ -92,7 +92,7 @@ class Network:
         return sorted(layers, key=self.depth)
 
     def inbound(self, layer: str) -> list[str]:
-        """The layers whose outputs this one takes directly, as far as it is known."""
+        """The layers whose outputs this one takes directly, if known."""
         return self._inbound.get(layer, [])
 
     def producers(self, layer: str, among: Iterable[str]) -> list[str]:
@@ -148,7 +148,7 @@ class Network:
         return str(self.layers.get(layer, {}).get("class") or "")
 
     def activation(self, layer: str) -> str:
-        """The nonlinearity at the output of the layer, "" where it is unknown or none."""
+        """The nonlinearity at the output of the layer; "" if it has none or it is unknown."""
         about = self.layers.get(layer, {})
         found = about.get("activation")
         name = str(found) if found else _ACTIVATION_LAYERS.get(self.kind(layer), "")
@@ -165,7 +165,7 @@ def _lead_through(inbound: dict[str, list[str]]) -> None:
     directly: dict[str, list[str]] = {}
     for name in inbound:
         directly.setdefault(name.rpartition("/")[0], []).append(name)
-    for name in list(inbound):  # a model comes before those inside of it
+    for name in list(inbound):  # a model comes before the models inside it
         sources = inbound[name]
         inside = directly.get(name, [])
         fed = {source for n in inside for source in inbound[n]}
@@ -177,7 +177,7 @@ def _lead_through(inbound: dict[str, list[str]]) -> None:
 
 
 def _sorted(names: list[str], inbound: Mapping[str, list[str]]) -> list[str]:
-    """Each layer after all that feed it; otherwise in the order given. Cycles keep their order."""
+    """The layers, each after all layers that feed it, otherwise in the given order. Cycles keep their order."""
     done: dict[str, None] = {}
     for name in names:
         stack = [(name, False)]
@@ -194,7 +194,7 @@ def _sorted(names: list[str], inbound: Mapping[str, list[str]]) -> list[str]:
 
 
 def _around(name: str) -> Iterator[str]:
-    """The layers that a layer is in, the nearest first."""
+    """The layers around a layer, the nearest first."""
     while "/" in name:
         name = name.rpartition("/")[0]
         yield name

@@ -1,6 +1,6 @@
-"""The pulses of the ranks of a training side by side: a table of ranks by steps for each number, NaN where a rank has none.
+"""Puts the pulses of ranks side by side: for each number a table of ranks by steps, with NaN for missing ones.
 
-Clocks of several hosts differ, so times of two ranks are never compared as they are. What counts is the time since the first step
+Clocks of several hosts differ, so fitscope never compares times of two ranks directly. It uses the time since the first step
 that all of them share: `step_seconds` within one rank, `skew` against the median of all.
 """
 
@@ -23,7 +23,7 @@ class Pulses:
     ranks: Array
     steps: Array
     time: Array  #: seconds since 1970, by the clock of the rank
-    cpu: Array  #: seconds of CPU that its process has used
+    cpu: Array  #: CPU seconds that the process of the rank has used
     loss: Array
     weights: Array  #: rms of all trainable weights together
 
@@ -48,7 +48,7 @@ class Pulses:
 
     @property
     def step_seconds(self) -> Array:
-        """The seconds of one step, on average since the column before."""
+        """The average seconds of one step since the previous column."""
         return self._per_step(self.time)
 
     @property
@@ -58,7 +58,7 @@ class Pulses:
 
     @property
     def skew(self) -> Array:
-        """By how many seconds a rank is behind the median of all, since the first step that all share."""
+        """The seconds by which a rank is behind the median of all, since the first step that all share."""
         if not self.time.size:
             return self.time
         shared = np.flatnonzero(np.isfinite(self.time).all(axis=0))
@@ -69,11 +69,11 @@ class Pulses:
     def _per_step(self, table: Array) -> Array:
         found = np.full(table.shape, np.nan)
         found[:, 1:] = np.diff(table, axis=1) / np.diff(self.steps)
-        return np.where(found >= 0, found, np.nan)  # a clock that was set back
+        return np.where(found >= 0, found, np.nan)  # the clock was set back
 
 
 def medians(table: Array, axis: int) -> Array:
-    """Medians of the numbers there are, with the axis kept; NaN where there are none."""
+    """Medians without NaN, with the axis kept; NaN if there are no numbers."""
     there = np.isfinite(table)
     ordered = np.sort(np.where(there, table, np.inf), axis=axis)
     count = there.sum(axis=axis, keepdims=True)

@@ -18,7 +18,7 @@ from typing import Any
 from fitscope.diagnose.evidence import Evidence
 from fitscope.diagnose.finding import Finding, NotJudged
 
-#: Takes the evidence and the rule's thresholds as attributes.
+#: A function of the evidence and the rule's thresholds, which are attributes.
 Judge = Callable[[Evidence, SimpleNamespace], Iterable[Finding | NotJudged]]
 
 
@@ -29,7 +29,7 @@ class Rule:
     name: str
     judge: Judge
     sees: str  #: a description of one line
-    limits: Mapping[str, Any]  #: its own thresholds, in addition to the shared ones
+    limits: Mapping[str, Any]  #: the rule's own thresholds, in addition to the shared ones
 
     def __call__(self, evidence: Evidence, limits: Mapping[str, Any]) -> list[Finding | NotJudged]:
         """Applies the rule. If it raises, it counts as not judged, so that the other rules still apply."""

@@ -33,10 +33,10 @@ class OutputHead(NamedTuple):
 
     layer: str | None
     activation: str  #: "" if linear or unknown
-    linear: bool  #: known to have no nonlinearity
-    units: int | None  #: numbers along the last axis
+    linear: bool  #: whether it certainly has no nonlinearity
+    units: int | None  #: the numbers along the last axis
     rank: int | None
-    loss: str  #: the class, "" if unknown
+    loss: str  #: the class of the loss, "" if unknown
     from_logits: bool
     ignored: float | None  #: the label that the loss leaves out
     known: bool  #: whether activation and loss are both known

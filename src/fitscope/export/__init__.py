@@ -2,7 +2,7 @@
 
 Every module has a function `export(run, out, *, sites, stats, force, progress)` that returns the paths it wrote. It
 receives full site names and valid stat names. Memory is bounded for runs of any length: statistics pass part by part
-(`rows`), tensors capture by capture (`kept`). A run that is still being written is exported in its current state.
+(`rows`), tensors capture by capture (`kept`). A run that is still growing is exported in its current state.
 
 A file appears complete or not at all where the format allows it (`place`). An export overwrites nothing unless
 `force` is set. This package belongs to the reading side: it imports no framework and no capturing code.
@@ -25,7 +25,7 @@ from fitscope.store.places import path_of
 if TYPE_CHECKING:
     from fitscope.read import Run
 
-#: Called with the work done and the total, in a unit that depends on the format.
+#: A function that is called with the work done and the total, in a unit that depends on the format.
 Progress = Callable[[int, int], None]
 
 #: The stats to choose from. The `value` of a scalar is always exported.
@@ -37,7 +37,7 @@ class Format:
     """The description of a format. The module of the same name implements it."""
 
     meaning: str
-    of: str = "stats"  #: or "tensors"
+    of: str = "stats"  #: "stats" or "tensors"
     more: str = ""  #: additional data that it exports: "samples" or "averages"
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-POLYNOMIAL = 0x82F63B78  #: Castagnoli's, reflected
-STRETCH = 1024  #: bytes at once; the table has 1 kB for each
+POLYNOMIAL = 0x82F63B78  #: Castagnoli's polynomial, reflected
+STRETCH = 1024  #: bytes that are added at once; the table has 1 kB for each
 
 Table = np.ndarray[tuple[int, int], np.dtype[np.uint32]]
 
@@ -22,7 +22,7 @@ def crc32c(data: bytes) -> int:
     state = 0xFFFFFFFF
     for start in range(0, len(data), STRETCH):
         stretch = np.frombuffer(data[start : start + STRETCH], np.uint8).copy()
-        # The state goes into the first bytes; what is left of it, where there are fewer than four, stays.
+        # The state goes into the first four bytes. If there are fewer, the rest of the state stays.
         taken = min(4, len(stretch))
         stretch[:taken] ^= np.frombuffer(state.to_bytes(4, "little"), np.uint8)[:taken]
         found: Any = np.bitwise_xor.reduce(table[np.arange(len(stretch) - 1, -1, -1), stretch])

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from fitscope.export import Progress
     from fitscope.read import Run
 
-_RUN = pa.field("run", pa.string())  # the run's id, in every table
+_RUN = pa.field("run", pa.string())  # the id of the run, a column of every table
 
 _OF_HISTOGRAM = ["site", "pass", "step", "epoch", "batch", "rank"]
 
@@ -51,13 +51,13 @@ TABLES = {
             ("status", pa.string()),  # running, complete, interrupted or failed
             ("last_step", pa.int64()),
             ("bytes", pa.int64()),
-            ("model", pa.string()),  # its name
+            ("model", pa.string()),  # the name of the model
             ("parameters", pa.int64()),
-            ("errors", pa.int64()),  # how many there were while recording
-            ("dropped", pa.string()),  # {site: records}, JSON; so are those below
+            ("errors", pa.int64()),  # the number of errors while recording
+            ("dropped", pa.string()),  # {site: records} as JSON; the columns below are JSON too
             ("lost", pa.string()),
-            ("software", pa.string()),  # versions
-            ("plan", pa.string()),  # what was watched
+            ("software", pa.string()),  # versions of the software
+            ("plan", pa.string()),  # the watches
         ]
     ),
     "stats": pa.schema([_RUN, *(field for field in STATS_SCHEMA if field.name not in HISTOGRAM)]),
@@ -78,7 +78,7 @@ TABLES = {
 class Database(ABC):
     """An open file with these tables. Use it as a context manager: it commits only if no error occurs."""
 
-    Error: type[Exception]  #: of the database itself
+    Error: type[Exception]  #: the base class of the database's own errors
 
     def __init__(self, out: Path) -> None:
         self._out = out
@@ -92,7 +92,7 @@ class Database(ABC):
                 self._prepare(name, form)
         except BaseException as problem:
             self._connection.close()
-            if isinstance(problem, self.Error):  # locked, read-only, or something else
+            if isinstance(problem, self.Error):  # the file is locked, read-only, or something else
                 raise not_ours(self._out, problem) from problem
             raise
         return self
@@ -131,7 +131,7 @@ class Database(ABC):
         return [run for (run,) in self._connection.execute("SELECT run FROM runs").fetchall()]
 
     def execute(self, statement: str, values: Sequence[Any]) -> None:
-        """Executes a statement, with values for its question marks."""
+        """Executes an SQL statement. `values` fill its `?` placeholders."""
         self._connection.execute(statement, values)
 
     @abstractmethod

@@ -22,7 +22,7 @@ def export(
     return fill(DuckDB, run, out, sites, stats, force, progress)
 
 
-MEMORY = "512MB"  #: that DuckDB may use in addition to its input; by default it takes most of the machine
+MEMORY = "512MB"  #: memory that DuckDB may use besides its input; by default it takes most of the machine's
 
 
 class DuckDB(Database):
@@ -32,8 +32,9 @@ class DuckDB(Database):
 
     def _connect(self) -> Any:
         try:
-            return duckdb.connect(str(self._out.absolute()))  # `:memory:` is a file too
-        # Another process has it open, or it is something else; RuntimeError: its name is not UTF-8.
+            # An absolute path, so that `:memory:` is a file too.
+            return duckdb.connect(str(self._out.absolute()))
+        # Another process has the file open, or it is no database; RuntimeError: its name is not UTF-8.
         except (duckdb.Error, RuntimeError) as problem:
             raise not_ours(self._out, problem) from problem
 
@@ -42,19 +43,19 @@ class DuckDB(Database):
         self._connection.execute("BEGIN")
 
     def insert(self, name: str, table: pa.Table) -> None:  # noqa: ARG002
-        # DuckDB finds `table` by its name in this frame. What is registered instead would be kept, although
-        # unregistered, until the transaction ends (duckdb 2.0): all of a long run.
+        # DuckDB finds `table` by its name in this frame. DuckDB would keep a registered table, even after it is
+        # unregistered, until the transaction ends (duckdb 2.0): the whole of a long run.
         self._connection.execute(f'INSERT INTO {name} BY NAME SELECT * FROM "table"')
 
     @classmethod
     def is_busy(cls, problem: BaseException) -> bool:
-        # Another process has it open; or this one has, to read only.
+        # Another process has the file open, or this one has, to read only.
         locked = isinstance(problem, duckdb.IOException) and "lock" in str(problem)
         return locked or isinstance(problem, duckdb.ConnectionException)
 
     @classmethod
     def is_one(cls, start: bytes) -> bool:
-        return start[8:12] == b"DUCK"  # behind a checksum
+        return start[8:12] == b"DUCK"  # the magic bytes follow a checksum
 
     def _columns(self, name: str, form: pa.Schema) -> tuple[dict[str, str], Collection[str]]:
         self._connection.register("added", form.empty_table())

@@ -1,4 +1,4 @@
-"""The kept tensors of a run, capture by capture, and how to stream them into an `.npy` file."""
+"""Reads the kept tensors of a run, capture by capture, and streams them into an `.npy` file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 DType = np.dtype[Any]
 
-BLOCK_BYTES = 64 << 20  #: read at once of many small captures; a single one may be larger
+BLOCK_BYTES = 64 << 20  #: bytes of small captures that are read at once; a single one may be larger
 
 
 def sites(run: Run) -> list[str]:

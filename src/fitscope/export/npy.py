@@ -43,7 +43,7 @@ def export(
         name = file_name(epoch, names[site])
         try:
             files.append(write_capture(out / name, found[site], place))
-        except RunError as problem:  # damage of one capture is no reason to keep the others back
+        except RunError as problem:  # a damaged capture must not stop the others
             missing.append({"site": site, "epoch": epoch, "reason": str(problem)})
             warnings.warn(
                 f"Epoch {epoch} of {site!r} is not exported. {problem}", FitscopeWarning, stacklevel=3

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fitscope.export import Progress
     from fitscope.read import Run
 
-GROUP_ROWS = 50_000  #: rows gathered before they are written: parts may be small, row groups should not
+GROUP_ROWS = 50_000  #: rows collected before a write: parts may be small, but row groups should not be
 
 
 def export(

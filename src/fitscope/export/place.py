@@ -15,7 +15,7 @@ from fitscope.errors import StoreError
 from fitscope.store.places import new_file_at
 from fitscope.store.schema import site_path
 
-_LONGEST = 120  # a name gets a number and an ending yet, and most file systems allow 255 bytes
+_LONGEST = 120  # a name still gets a number and an ending, and most file systems allow 255 bytes
 
 
 @contextlib.contextmanager

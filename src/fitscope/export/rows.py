@@ -1,7 +1,7 @@
-"""The rows of a run's tables as a stream, ordered by step, for any number of parts and ranks.
+"""Streams the rows of a run's tables, ordered by step, for any number of parts and ranks.
 
-Memory holds about one part per rank. The parts of one rank are in time order. The stream merges several ranks: it always reads on where
-the step is lowest. A damaged part is skipped and reported (`run.damaged`, one warning), as everywhere on the reading side.
+Memory holds about one part per rank. The parts of one rank are in time order. The stream merges several ranks: it always continues with
+the rank at the lowest step. A damaged part is skipped and reported (`run.damaged`, one warning), as everywhere on the reading side.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 ABOUT = ("step", "epoch", "batch", "time", "attempt", "rank", "site", "dtype", "shape", "batched", "value")
 #: The name of the samples table among the sites of an export.
 SAMPLES = schema.SAMPLES
-#: The columns the histogram is made of.
+#: The columns of the histogram.
 HISTOGRAM = ("buckets", "counts")
 
 
@@ -95,7 +95,7 @@ def _stream(
         except UNREADABLE as problem:
             run._state.damaged.add(part.key, problem)
             return form.empty_table()
-        part.let_go()  # of one in an object store the bytes would be kept
+        part.let_go()  # a part in an object store would keep its bytes
         return _formed(plain(chosen(found)), form)
 
     # An attempt ends where the next one starts, so their steps follow one another.
@@ -113,7 +113,8 @@ def _merged(
     lanes: list[deque[Part]], read: Callable[[Part], pa.Table], order: Sequence[str]
 ) -> Iterator[pa.Table]:
     """Merges the rows of several ranks into one stream."""
-    reached = [-math.inf if lane else math.inf for lane in lanes]  # the step up to which each has been read
+    # The step up to which each rank has been read.
+    reached = [-math.inf if lane else math.inf for lane in lanes]
     waiting: list[pa.Table] = []
     while any(lanes):
         behind = reached.index(min(reached))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fitscope.export import Progress
     from fitscope.read import Run
 
-INDEXED = ("stats", "histograms")  #: the tables that people ask by site
+INDEXED = ("stats", "histograms")  #: the tables that users query by site
 BATCH_ROWS = 5_000  #: rows turned into Python objects at once
 
 
@@ -35,7 +35,8 @@ class SQLite(Database):
     Error = sqlite3.Error
 
     def _connect(self) -> sqlite3.Connection:
-        return sqlite3.connect(self._out.absolute(), isolation_level=None)  # `:memory:` is a file too
+        # An absolute path, so that `:memory:` is a file too.
+        return sqlite3.connect(self._out.absolute(), isolation_level=None)
 
     def _begin(self) -> None:
         self._connection.execute("BEGIN IMMEDIATE")
@@ -50,7 +51,7 @@ class SQLite(Database):
 
     @classmethod
     def is_busy(cls, problem: BaseException) -> bool:
-        code = getattr(problem, "sqlite_errorcode", None)  # of SQLite itself
+        code = getattr(problem, "sqlite_errorcode", None)  # SQLite's own error code
         return code is not None and code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
     @classmethod

@@ -38,23 +38,23 @@ SHOWN = ("mean", "std", "min", "max", "rms", "zeros", "nans", "infs", "cosine", 
 #: Stats that are written only if they are not 0: flat charts would hide the others.
 SELDOM = ("nans", "infs")
 
-DENSE = 64  #: the first steps, each of which has histograms
+DENSE = 64  #: the number of first steps that all have histograms
 BATCH_ROWS = 1_000  #: rows turned into Python objects at once
-DT_FLOAT, DT_DOUBLE = 1, 2  #: in TensorFlow's types.proto
-ENDING = ".fitscope"  #: of our event files; TensorBoard looks only for "tfevents" in a name
+DT_FLOAT, DT_DOUBLE = 1, 2  #: numbers from TensorFlow's types.proto
+ENDING = ".fitscope"  #: the ending of fitscope's event files; TensorBoard looks only for "tfevents" in a name
 
 
 def export(
     run: Run, out: Path, *, sites: Sequence[str], stats: Sequence[str], force: bool, progress: Progress
 ) -> list[Path]:
-    package()  # before anything is made
+    package()  # fails before anything is created
     where = folder(directory(out, run), force)
     path = where / file_name(run)
     began = run.created.timestamp()
     with new_file(path, force=True) as unfinished, Events(unfinished, began, stats or SHOWN) as events:
         for seen in by_step(rows(run, sites, columns(()), progress)):
             events.add(seen)
-    for earlier in where.glob(f"events.out.tfevents.*{ENDING}*"):  # also those of a live export
+    for earlier in where.glob(f"events.out.tfevents.*{ENDING}*"):  # including those of a live export
         if earlier.name != path.name:
             earlier.unlink()
     return [path]
@@ -82,8 +82,8 @@ class Events:
         self._thin = self._shown == SHOWN
         self._windows: dict[
             str, tuple[int, int]
-        ] = {}  # by site: the stretch of steps whose histogram is there
-        self._known: set[str] = set()  # tags whose plugin has been named
+        ] = {}  # for each site the stretch of steps whose histogram is written
+        self._known: set[str] = set()  # tags whose plugin is already in the file
         self._file: IO[bytes] = path.open("wb")
         self._write(wall_time=began, file_version="brain.Event:2")
 
@@ -115,7 +115,7 @@ class Events:
 
     def restart(self, step: int, time: float) -> None:
         """Makes TensorBoard forget everything from a step on, because the training repeats it."""
-        for _ in range(2):  # the first one that it meets in a directory is a start to it, and no restart
+        for _ in range(2):  # TensorBoard takes the first one in a directory for a start, not a restart
             self._write(wall_time=time, step=step, session_log=self._tb.started)
 
     def flush(self) -> None:
@@ -180,12 +180,12 @@ class Point:
     site: str
     step: int
     time: float
-    rank: int = 0  #: of the first row
+    rank: int = 0  #: the rank of the first row
     stats: Stats = field(default_factory=Stats)
     values: list[float] = field(default_factory=list)
     cosines: list[float] = field(default_factory=list)
-    touched: bool = False  #: since the last request
-    told: bool = False  #: handed out, as far as it is known
+    touched: bool = False  #: whether it changed since the last request
+    told: bool = False  #: whether its current values were returned
 
     @property
     def cosine(self) -> float | None:
@@ -254,7 +254,7 @@ def by_step(tables: Iterable[pa.Table]) -> Iterator[Point]:
                 yield from steps.at(row["step"])
                 seen = steps.of(row["site"], row["time"], row["rank"])
                 if not row["batched"] and row["rank"] != seen.rank:
-                    continue  # the same tensor in every rank: the first speaks for it
+                    continue  # every rank has the same tensor: the first one counts
                 hist = np.zeros(BUCKETS, np.int64)
                 if row["buckets"]:
                     hist[np.array(row["buckets"]) + ZERO_BUCKET] = row["counts"]

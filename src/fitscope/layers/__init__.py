@@ -86,7 +86,7 @@ class BatchChange(keras.layers.Layer):
             raise WatchError(
                 "`batch_size` to be a number of rows", repr(batch_size), "Write BatchChange(batch_size=32)"
             )
-        self.gives = output  # Keras uses `layer.output` for a tensor
+        self.gives = output  # not `output`: Keras uses that name for a tensor
         self.batch_size = None if batch_size is None else int(batch_size)
 
     def build(self, input_shape: Any) -> None:
@@ -96,7 +96,7 @@ class BatchChange(keras.layers.Layer):
                 f"inputs of shapes {input_shape}",
                 "Use one BatchChange for each",
             )
-        shape = tuple(input_shape)  # a list where it comes from a file
+        shape = tuple(input_shape)  # a loaded model passes a list
         rows = self.batch_size or shape[0]
         if rows is None:
             raise ModelError(
@@ -113,7 +113,8 @@ class BatchChange(keras.layers.Layer):
         dtype = self._kept_dtype()
         state = {"initializer": "zeros", "trainable": False, "autocast": False}
         self.previous = self.add_weight(name="previous", shape=(rows, *shape[1:]), dtype=dtype, **state)
-        self.rows = self.add_weight(name="rows", shape=(), dtype="int", **state)  # of `previous` that count
+        # The number of rows of `previous` that count.
+        self.rows = self.add_weight(name="rows", shape=(), dtype="int", **state)
         self.mean_change = self.add_weight(name="mean_change", shape=(), dtype=dtype, **state)
         self.max_change = self.add_weight(name="max_change", shape=(), dtype=dtype, **state)
 
@@ -142,13 +143,13 @@ class BatchChange(keras.layers.Layer):
         return {**super().get_config(), "output": self.gives, "batch_size": self.batch_size}
 
     def _output_dtype(self, inputs: Any) -> str:
-        """That of the input. The change of whole numbers may be negative, and is given as a float."""
+        """The dtype of the output: that of the input. The change of whole numbers may be negative, so it is a float."""
         dtype: str = keras.backend.standardize_dtype(inputs.dtype)
         keeps = self.gives == "input" or keras.backend.is_float_dtype(dtype)
         return dtype if keeps else self._kept_dtype()
 
     def _kept_dtype(self) -> str:
-        """Never less than float32: the difference and its mean are taken in this."""
+        """The dtype of the difference and its mean: at least float32."""
         return str(keras.backend.result_type(self.variable_dtype, "float32"))
 
     def _change(self, now: Any) -> Any:
@@ -159,13 +160,13 @@ class BatchChange(keras.layers.Layer):
         return ops.where(had, now - ops.stop_gradient(before), ops.zeros_like(now))
 
     def _keep(self, now: Any, size: Any) -> None:
-        """Takes this batch as the previous one of the next."""
+        """Keeps this batch, to compare the next one with it."""
         rows, features = ops.shape(now)[0], math.prod(self.previous.shape[1:])
         both = ops.minimum(ops.cast(rows, "int32"), ops.cast(self.rows, "int32"))
         count = ops.cast(ops.maximum(both, 1), size.dtype) * features
         self.mean_change.assign(ops.sum(size) / count)
         self.max_change.assign(ops.max(size))
-        # TensorFlow traces a step for any number of rows. Where there are too many this fails, and names the scope.
+        # TensorFlow traces a step for any number of rows. If there are too many, this fails and names the scope.
         with keras.name_scope(f"{self.name}_got_a_batch_of_more_than_{self.previous.shape[0]}_rows"):
             latest = ops.concatenate([now, self.previous[rows:]])
             self.previous.assign(ops.reshape(latest, self.previous.shape))
@@ -189,7 +190,7 @@ class BatchChange(keras.layers.Layer):
                 f"Write BatchChange(batch_size={rows})",
             )
         if wrong is not None:
-            # Keras 3.15 makes another error of what `call` raises, unless it thinks that it has done so already.
+            # Keras 3.15 replaces an exception from call() with a new one, unless the exception has this attribute.
             wrong._keras_call_info_injected = True  # type: ignore[attr-defined]
             raise wrong
 

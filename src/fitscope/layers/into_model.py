@@ -19,7 +19,7 @@ from fitscope.plan.anatomy import Anatomy, LayerPart
 from fitscope.plan.selection import is_input, select, shown
 from fitscope.watch import Layers
 
-#: Methods that a model class may override, and that a plain functional model would then lose.
+#: Methods of a model class whose overrides a plain functional model would lose.
 _OWN_WAYS = ("call", "train_step", "test_step", "predict_step", "compute_loss")
 
 
@@ -65,7 +65,7 @@ class _Chosen:
     def tapped(self, model: Any) -> Any:
         """Rebuilds the model from the same layers, with the taps."""
         graph = _graph(model)
-        # A copy of the graph that is not compiled: cloning a compiled model would copy its settings, with a new optimizer.
+        # An uncompiled copy of the graph: cloning a compiled model would copy its settings, with a new optimizer.
         source = _class_of(model)(graph.input, graph.output, name=model.name)
         instead: dict[int, Any] = {}  # a nested model with taps → the original
 

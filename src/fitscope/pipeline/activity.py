@@ -1,4 +1,4 @@
-"""How active the units of layers were: a window over the newest captured batches, for all layers of a pass at once.
+"""Measures how active the units of layers were, in a window over the newest captured batches, for all layers of a pass at once.
 
 The units of all layers lie one after the other in flat arrays, so that a step costs a few calls of compiled code, however many
 layers there are. Memory is bounded by the number of units, whatever the length of the training.
@@ -20,10 +20,10 @@ from fitscope.sites import Site
 
 Array = np.ndarray[Any, Any]
 
-SAMPLES = 256  #: that a window holds, about,
-BATCHES = 16  #: in no more batches than this
-MOST_UNITS = 65_536  #: of one layer,
-MOST_IN_ALL = 262_144  #: and of all layers
+SAMPLES = 256  #: samples in a window, roughly,
+BATCHES = 16  #: in at most this many batches
+MOST_UNITS = 65_536  #: the most units of one layer,
+MOST_IN_ALL = 262_144  #: and of all layers together
 
 
 class Vector(NamedTuple):
@@ -35,7 +35,7 @@ class Vector(NamedTuple):
 
 
 class Vectors(NamedTuple):
-    """The same of several steps: a row of `flat` for each."""
+    """A `Vector` of several steps: `flat` has a row for each."""
 
     heads: list[Head]
     flat: Array
@@ -56,7 +56,7 @@ class Activity:
     """The layers of one pass."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, int], int] = {}  # by site and number of units
+        self._known: dict[tuple[str, int], int] = {}  # numbers of layers, by site and number of units
         self._heads: list[Head] = []
         self._bounds: list[tuple[float, float]] = []
         self._offsets = [0]
@@ -79,7 +79,7 @@ class Activity:
         return found
 
     def count(self, number: int, array: Array, shape: Sequence[int]) -> None:
-        """Takes the output of a layer, or some rows of it; `shape` is that of all."""
+        """Takes the output of a layer, or some of its rows; `shape` is the shape of the whole output."""
         now = self._now
         low, high = self._offsets[number], self._offsets[number + 1]
         places = units.count_active(array, self._bounds[number], now.counts[low:high])
@@ -96,7 +96,7 @@ class Activity:
     def slide_joined(self, some: Sequence[tuple[Sequence[Array], Joined]]) -> Vectors | None:
         """Takes the outputs of layers at several steps, for each step from its vectors, and slides over all of them.
 
-        `some` has for each place in a step the vectors of all steps. No other layer was seen at these steps.
+        `some` has for each place in a step the vectors of all steps. These steps have no other layers.
         """
         if self._state is None or not some:
             return None
@@ -118,13 +118,13 @@ class Activity:
         return Vectors([self._heads[i] for i in chosen], shares, starts)
 
     def put(self, number: int, counts: Array, samples: int, places: int) -> None:
-        """Takes the counts that a step made itself."""
+        """Takes the counts that the step itself computed."""
         now = self._now
         now.counts[self._offsets[number] : self._offsets[number + 1]] = counts
         now.samples[number], now.places[number] = samples, places
 
     def slide(self) -> Vector | None:
-        """The share of each unit in the window that ends with this step, for the layers that the step has shown."""
+        """The share of each unit in the window that ends with this step, for the layers that the step returned."""
         if self._state is None:
             return None
         state, offsets = self._state, self._state.layers.offsets
@@ -141,7 +141,7 @@ class Activity:
 
     @property
     def _now(self) -> _State:
-        assert self._state is not None  # a layer has a number before it is counted
+        assert self._state is not None  # a layer gets a number before its units are counted
         return self._state
 
 
@@ -152,7 +152,7 @@ class _State:
         layers, width = len(bounds), offsets[-1]
         lows, highs = np.array(bounds).T
         self.layers = Layers.of(np.array(offsets), np.ascontiguousarray(lows), np.ascontiguousarray(highs))
-        self.counts = np.zeros(width, np.int32)  # of this step
+        self.counts = np.zeros(width, np.int32)  # the counts of this step
         self.samples, self.places = np.zeros(layers, np.int64), np.zeros(layers, np.int64)
         self._ring = np.zeros((BATCHES, width), np.int32)
         self._ring_samples = np.zeros((BATCHES, layers), np.int64)
@@ -179,5 +179,5 @@ class _State:
             counts, self.samples, self.places, self.layers.offsets, self._ring, self._ring_samples, self._ring_places,
             self._firsts, self._lengths, self._totals, self._held, SAMPLES, shares,
         )  # fmt: skip
-        self.samples[:] = 0  # the next step has shown nothing yet
+        self.samples[:] = 0  # the next step has returned nothing yet
         return shares

@@ -1,9 +1,9 @@
-"""Which samples of a batch hold the first NaN or Inf of a site.
+"""Finds the samples of a batch that hold the first NaN or Inf of a site.
 
 Statistics count such values but do not place them, and a later step has spread them over the whole batch. So the writer thread looks
 once for each site, at the first step that has any, while it still holds the tensor. Other steps cost one comparison of their counts.
 
-A tensor of which only some rows or statistics leave the step is left out: nothing is said about samples that nobody looked at.
+If only some rows or statistics of a tensor leave the step, fitscope names no samples of it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from fitscope.sites import TRAIN
 
 Array = np.ndarray[Any, Any]
 
-MOST_SITES = 64  #: that are placed; after the first NaN a training has them everywhere
-MOST_NAMED = 16  #: samples that are named, the others are counted
+MOST_SITES = 64  #: sites whose bad samples fitscope looks for; after the first NaN they are everywhere
+MOST_NAMED = 16  #: samples that the run names; it counts the others
 
 _BAD = [COUNTS.index(name) for name in ("nans", "infs")]
 
@@ -29,7 +29,7 @@ class BadSamples:
     """The samples of the first bad batch of each site."""
 
     def __init__(self) -> None:
-        self.found: dict[str, dict[str, Any]] = {}  #: by site, as the run stores it
+        self.found: dict[str, dict[str, Any]] = {}  #: the bad samples of each site, as the run stores them
         self._looked: set[str] = set()
 
     def look(self, block: Block, array: Callable[[int, int], Array | None]) -> None:
@@ -56,6 +56,6 @@ def _placed(array: Array | None, head: Head) -> dict[str, Any] | None:
     """Where the bad samples are; None if a part of the tensor is missing."""
     if array is None or array.size != np.prod(head.shape, dtype=np.int64):
         return None
-    with np.errstate(invalid="ignore"):  # bfloat16 asks NumPy
+    with np.errstate(invalid="ignore"):  # bfloat16 computes with NumPy
         rows = np.flatnonzero(~np.isfinite(array.reshape(head.shape[0], -1)).all(axis=1))
     return {"samples": rows[:MOST_NAMED].tolist(), "number": len(rows), "of": head.shape[0]}

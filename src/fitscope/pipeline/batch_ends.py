@@ -1,9 +1,9 @@
-"""The ends of batches on their way from Keras to the writer, which derives the loss of each (`batch_loss`).
+"""Passes the ends of batches from Keras to the writer, which derives the loss of each (`batch_loss`).
 
 Keras reports them on any thread and in any order within an epoch. The training thread only appends; the writer thread does
 everything else. A captured step already has its loss: the capture is announced before Keras reports the end of its batch, so the
-writer knows which steps to wait for. Memory is bounded: if the writer falls far behind, the oldest ends are merged, and only the
-mean of their losses is known.
+writer knows which steps to wait for. Memory is bounded: if the writer falls far behind, fitscope merges the oldest ends and knows only
+the mean of their losses.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from fitscope.pipeline.batch_loss import BatchLoss, End
 from fitscope.pipeline.spikes import Spikes
 from fitscope.record import Block, Stretch
 
-MOST = 65_536  #: ends that wait
-OFTEN = (1 << 13) - 1  #: the writer is asked to look at them at batches whose number has none of these bits
+MOST = 65_536  #: the most ends that wait
+OFTEN = (1 << 13) - 1  #: the writer looks at them at batches whose number has none of these bits
 
 
 class BatchEnds:
@@ -27,8 +27,8 @@ class BatchEnds:
         self.waiting: deque[tuple[Any, ...]] = deque(maxlen=MOST)  #: each has the fields of an `End`
         self.together = 1  #: steps in an execution
         self._batch_loss = batch_loss
-        self._odd, self._spikes = odd, Spikes()  # called with the step of a loss that is out of the ordinary
-        self._expected: set[int] = set()  # steps whose captures the writer has not seen yet
+        self._odd, self._spikes = odd, Spikes()  # called with the step of an unusual loss
+        self._expected: set[int] = set()  # steps whose captures the writer does not have yet
 
     # ---- on the training's threads ---------------------------------------------------------------------------
 
@@ -37,7 +37,7 @@ class BatchEnds:
         self._expected.add(step)
 
     def expect_no_more(self, step: int) -> None:
-        """Withdraws the announcement: the capture was taken, or will not come."""
+        """Withdraws the announcement: the writer has the capture, or it will not come."""
         self._expected.discard(step)
 
     # ---- on the writer's thread --------------------------------------------------------------------------------
@@ -56,7 +56,7 @@ class BatchEnds:
             self.expect_no_more(step)
 
     def derive(self, *, last: bool = False) -> Stretch | None:
-        """The loss of the batches that ended since, except captured ones. `last` means that no more will come."""
+        """The losses of the batches that ended since the last call, except captured ones. `last` means that no more will come."""
         if last:
             self._expected.clear()
         ends = [End(*self.waiting.popleft()) for _ in range(len(self.waiting))]

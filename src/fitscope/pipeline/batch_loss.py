@@ -1,16 +1,16 @@
-"""The loss of every batch, from what Keras says at the end of each.
+"""Derives the loss of every batch from the logs that Keras reports at the end of each.
 
-Keras logs the running mean of the loss over the epoch, M. With the samples seen so far, N, the loss of one batch of n samples is
+Keras logs the running mean of the loss over the epoch, M. With N samples so far, the loss of one batch of n samples is
 
-    L = (M N − M' N') / n        M', N': after the batch before
+    L = (M N − M' N') / n        M', N': after the previous batch
 
-Nothing is captured for that, so it is known of every step, at no cost to the training. It is not exact: Keras keeps the sum of losses
+This needs no capture, so fitscope knows it for every step, at no cost to the training. It is not exact: Keras keeps the sum of losses
 in float32, and the difference of two sums has the rounding of the sums. So each value has a bound on its error, which holds:
 with u the rounding unit of that sum S = M N, each M is off by `DIVISION` u, each addition to the sum by u, so L is off by at most
 u (DIVISION (|S| + |S'|) + k max(|S|, |S'|)) / n, for k steps in one execution. Errors do not add up over batches.
 
 A custom `train_step` may log something else: means in which every batch counts the same, or the loss of the batch itself. Each is a
-`_Reading`, and the steps that are captured tell which one is right: there the loss is known. Until one family is left, values wait.
+`_Reading`, and captured steps, whose loss is known, tell which one is right. Until one family is left, values wait.
 
 Used by the writer's thread alone.
 """
@@ -29,9 +29,10 @@ from fitscope.sites import Site
 
 Array = np.ndarray[Any, Any]
 
-DIVISION = 2.0  #: rounding units that a quotient may be off by: half of one where IEEE is kept, more with fast arithmetic
-LATE = 1_024  #: ends of batches that may come before one that is late; then it is taken as lost
-MOST_WAITING = 65_536  #: ends of batches that wait to be understood
+#: Rounding units by which a quotient may be off: half of one under IEEE rules, more with fast arithmetic.
+DIVISION = 2.0
+LATE = 1_024  #: ends of batches that may overtake a late one, before it counts as lost
+MOST_WAITING = 65_536  #: ends of batches that wait until the interpretation is settled
 
 HEAD = Head(Site("loss"), (), "float32", batched=False)
 
@@ -41,7 +42,7 @@ class End(NamedTuple):
 
     first: int  #: the step of the epoch's batch 0
     epoch: int
-    batch: int  #: the last one
+    batch: int  #: the number of the last batch
     time: float
     value: Any  #: `logs["loss"]`, which may be an array of the backend
 
@@ -50,13 +51,13 @@ class End(NamedTuple):
 class Sizes:
     """The number of samples of each batch, as far as `fit` reports it."""
 
-    batch: int | None = None  #: None: not known
-    last: int | None = None  #: the size of the last one, where that is smaller
-    batches: int | None = None  #: in one walk over the data
-    runs_on: bool = False  #: an epoch begins in the data where the one before ended
+    batch: int | None = None  #: None: unknown
+    last: int | None = None  #: the size of the last batch, if smaller
+    batches: int | None = None  #: batches in one walk over the data
+    runs_on: bool = False  #: whether an epoch begins in the data where the previous one ended
 
     def of(self, batches: Array, before: int) -> Array:
-        """The sizes of these batches of an epoch, given the number of batches before. Only their ratios matter."""
+        """The sizes of these batches of an epoch, given the number of earlier batches. Only their ratios matter."""
         sizes = np.full(len(batches), float(self.batch or 1))
         if self.last is not None and self.batches:
             place = (batches + before) % self.batches if self.runs_on else batches
@@ -68,9 +69,9 @@ class _Batches(NamedTuple):
     """Consecutive ends of batches of one epoch."""
 
     ends: list[End]
-    first: int  #: the batch with which they begin
-    values: Array  #: what Keras said
-    over: Array  #: how many steps lie between an end and the one before it
+    first: int  #: the number of the first batch
+    values: Array  #: the values that Keras logged
+    over: Array  #: the number of steps between an end and the previous one
     weights: Array  #: samples in those steps
 
 
@@ -91,7 +92,7 @@ class _Reading:
         if not self.running:
             return values, 2 * unit * np.abs(np.where(np.isfinite(values), values, 0.0))
         weights = some.weights if self.weighted else some.over.astype(np.float64)
-        # Keras counts in float32, which above 2**24 is not exact either.
+        # Keras counts in float32, which is not exact above 2**24.
         counts = np.cumsum(np.concatenate([[self._count], weights]), dtype=np.float32).astype(np.float64)
         with np.errstate(all="ignore"):
             sums = np.concatenate([[self._sum], values * counts[1:]])
@@ -99,7 +100,7 @@ class _Reading:
             largest = np.maximum(np.abs(sums[1:]), np.abs(sums[:-1]))
             apart = DIVISION * (np.abs(sums[1:]) + np.abs(sums[:-1])) + some.over * largest
             error = unit * (apart / weights + 4 * np.abs(loss))
-        # The first sum that is not finite tells of a batch that is not; what came after it cannot be known.
+        # The first sum that is not finite belongs to a batch whose loss is not; later losses cannot be known.
         bad = ~np.isfinite(values)
         after = np.concatenate([[self._broken], np.logical_or.accumulate(bad)[:-1] | self._broken])
         loss[bad], error[bad] = values[bad], 0.0
@@ -113,22 +114,23 @@ class _Reading:
 class BatchLoss:
     """Derives the loss of every batch, for one training."""
 
-    custom: bool = False  #: the model has a `train_step` of its own, which may log anything
-    unit: float = 2.0**-24  #: of the rounding of the sum that Keras keeps
+    custom: bool = False  #: whether the model has a custom `train_step`, which may log anything
+    unit: float = 2.0**-24  #: the rounding unit of the sum that Keras keeps
     sizes: Sizes = field(default_factory=Sizes)
-    refused: str | None = None  #: why nothing is derived
+    refused: str | None = None  #: the reason why nothing is derived
 
     def __post_init__(self) -> None:
         self._readings = [_Reading(self.unit, running=True, weighted=True)]
         if self.custom:
             self._readings.append(_Reading(self.unit, running=True, weighted=False))
             self._readings.append(_Reading(self.unit, running=False, weighted=False))
-        self._ends: list[End] = []  # not in order, or with a gap before them
-        self._exact: dict[int, float] = {}  # the loss by step, where it was seen
-        self._held: list[tuple[list[Array], list[Array], _Batches]] = []  # not understood yet
+        self._ends: list[End] = []  # ends that are out of order, or have a gap before them
+        self._exact: dict[int, float] = {}  # the loss of each captured step
+        # Values whose interpretation is not settled.
+        self._held: list[tuple[list[Array], list[Array], _Batches]] = []
         self._epoch: int | None = None
-        self._last = -1  # the batch whose end was taken last
-        self._walked = 0  # batches of all epochs before
+        self._last = -1  # the batch of the newest end
+        self._walked = 0  # the batches of all earlier epochs
 
     @property
     def understood(self) -> bool:
@@ -168,7 +170,7 @@ class BatchLoss:
                 break
             before = ready[-1].batch if ready else self._last
             late = last or len(self._ends) - place > LATE or self._ends[-1].epoch != end.epoch
-            if end.batch <= before:  # came twice: nothing to learn
+            if end.batch <= before:  # the end came twice
                 continue
             if end.batch - before != together and not late:
                 break
@@ -219,7 +221,7 @@ class BatchLoss:
                 for loss, error in zip(losses, errors, strict=True)
             ]
             if all(wrong) and self.sizes.batch is None:
-                continue  # a batch of another size than the others may be all there is to it
+                continue  # a batch of another size may explain the difference
             if any(wrong):
                 self._drop(wrong, losses, errors)
                 if not self._readings:
@@ -236,7 +238,7 @@ class BatchLoss:
                     del held[0][i], held[1][i]
 
     def _settle(self) -> list[Stretch]:
-        """The rows of the waiting batches, as far as the interpretation is settled."""
+        """The rows of the waiting batches, if the interpretation is settled."""
         held, self._held = self._held, []
         return [row for waiting in held for row in self._made(*waiting)]
 
@@ -248,7 +250,7 @@ class BatchLoss:
                 error = np.maximum(error, np.where(other == loss, bound, np.abs(other - loss) + bound))
         if self.sizes.batch is None and self._readings[0].running and self._readings[0].weighted:
             error = np.where(np.isfinite(loss), np.inf, error)  # batches may differ in size
-        loss = loss.astype(np.float32).astype(np.float64)  # the precision on disk: four bytes
+        loss = loss.astype(np.float32).astype(np.float64)  # the run stores four bytes
         rows = np.repeat(np.arange(len(some.ends)), some.over)
         batches = np.arange(some.first, some.first + len(rows))
         step = np.array([end.first for end in some.ends])[rows] + batches

@@ -1,10 +1,10 @@
-"""The steps that a black box keeps in memory: copies of the state now and then, and every batch since.
+"""Holds the steps that a black box keeps in memory: a copy of the state now and then, and every batch since.
 
 A step is a function of its state, its batch and its random state. So a copy of the state every few steps and all batches since are
-enough to run any of these steps again. A `Lap` is such a copy with the steps that follow it. The box keeps the newest laps that hold
-as many steps as were asked for, within a limit in bytes, and drops the oldest first.
+enough to run any of these steps again. A `Lap` is such a copy with the steps that follow it. The box keeps the newest laps with the
+requested number of steps, within a limit in bytes, and drops the oldest first.
 
-When a loss stops being finite, the laps around it are set aside (`aside`), because the rules find it some seconds, and maybe
+When a loss stops being finite, the box sets aside the laps around it (`aside`), because the rules find it some seconds, and maybe
 thousands of steps, later. The training thread adds steps; the writer thread takes laps. Neither waits for the other: a lap only
 grows, and both replace lists instead of changing them.
 """
@@ -33,16 +33,16 @@ class Kept:
         self.limit = settings.bytes
         self.laps: list[Lap] = []
         self.aside: list[Lap] = []
-        self.dropped = 0  #: steps for lack of memory, although they were among the newest
-        self.odd_step: int | None = None  #: the first whose loss was not finite
-        self.trouble: str | None = None  #: why nothing more is kept
-        self.told = False  #: and the user knows
+        self.dropped = 0  #: the newest steps that were dropped for lack of memory
+        self.odd_step: int | None = None  #: the first step whose loss was not finite
+        self.trouble: str | None = None  #: the reason why the box keeps nothing more
+        self.told = False  #: whether fitscope reported that
         self.written: list[dict[str, Any]] = []
         self.about: dict[str, Any] = {}  #: facts about the training, for a replay
-        self.model: bytes | None = None  #: its configuration, as JSON
+        self.model: bytes | None = None  #: the configuration of the model, as JSON
         self._number = number  # reads the result of a step, which may still be running
         self._state_bytes = 0
-        self._waits = False  # there is no room beside the laps that were set aside
+        self._waits = False  # whether the laps set aside leave no room
 
     @property
     def keeping(self) -> bool:
@@ -51,7 +51,7 @@ class Kept:
 
     @property
     def stride(self) -> int:
-        """The number of steps after which the state is copied again: three copies are kept at most, or two."""
+        """The number of steps between two copies of the state, so that the box holds at most three copies, or two."""
         steps = self.settings.steps
         return max(1, steps // 2) if 4 * self._state_bytes < self.limit else steps
 
@@ -109,7 +109,7 @@ class Kept:
         self.laps = self.laps[len(laps) :]
 
     def stop(self, why: str) -> None:
-        """Keeps nothing more, for this reason."""
+        """Stops keeping steps, for this reason."""
         self.trouble = why
         self._drop(self.laps)
 
@@ -126,13 +126,13 @@ class Kept:
     def _odd(self, logs: Any) -> bool:
         try:
             return "loss" in logs and not np.isfinite(self._number(logs["loss"])).all()
-        except Exception:  # an error of the step, which its next use raises in the training
+        except Exception:  # the step failed; the next use of its result raises that in the training
             return False
 
     # ---- on the writer thread --------------------------------------------------------------------------------
 
     def take(self, *, newest: bool) -> list[Lap]:
-        """The laps to write: those set aside, and the newest ones if asked for or if none were set aside."""
+        """The laps to write: those set aside, and the newest ones on request or if none were set aside."""
         aside, self.aside, self._waits = self.aside, [], False
         laps = [lap for lap in [*aside, *(self.laps if newest or not aside else [])] if lap.fresh]
         for lap in laps:

@@ -15,7 +15,7 @@ class BySite(Mapping[str, np.ndarray[Any, Any]]):
         self._values = values
 
     def __contains__(self, site: object) -> bool:
-        return site in self._values  # without making an array, as `Mapping` would
+        return site in self._values  # `Mapping` would make an array
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)

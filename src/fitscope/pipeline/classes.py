@@ -1,4 +1,4 @@
-"""The share of each class among the targets and the predictions of a batch, and the log loss of each sample.
+"""Computes the share of each class among the targets and the predictions of a batch, and the log loss of each sample.
 
 The loss of an output defines its classes: labels, one-hot rows, or one probability (or logit) for two classes. Without such a
 loss, as in a custom step, integer targets are labels of as many classes as the output has units.
@@ -14,10 +14,8 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 
 MOST = 4_096  #: classes
-ENOUGH = (
-    65_536  #: predicted numbers, of which a log loss is taken: the first samples of a large batch suffice
-)
-_UTMOST = 50.0  # a probability of zero has an infinite loss; Keras cuts it off at 16
+ENOUGH = 65_536  #: predicted numbers that a log loss reads: the first samples of a large batch suffice
+_UTMOST = 50.0  # the loss of a probability of zero, which is infinite; Keras clips it at 16
 
 
 class NotDerived(Exception):  # noqa: N818 - a reason, not an error
@@ -54,7 +52,7 @@ class Classes:
         return _shares((values[~np.isnan(values.astype(np.float32))] > bound).astype(np.int64), 2)
 
     def log_loss(self, part: str, targets: Array | None, predictions: Array | None) -> Array:
-        """For each sample (and position), minus the logarithm of the probability that its class was given."""
+        """−log of the predicted probability of the true class, for each sample (and position)."""
         if targets is None or predictions is None:
             raise NotDerived("the step has no targets or no predictions")
         if not str(self._loss(part).get("class")).endswith("Crossentropy"):
@@ -69,7 +67,7 @@ class Classes:
         return _log_loss(labels, predictions.reshape(-1, classes)[: max(ENOUGH // classes, 1)], logits=logits)
 
     def of_steps(self, part: str, targets: Array, predictions: Array) -> tuple[Array, Array, Array] | None:
-        """Targets, predictions and log loss of several steps, stacked; None if each step has to be looked at alone."""
+        """Targets, predictions and log loss of several steps, stacked; None if they must be computed step by step."""
         kind, classes = self._kind(part, targets[0], predictions[0])
         steps, labels = len(targets), targets.reshape(len(targets), -1)
         rows = predictions.reshape(steps, -1, classes)
@@ -88,7 +86,7 @@ class Classes:
         return _shares_of_steps(labels, classes), _shares_of_steps(rows.argmax(axis=2), classes), log_loss
 
     def by_data(self, part: str) -> bool:
-        """Whether the numbers of a step decide what can be derived from it, and not only their shape and type."""
+        """Whether the values of a step, and not only shape and dtype, decide what can be derived from it."""
         return self._loss(part).get("classification") in ("one-hot", "binary")
 
     def _kind(self, part: str, targets: Array | None, predictions: Array | None) -> tuple[str, int]:

@@ -17,12 +17,12 @@ class Costs:
     """The costs of one recording."""
 
     def __init__(self, failed: Callable[[BaseException], None]) -> None:
-        self.budget: Budget | None = None  #: that decides how often to capture
-        self.steps = 0  #: begun, captured or not
-        self.captured = 0  #: handed over to the writer
-        self.first_calls: Callable[[], list[float]] = list  #: seconds, of steps that were compiled
-        self.proofs: Callable[[], list[float]] = list  #: seconds, of steps that were proofs of identity
-        self.transport: Transport[Any] | None = None  #: that works for us, once there is a run
+        self.budget: Budget | None = None  #: the budget that decides how often to capture
+        self.steps = 0  #: steps begun, captured or not
+        self.captured = 0  #: steps handed over to the writer
+        self.first_calls: Callable[[], list[float]] = list  #: seconds of the steps that compiled
+        self.proofs: Callable[[], list[float]] = list  #: seconds of the steps that were proofs of identity
+        self.transport: Transport[Any] | None = None  #: the writer's queue, once there is a run
         self.judging: Callable[[], float] = lambda: (
             0.0
         )  #: seconds of CPU of the writer's thread for the rules
@@ -118,9 +118,9 @@ class Costs:
 
 
 def _delayed() -> float:
-    """The seconds for which this thread could have run and other programs had the processor, where the system tells."""
+    """The seconds for which this thread was ready and other programs had the processor, if the system reports it."""
     try:
         with open("/proc/thread-self/schedstat") as file:
             return int(file.read().split()[1]) / 1e9
-    except (OSError, ValueError, IndexError):  # not Linux, or built without it
+    except (OSError, ValueError, IndexError):  # not Linux, or a kernel without it
         return 0.0

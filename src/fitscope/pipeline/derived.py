@@ -2,12 +2,14 @@
 
 Each becomes a vector (or a number) with its own statistics, as one more row of the step:
 
-    activity/dense            for each unit the share of the samples and positions in a window at which it was active
-    classes/targets, classes/predictions       for each class its share of this batch
-    classes/log_loss          for each sample of this batch minus the logarithm of the probability of its class
-    features/inputs, features/mean, features/range, features/duplicates       over all samples seen so far
+    activity/dense                          the share of the samples and positions in a window at which each unit was active
+    classes/targets, classes/predictions    the share of each class in this batch
+    classes/log_loss                        −log of the probability of the true class, for each sample of this batch
+    features/inputs                         the standard deviation of each feature over all samples so far
+    features/mean, features/range           likewise the distance of its mean from 0, and its range
+    features/duplicates                     the number of varying features that equal another one in all samples so far
 
-All of it is bounded, however long the training goes on. `run.unseen` has a reason for each value that cannot be derived.
+Their memory is bounded, however long the training goes on. `run.unseen` has a reason for each value that cannot be derived.
 """
 
 from __future__ import annotations
@@ -46,18 +48,18 @@ class Derived:
     ) -> None:
         self._adapter = adapter
         self._failed = failed
-        self._unseen = unseen  # takes why a site is not recorded; None: it is, after all
-        self._activity: dict[str, Activity] = {}  # by pass
+        self._unseen = unseen  # takes the reason why a site is missing; None withdraws it
+        self._activity: dict[str, Activity] = {}  # the activity of each pass
         self._features: dict[str, Features] = {}
         self._sites: dict[tuple[str, bool], tuple[Site, ...]] = {}
         self._heads: dict[str, Head] = {}
         self._classes = Classes(configuration)
         layers = configuration.get("layers") or ()
         self._embeds = any("Embedding" in str(layer.get("class")) for layer in layers)
-        self._rows: list[HostTensor] = []  # of this step
+        self._rows: list[HostTensor] = []  # the rows of this step
         self._batch: dict[Site, HostTensor] = {}  # its targets and predictions
 
-    # ---- what a step showed ---------------------------------------------------------------------------------
+    # ---- the tensors of one step ---------------------------------------------------------------------------------
 
     def joined(self, of: Iterable[tuple[Site, str, Slot]]) -> Joined | None:
         """The positions of layers in a joined vector, each with the family of its nonlinearity. Computed once."""
@@ -112,7 +114,7 @@ class Derived:
         activity = self._activity.get(in_pass)
         return rows, activity.slide() if activity is not None else None
 
-    # ---- what several steps showed, at once -----------------------------------------------------------------
+    # ---- the tensors of several steps at once -----------------------------------------------------------------
 
     def of_steps(
         self,
@@ -120,11 +122,11 @@ class Derived:
         data: Sequence[tuple[Site, Want, Array]],
         active: Sequence[tuple[Sequence[Array], Joined]],
     ) -> list[Vectors] | None:
-        """The values derived from several steps, as from one after the other; None, and nothing changes, if that is not possible.
+        """The values derived from several steps, as from one after the other. If that is impossible: None, and nothing changes.
 
         Args:
             data: Inputs, targets and predictions, those of all steps stacked.
-            active: The vectors of all steps that hold outputs of layers, and where.
+            active: The vectors of all steps that hold outputs of layers, and the positions of these.
         """
         batch = {site: (want, stack) for site, want, stack in data if self._derived(site, want)}
         found = self._classes_of_steps({s: stack for s, (_, stack) in batch.items() if s.base != "inputs"})
@@ -146,7 +148,7 @@ class Derived:
         return vectors if activity is None else [*vectors, activity]
 
     def _classes_of_steps(self, batch: Mapping[Site, Array]) -> list[tuple[Site, Array]] | None:
-        """The classes of targets and predictions at several steps; None if they have to be looked at step by step."""
+        """The classes of targets and predictions at several steps; None if they must be computed step by step."""
         by_output = {(site.base, _output(site)): stack for site, stack in batch.items()}
         found: list[tuple[Site, Array]] = []
         for site in batch:
@@ -170,14 +172,14 @@ class Derived:
         return found
 
     def _first(self, site: Site, targets: Array, predictions: Array) -> bool:
-        """Whether anything can be derived from the first of several steps. If not, it has the reason of all of them."""
+        """Whether anything can be derived from the first of several steps. If not, its reason holds for all."""
         found = []
         for into, made in self._made(site):
             with self._explained(into):
                 found.append(made(_output(site), targets, predictions))
         return bool(found)
 
-    # ---- what is made of it ---------------------------------------------------------------------------------
+    # ---- the derived values ---------------------------------------------------------------------------------
 
     def _derived(self, site: Site, want: Want) -> tuple[Site, ...]:
         key = site, bool(want.activity)
@@ -186,7 +188,7 @@ class Derived:
         return self._sites[key]
 
     def _made(self, site: Site) -> Iterator[tuple[Site, Callable[..., Array]]]:
-        """What is made of targets or of predictions, and how."""
+        """The functions that derive values from targets or from predictions."""
         known = self._classes
         of = (known.targets,) if site.base == "targets" else (known.predictions, known.log_loss)
         return zip(self._derived(site, Want(data=True)), of, strict=True)
@@ -200,7 +202,7 @@ class Derived:
         return number
 
     def _counted(self, site: Site, family: str, value: Mapping[str, Any]) -> None:
-        """Takes counts that the step itself made."""
+        """Takes counts that the step itself computed."""
         shape = [int(n) for n in self._adapter.to_numpy(value["shape"])]
         number = self._numbered(site, shape, family)
         counts = self._adapter.to_numpy(value["active"])
@@ -213,7 +215,7 @@ class Derived:
             self._add(site, value)
 
     def _features_of(self, site: Site, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Features:
-        """What is known of the features of an input."""
+        """The statistics of the features of an input so far."""
         if len(shape) < 2:
             raise NotDerived("it has no axis of features")
         if dtype.kind in "iu" and self._embeds:

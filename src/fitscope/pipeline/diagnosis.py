@@ -23,14 +23,14 @@ from fitscope.diagnose.thresholds import Given
 from fitscope.record import Block, Record, Stretch
 
 #: The reaction to a finding: "stop" ends the training at an error; a function gets each finding and may return True
-#: to end the training, an address is sent each finding as JSON.
+#: to end the training; a URL receives each finding as JSON.
 OnFinding = Literal["stop"] | Callable[[Finding], bool | None] | str
 
-LEAST_PAUSE = 2.0  #: seconds between two judgements,
-MOST_PAUSE = 60.0  #: and at most, where the process mostly waits: for data, or for an accelerator
-SHARE = 0.01  #: of the CPU time of the process that judging may take
-FIRST = 1.0  #: seconds of CPU time of the process, before the first judgement
-PATIENCE = 10.0  #: seconds for a webhook
+LEAST_PAUSE = 2.0  #: the least seconds between two judgements,
+MOST_PAUSE = 60.0  #: and the most, if the process mostly waits for data or for an accelerator
+SHARE = 0.01  #: the share of the process's CPU time that judging may take
+FIRST = 1.0  #: CPU seconds of the process before the first judgement
+PATIENCE = 10.0  #: seconds to wait for a webhook
 
 log = logging.getLogger("fitscope")
 
@@ -50,16 +50,16 @@ class Diagnosis:
         self.evidence.notes = info.get("notes")
         self.failed: Callable[[str], None] = lambda text: None  # noqa: ARG005
         self.stop = stop
-        self.found: Findings | None = None  #: by the newest judgement
+        self.found: Findings | None = None  #: the findings of the newest judgement
         self.drawn = False  #: whether a picture in the notebook shows them
         self._on_finding, self._thresholds = on_finding, thresholds
         self.cpu = 0.0  #: seconds that judging took
-        # When to judge again, by the clock and by the CPU time of the process: on a busy machine little is trained in two seconds.
+        # When to judge again, by the clock and by the CPU time of the process: on a busy machine two seconds bring little new evidence.
         self._next, self._latest = 0.0, time.monotonic() + MOST_PAUSE
         self._next_cpu = time.process_time() + FIRST
-        self._before: set[tuple[str, str | None]] = set()  # found by the judgement before
+        self._before: set[tuple[str, str | None]] = set()  # the findings of the previous judgement
         self._told: set[tuple[str, str | None]] = set()
-        self._new = False  # evidence since
+        self._new = False  # whether evidence has come since
         self.fired: list[Finding] = []  #: logged by the newest judgement
 
     def take(self, blocks: Iterable[Block], records: Iterable[Record] = ()) -> None:
@@ -105,11 +105,11 @@ class Diagnosis:
         self.fired.append(finding)
         if (
             log.hasHandlers() or not self.drawn
-        ):  # without a handler Python prints it: below the picture, once more
+        ):  # without a handler Python would print it again below the picture
             log.warning("%s: %s %s", finding.title, finding.message, finding.cure)
         try:
             self._act(finding, last=last)
-        except Exception as error:  # the user's function, or an address that cannot be reached
+        except Exception as error:  # the user's function raised, or the URL does not answer
             self.failed(f"on_finding: {type(error).__name__}: {error}")
 
     def _act(self, finding: Finding, *, last: bool) -> None:

@@ -1,6 +1,6 @@
 """Turns captures into records and samples on the writer thread, and keeps the tensors that the next batch is compared with.
 
-Statistics are computed of several steps at once, as far as these show the same sites: so a step of many small tensors costs little
+It computes the statistics of several steps at once if they have the same sites, so a step of many small tensors costs little
 more than reading them. Most tensors are reduced and freed. Two things stay: the running average of a site, and the previous batch if
 a change is watched. Both are bounded by the size of their tensors, for any length of training.
 """
@@ -40,7 +40,7 @@ class Taken(NamedTuple):
     """One step whose stats are computed next."""
 
     at: Moment
-    rows: list[HostTensor]  #: tensors handed out by themselves, those of one dtype one after the other
+    rows: list[HostTensor]  #: tensors that left the step separately, those of one dtype one after the other
     joined: list[tuple[Layout, Array]]
     activity: Vector | None
 
@@ -56,7 +56,7 @@ class Taken(NamedTuple):
         return (*(row.head for row in self.rows), *joined, *(self.activity.heads if self.activity else ()))
 
     def array(self, index: int) -> Array | None:
-        """The tensor of one of the heads, as far as it was taken out of the step; None for activity, which is derived."""
+        """The tensor of one of the heads, as far as it left the step; None for activity, which is derived."""
         if index < len(self.rows):
             return self.rows[index].array
         index -= len(self.rows)
@@ -67,7 +67,7 @@ class Taken(NamedTuple):
         return None
 
     def tally(self, into: host.Tally, values: Array) -> None:
-        """Counts all of it. `values`, one for each head, gets those of scalars."""
+        """Counts all values. `values`, one for each head, gets those of scalars."""
         for dtype, some in groupby(self.rows, key=_small):
             arrays = [row.array for row in some]
             if dtype is None or len(arrays) == 1:
@@ -103,12 +103,12 @@ class Digest:
         unseen: Callable[[str, str | None], None] = lambda site, why: None,  # noqa: ARG005
         configuration: Mapping[str, Any] | None = None,
     ) -> None:
-        self.averages: dict[str, Average] = {}  #: by site
+        self.averages: dict[str, Average] = {}  #: the averages by site
         self.bad_samples = BadSamples()
-        self.lock = threading.Lock()  #: over the averages, which others may read
+        self.lock = threading.Lock()  #: guards the averages, which other threads may read
         self._adapter = adapter
         self._failed = failed
-        self._unseen = unseen  # takes why a site is not recorded; None: it is, after all
+        self._unseen = unseen  # takes the reason why a site is missing; None withdraws it
         self._derived = Derived(adapter, configuration or {}, failed, unseen)
         self._make_samples = samples
         self._samples: SampleLosses | None = None
@@ -116,13 +116,13 @@ class Digest:
         self._unaveraged: set[str] = set()
         self._layouts: dict[tuple[bytes, np.dtype[Any], str], Layout] = {}
         self._rows: dict[tuple[Head, ...], tuple[Head, ...]] = {}
-        # By the key of steps with these heads, so that equal ones are the same object.
+        # The heads of each key of steps, so that equal heads are the same object.
         self._heads: dict[tuple[Any, ...], tuple[tuple[Head, ...], Taken]] = {}
 
     def take(
         self, captures: Iterable[tuple[Moment, Shown]]
     ) -> tuple[list[Block], list[Record], list[Samples]]:
-        """The stats, other records and samples of some steps. Steps that show the same sites have one block."""
+        """The stats, other records and samples of some steps. Steps with the same sites share one block."""
         records: list[Record] = []
         samples: list[Samples] = []
         blocks: list[Block] = []
@@ -148,7 +148,7 @@ class Digest:
         return blocks, records, samples
 
     def _together(self, steps: list[Seen]) -> list[Block] | None:
-        """The stats of several steps that show the same small tensors; None if they have to be taken one by one."""
+        """The stats of several steps with the same small tensors; None if they must be taken one by one."""
         ats = tuple(step.at for step in steps)
         layouts = [layout for layout, _ in steps[0].joined]
         vectors = [[step.joined[i][1] for step in steps] for i in range(len(layouts))]
@@ -197,7 +197,7 @@ class Digest:
                         of_samples["loss", ""] = array
                     value = to_record.one_loss(array)
                 self._take_one(site, want, value, at, records, rows)
-            except Exception as error:  # one odd tensor must not cost the others
+            except Exception as error:  # one bad tensor must not cost the others
                 self._failed(f"{site}: {described(error)}")
                 self._unseen(site, described(error))
         for layout, vector in joined:
@@ -236,10 +236,10 @@ class Digest:
             self._average(site, value, at)
         if want.change or want.reference:
             changed = self._compare(site, want, self._adapter.to_numpy(value), at)
-            # of a part of two tensors there is no angle between them
+            # parts of two tensors do not give the angle between them
             records.extend(replace(one, cosine=None) if isinstance(value, Shard) else one for one in changed)
         if want.derived and isinstance(value, Shard):
-            if not any(value.offset):  # one process speaks, of the samples and units that it has
+            if not any(value.offset):  # one process derives them, from its own samples and units
                 self._derived.take(site, want, self._adapter.to_numpy(value), None)
         elif want.derived:
             self._derived.take(site, want, value, row)
@@ -252,7 +252,7 @@ class Digest:
             known = self._heads[key] = (
                 steps[0].heads(),
                 steps[0],
-            )  # as long as it is known, no other layout has its id
+            )  # while this dict holds the layout, no other has its id
         heads = known[0]
         if not heads:
             return None
@@ -290,14 +290,14 @@ class Digest:
             with self.lock:
                 average = self.averages.setdefault(site, Average.empty())
                 to_record.add_to_average(average, site, value, at, self._adapter)
-        except ValueError as error:  # it will not get better
+        except ValueError as error:  # the next step would fail alike
             self._unaveraged.add(site)
             self._failed(f"{site} has no average: {error}")
 
     def _compare(self, site: Site, want: Want, array: Array, at: Moment) -> list[Record]:
         kept = self._before.setdefault(
             site, deque(maxlen=2)
-        )  # a step may turn out to be the last one only later
+        )  # only later a step may turn out to be the last one
         found = [then for moment, then in kept if _follows(site, moment, at)] if want.change else []
         if want.reference:
             kept.append((at, array))

@@ -22,13 +22,13 @@ class Fate:
 
     def __init__(self) -> None:
         self.known = False  #: the training has ended
-        self.ending = UNKNOWN  #: how, once it has
+        self.ending = UNKNOWN  #: how it ended, if it has
         self.raised: Ending | None = (
-            None  #: how it ends, if the last exception reaches the top: it passed a place that fitscope sees
+            None  #: how it ends if the last exception that fitscope noticed reaches the top
         )
-        self.frame: Frame | None = None  #: in which the training runs
+        self.frame: Frame | None = None  #: the frame in which the training runs
         self._trainer = threading.current_thread()
-        self._interrupts = signals.interrupts()  # when the recording began
+        self._interrupts = signals.interrupts()  # the number of Ctrl-C when the recording began
         self._lock = threading.RLock()  # a finalizer may run anywhere, also inside itself
 
     def listen(self) -> None:
@@ -36,7 +36,7 @@ class Fate:
         self._interrupts = signals.interrupts()
 
     def settle(self, ending: Ending) -> bool:
-        """Notes how the training ended. Returns whether this is the first report."""
+        """Sets how the training ended. Returns whether this is the first report."""
         with self._lock:
             first, self.known = not self.known, True
             if first:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
-#: Where, in what a step hands out, the joined tensors are: no site has this name.
+#: The key of the joined tensors in the result of a step: no site has this name.
 JOINED = ""
 
 
@@ -38,18 +38,18 @@ class HostAdapter(Protocol):
     def nbytes(self, tensor: Any) -> int: ...
 
 
-#: Elements up to which a tensor is handed out joined with others: a separate output would cost more than the copy.
+#: Elements up to which a tensor leaves the step joined with others: a separate output would cost more than the copy.
 SMALL = 8_192
 
 
-LONG = 65_536  #: elements of one sample, above which none leaves a device only to be looked at
+LONG = 65_536  #: elements above which no sample leaves a device only to derive values
 
 
 class Thin(NamedTuple):
     """Some rows of a tensor (see `sampling`), as a separate tensor."""
 
     rows: Any
-    shape: Any  #: of the whole tensor: its dimensions as a vector, known now or only when the step runs
+    shape: Any  #: the dimensions of the whole tensor as a vector, known now or only when the step runs
 
 
 class ReplicaRows(NamedTuple):
@@ -62,10 +62,11 @@ class ReplicaRows(NamedTuple):
 class Shard:
     """The part of a tensor that this process holds and records. The other parts are those of other processes."""
 
-    blocks: tuple[tuple[tuple[int, ...], Any], ...]  #: where each begins in the part, and its values
+    #: Each block: where it begins in the part, and its values.
+    blocks: tuple[tuple[tuple[int, ...], Any], ...]
     offset: tuple[int, ...]  #: where the part begins in the whole tensor
-    extent: tuple[int, ...]  #: of the part
-    shape: tuple[int, ...]  #: of the whole tensor
+    extent: tuple[int, ...]  #: the shape of the part
+    shape: tuple[int, ...]  #: the shape of the whole tensor
     dtype: Any
 
     @property
@@ -75,9 +76,9 @@ class Shard:
 
 
 class Finish:
-    """The last operation on the harvested tensors inside the step. This one does nothing."""
+    """The last operation on the harvested tensors inside the step. This base class does nothing."""
 
-    joins = False  #: small tensors leave the step joined
+    joins = False  #: whether small tensors leave the step joined
 
     def thin(self, site: Site, tensor: Any) -> Any:  # noqa: ARG002
         """The tensor, or a `Thin` of it if that is enough, for adapters that must copy it anyway."""
@@ -138,7 +139,8 @@ class InStep(Finish):
             if want is None or want.whole or sites[name].place in (LOSS, SAMPLE_LOSS):
                 found[name] = tensor
                 continue
-            shape = ops.convert_to_tensor(ops.shape(tensor), "int32")  # in a graph it may be known only there
+            # A graph may know the shape only when it runs.
+            shape = ops.convert_to_tensor(ops.shape(tensor), "int32")
             found[name] = {"shape": shape, "like": tensor[:0] if len(tensor.shape) else tensor}
             if want.stats:
                 found[name]["stats"] = in_step.pack(tensor)
@@ -179,7 +181,7 @@ def number(name: str) -> int:
         return _numbers[name]
 
 
-# ---- outside of it -----------------------------------------------------------------------------------------
+# ---- outside the step -----------------------------------------------------------------------------------------
 
 
 class Slot(NamedTuple):
@@ -210,13 +212,14 @@ def slots(layout: Array) -> list[Slot]:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The tensors that one step returned, and what is wanted of them. The training thread creates it and does no more."""
+    """The tensors that one step returned, and the wants for them. The training thread only creates it."""
 
     tensors: Mapping[str, Any]
     sites: Mapping[str, Site]
     wants: Wants
     in_pass: str = TRAIN
-    failed: Mapping[Site, str] = field(default_factory=dict)  #: sites that were not seen after all
+    #: Sites that the step did not return, with the reason.
+    failed: Mapping[Site, str] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.wants and self.tensors)
@@ -228,7 +231,7 @@ class Shown:
         return vectors
 
     def wanted(self, name: str) -> tuple[Site, Want] | None:
-        """The full name of a tensor's site, and what is wanted of it."""
+        """The full name of a tensor's site, and the wants for it."""
         site = self.sites[name]
         want = self.wants.at(site.place)
         if want is None:
@@ -241,7 +244,7 @@ class Shown:
         return [where[0] for where in found if where is not None]
 
     def without_tensors(self) -> Shown:
-        """The same without tensors, which still knows its names."""
+        """A copy without tensors, which keeps the names."""
         return replace(self, tensors={})
 
     def single(self) -> Iterator[tuple[Site, Want, Any]]:

@@ -16,10 +16,10 @@ class Standing:
 
     status: str  #: proven, twin, not provable, or trust
     why: str
-    steps: tuple[int, ...] = ()  #: at which it was proven
+    steps: tuple[int, ...] = ()  #: the steps at which it was proven
 
 
-#: For legacy Keras, whose steps are not compared.
+#: For legacy Keras: fitscope does not compare its steps.
 UNCOMPARED = Standing("not provable", "what legacy Keras runs is not compared with a second run")
 
 

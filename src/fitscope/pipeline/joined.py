@@ -1,4 +1,4 @@
-"""Small tensors that leave a step joined to one vector: where each lies, and the stats of several steps at once."""
+"""Reads small tensors that left a step joined to one vector: their positions, and the stats of several steps at once."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Layout:
 
     def __init__(self, layout: Array, dtype: str, shown: Shown) -> None:
         self.wants = shown.wants
-        self.heads: list[Head] = []  #: of those that stats are wanted of
+        self.heads: list[Head] = []  #: the heads of tensors whose stats are wanted
         self.more: list[tuple[Site, Want, Slot]] = []  #: tensors with further wants
         self.layers: list[
             tuple[Site, str, Slot]
-        ] = []  #: whose activity is wanted, with the family of their nonlinearity
+        ] = []  #: tensors whose activity is wanted, with the family of their nonlinearity
         self.active: Joined | None = None
         chosen: list[tuple[int, int]] = []
         all_slots = slots(layout)
@@ -45,8 +45,9 @@ class Layout:
             if more.tensor or more.mean or more.whole or more.derived:
                 self.more.append((site, more, slot))
         self.head_row = tuple(self.heads)  #: the same object in every block
-        self.only_data = all(_only_data(want) for _, want, _ in self.more)  #: no tensor itself is wanted
-        self.chosen = None if len(chosen) == len(all_slots) else chosen  #: None: all of it
+        #: Whether no tensor itself is wanted.
+        self.only_data = all(_only_data(want) for _, want, _ in self.more)
+        self.chosen = None if len(chosen) == len(all_slots) else chosen  #: None: the whole vector
         self.starts = np.array([start for start, _ in chosen] + [chosen[-1][1] if chosen else 0])
         self.scalars = np.array([i for i, head in enumerate(self.heads) if head.shape == ()], np.int64)
 
@@ -72,7 +73,7 @@ class Seen(NamedTuple):
 
     @property
     def kind(self) -> tuple[Any, ...] | None:
-        """Equal for steps that can be taken together; None for a step that cannot."""
+        """Equal for steps that can be taken together; None for a step that must be taken alone."""
         if len(self.shown.tensors) > bool(self.joined) or not all(
             layout.only_data for layout, _ in self.joined
         ):
@@ -81,7 +82,7 @@ class Seen(NamedTuple):
 
 
 def _only_data(want: Want) -> bool:
-    """Whether something is derived from a tensor, and it is not recorded itself."""
+    """Whether a tensor serves only to derive values and is not recorded itself."""
     return not (want.tensor or want.mean or want.whole)
 
 

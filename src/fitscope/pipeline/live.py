@@ -1,4 +1,4 @@
-"""The live picture of a training in a notebook: when it is drawn, and the facts that it shows.
+"""Draws the live picture of a training in a notebook: decides when, and collects the facts that it shows.
 
 The training thread shows the first picture, in the cell that runs. From then on the writer thread draws, from the evidence of the
 diagnosis, at most every second, for at most 1 % of the time, and more rarely in a long training. The last picture stays in the
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from fitscope.diagnose import Evidence, Findings
     from fitscope.show.words import Training
 
-LEAST_PAUSE = 1.0  #: seconds between two pictures,
-MOST_PAUSE = 10.0  #: in a training of half an hour and more
-SHARE = 0.01  #: of the time that drawing may take
+LEAST_PAUSE = 1.0  #: the least seconds between two pictures,
+MOST_PAUSE = 10.0  #: the most, in a training of half an hour or longer
+SHARE = 0.01  #: the share of the time that drawing may take
 PATIENCE = 3.0  #: seconds that the end of a cell waits for the last picture of a training that ended with an exception
 
 
@@ -30,22 +30,22 @@ class LivePicture:
     """The picture of one training."""
 
     def __init__(self, costs: Costs, cell: Callable[[], NotebookCell], model: str | None) -> None:
-        self.path: str | None = None  #: of the run
+        self.path: str | None = None  #: the path of the run
         self.over: Callable[[], bool] = lambda: (
             False
         )  #: whether the training has ended, or ends with an exception
-        self.look: Callable[[], None] = lambda: None  #: makes the writer thread find out
+        self.look: Callable[[], None] = lambda: None  #: wakes the writer thread to find out
         self._costs = costs
         self._make_cell = cell
-        self._model = model  # its name
-        self._cell: NotebookCell | None = None  # once it is begun
+        self._model = model  # the name of the model
+        self._cell: NotebookCell | None = None  # the cell, once the picture has begun
         self._stop: Callable[[], None] = lambda: None
         self._epoch: int | None = None
         self._epochs: int | None = None
         self._begun: int | None = None
         self._total: int | None = None
         self._next = 0.0
-        self._pace: deque[tuple[float, int]] = deque(maxlen=8)  # when which step was reached
+        self._pace: deque[tuple[float, int]] = deque(maxlen=8)  # times, and the steps reached then
         self._done = False
 
     # ---- on the training thread ----------------------------------------------------------------------------
@@ -94,7 +94,7 @@ class LivePicture:
                 self.end()
 
     def end(self) -> None:
-        """Nothing more is drawn."""
+        """Ends the drawing."""
         self._done = True
         self._stop()
 

@@ -1,4 +1,4 @@
-"""The newest captured batch: `scope.batch`, for another callback or for code after the step."""
+"""`scope.batch`: the newest captured batch, for another callback or for code after the step."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""The notebook in which a training runs, if there is one: its kernel, and the cell that a picture appears in.
+"""Finds the notebook in which a training runs, if any: its kernel, and the cell that a picture appears in.
 
-Nothing here imports IPython. Where no kernel has imported it, there is no notebook, and looking for one takes a look into a dict.
+Nothing here imports IPython. If no kernel has imported it, there is no notebook, and finding that out costs one dict lookup.
 
 A cell shows a picture once and then replaces it (`display_id`), from any thread: while `fit` keeps the kernel busy, the writer thread
-does. A message belongs to a cell by its parent header. ipykernel 7 keeps one for each thread, and before that one for all, which
-is that of the newest cell. So the writer thread names the cell in which the training began, where ipykernel lets it.
+does. A message belongs to a cell by its parent header. ipykernel 7 keeps one for each thread; older versions keep one for
+all threads, that of the newest cell. So the writer thread names the cell in which the training began, if ipykernel allows it.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _QUIET = ("spyder_kernels",)  #: kernels whose windows show a picture but do not
 
 
 def shell() -> Any:
-    """The IPython shell of the kernel that this process is; None in a script or a terminal."""
+    """The IPython shell of this process, if it is a kernel; None in a script or a terminal."""
     found = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return found if getattr(found, "kernel", None) is not None else None
 
 
 def checked(live: object) -> bool | None:
-    """The setting `live`, checked. `True` where nothing can be drawn is worth a warning."""
+    """Checks the setting `live`. It warns if that is True and there is no notebook."""
     if live is not None and not isinstance(live, bool):
         raise WatchError("`live` to be True, False or None", repr(live), "None draws in a notebook only")
     if live and shell() is None:
@@ -58,7 +58,7 @@ class NotebookCell:
         return bool(self._parent) and now.get("msg_id") == self._parent.get("msg_id")
 
     def show(self, bundle: Mapping[str, str]) -> None:
-        """Shows a picture, by MIME type, in the place of the one before."""
+        """Shows a picture, by MIME type, in place of the previous one."""
         update, self._shown = self._shown, True
         name_parent = getattr(self._publisher, "set_thread_parent", None)
         token = name_parent(self._parent) if name_parent is not None and self._parent else None

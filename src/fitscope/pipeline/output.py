@@ -1,7 +1,7 @@
-"""Where captures end, on the writer's thread: in the run, in the sinks, in the diagnosis, and in the picture of a notebook.
+"""Writes captures, on the writer's thread, to the run, the sinks, the diagnosis, and the picture of a notebook.
 
-The training thread sets `writer` once, before the thread starts. From then on only the writer's thread works here. An error in a sink or
-in the diagnosis is noted in the run and ends neither the run nor the training.
+The training thread sets `writer` once, before the thread starts. From then on only the writer's thread works here. The run
+records an error in a sink or in the diagnosis, which ends neither the run nor the training.
 """
 
 from __future__ import annotations
@@ -54,20 +54,18 @@ class Output:
         facts: Callable[[], dict[str, Any]],
     ) -> None:
         self.writer: RunWriter | None = None
-        self.batch_ends: BatchEnds | None = None  #: of a training whose losses Keras logs
+        self.batch_ends: BatchEnds | None = None  #: the ends of batches, if Keras logs the loss
         self.diagnosis: Diagnosis | None = None
         self.live: LivePicture | None = None  #: the picture in a notebook
-        self.kept: Kept | None = None  #: by the black box
-        self.captures_cpu = (
-            0.0  #: seconds of CPU for captures and their rows, which fewer captures would save
-        )
-        self.pulse: Pulse | None = None  #: of this rank, if there are others
+        self.kept: Kept | None = None  #: the steps that the black box keeps
+        self.captures_cpu = 0.0  #: CPU seconds for captures and their rows, which fewer captures would save
+        self.pulse: Pulse | None = None  #: the pulse of this rank, if there are others
         self._least_flush = math.inf  # seconds of CPU
         self._digest = digest
         self._sinks = sinks
-        self._make_diagnosis = diagnosis  # called once there is a run
+        self._make_diagnosis = diagnosis  # called when there is a run
         self._failed = failed
-        self._facts = facts  # about the recording, for the run
+        self._facts = facts  # returns facts about the recording, for the run
 
     @property
     def light(self) -> bool:
@@ -79,7 +77,7 @@ class Output:
         assert self.writer is not None
         if self.writer.rank == 0:  # two processes cannot write one file; `fitscope export` has all ranks
             self._sinks.open(self.writer)
-        self.diagnosis = None if self.light else self._make_diagnosis()  # it would know the loss alone
+        self.diagnosis = None if self.light else self._make_diagnosis()  # it would have only the loss
         if self.diagnosis is not None:
             self.diagnosis.failed = self._failed
             if self.writer.world == 1:
@@ -90,7 +88,7 @@ class Output:
 
     def work(self, items: Sequence[Capture | EpochLogs]) -> None:
         """Writes some steps, and the logs of epochs."""
-        together = not self._sinks and self.pulse is None  # those take one step after the other
+        together = not self._sinks and self.pulse is None  # sinks and the pulse take one step after the other
         with self._for_captures():
             for at_once, some in groupby(items, key=lambda item: together and isinstance(item, Capture)):
                 for group in [list(some)] if at_once else ([item] for item in some):
@@ -116,7 +114,7 @@ class Output:
         captures = [item for item in items if isinstance(item, Capture)]
         if captures:
             if self._sinks:
-                self.derive()  # so that they are given the steps in order
+                self.derive()  # so that sinks get the steps in order
             blocks, records, samples = self._digest.take((item.at, item.shown) for item in captures)
             trained = [item.at for item in captures if item.shown.in_pass == TRAIN]
             if self.batch_ends is not None:
@@ -134,7 +132,7 @@ class Output:
             self._diagnosed(lambda diagnosis: diagnosis.take(blocks, records))
 
     def _take_pulse(self, item: Capture | EpochLogs) -> None:
-        """All that a light rank does with a step."""
+        """Takes a step on a light rank, which does nothing else with it."""
         assert self.writer is not None
         assert self.pulse is not None
         if isinstance(item, Capture) and item.shown.in_pass == TRAIN:
@@ -182,7 +180,7 @@ class Output:
         try:
             self.writer.close(ending.status)
         finally:
-            self._sinks.close()  # now they can say how it ended
+            self._sinks.close()  # now the sinks can record how the training ended
 
     def draw(self, ending: Ending | None = None) -> float:
         """Draws the picture in the notebook if one is due, also at the end of the training. Returns the seconds until the next one."""
@@ -200,7 +198,7 @@ class Output:
         return live.pause()
 
     def derive(self, *, last: bool = False) -> None:
-        """Writes the loss of the batches that ended since."""
+        """Writes the loss of the batches that ended since the last call."""
         found = self.batch_ends.derive(last=last) if self.batch_ends is not None else None
         if found is not None and self.writer is not None and not self.light:
             self.writer.write_stretch(found)
@@ -208,7 +206,7 @@ class Output:
             self._diagnosed(lambda diagnosis: diagnosis.take_losses(found))
 
     def _diagnosed(self, act: Callable[[Diagnosis], dict[str, Any] | None]) -> None:
-        """Works on the diagnosis, and notes its findings in the run. An error in it ends the diagnosis, not the recording."""
+        """Works on the diagnosis, and stores its findings in the run. An error in it ends the diagnosis, not the recording."""
         if self.diagnosis is None or self.writer is None:
             return
         try:
@@ -236,11 +234,11 @@ class Output:
             return
         try:
             self.kept.write(self.writer, why, newest=newest)
-        except Exception as error:  # no room, no memory, no disk
+        except Exception as error:  # the disk is full, memory ran out, or the disk is gone
             self._failed(f"the black box could not be written: {described(error)}")
 
     def _note(self) -> None:
-        """Notes the facts about the recording, and the running averages."""
+        """Stores the facts about the recording, and the running averages."""
         assert self.writer is not None
         self.writer.note(**self._facts())
         if self.pulse is not None:

@@ -1,11 +1,11 @@
 """The pulse of a rank: a few of its steps, by which the ranks of a training are compared.
 
 For each of these steps it has the time, the CPU seconds of the process so far, the loss, and one number for all trainable weights
-together, which is the same on ranks that hold the same weights. It is a part of the rank's status, so it costs no request. It has at
-most `MOST` steps, however long the training is: the multiples of 2ᵏ. So ranks that capture the same steps keep the same ones.
+together, which is the same on ranks that hold the same weights. It is a part of the rank's status, so it costs no request. However
+long the training, it has at most `MOST` steps: the multiples of 2ᵏ. So ranks that capture the same steps keep the same ones.
 
 A *light* rank records nothing else. In a training of a thousand processes a few of them record everything
-(`store.sampled_ranks`); what the others would add is another thousand times the same.
+(`store.sampled_ranks`); the other ranks would only repeat that.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from fitscope.record import Block, Moment, Record
 from fitscope.reduce.stats import COUNTS, MOMENTS
 from fitscope.sites import Site
 
-MOST = 64  #: steps
+MOST = 64  #: the most steps
 COLUMNS = ("step", "time", "cpu", "loss", "weights")
 
 _COUNT, _RMS = COUNTS.index("count"), MOMENTS.index("rms")
 
 
 class Pulse:
-    """The pulse of one rank. `weights` are the paths of those that must agree on all ranks."""
+    """The pulse of one rank. `weights` are the paths of the weights that must agree on all ranks."""
 
     def __init__(self, weights: Iterable[str], cpu: Callable[[], float] = time.process_time) -> None:
         self._weights = frozenset(weights)
@@ -45,7 +45,7 @@ class Pulse:
 
     @classmethod
     def of(cls, model: Mapping[str, Any] | None, *, shards: bool) -> Pulse:
-        """The pulse for a model as the run describes it. Ranks that hold shards hold different weights."""
+        """The pulse for a model as the run describes it. With `shards` it leaves out the weights: each rank holds different ones."""
         layers = (model or {}).get("layers") or ()
         weights = (item for layer in layers for item in (layer.get("weights") or {}).items())
         return cls([] if shards else [path for path, facts in weights if facts.get("trainable", True)])

@@ -28,12 +28,12 @@ from fitscope.pipeline import unfinished
 
 Item = TypeVar("Item")
 
-AT_ONCE = 64  #: items at most that are worked on together,
-GATHER = 0.02  #: seconds in which they gather,
+AT_ONCE = 64  #: the most items that the writer takes together,
+GATHER = 0.02  #: seconds in which they gather, with
 LULL = 0.01  #: seconds between two checks whether a thread waits
-SMALL = 64  #: an item is small if the queue has room for so many
+SMALL = 64  #: an item is small if the queue has room for this many
 PATIENCE = 0.05  #: seconds after which a waiting thread checks again without a signal
-AT_END = 120.0  #: seconds that the end of a training waits for a store that went away
+AT_END = 120.0  #: seconds that the end of a training waits for an unreachable store
 FINISH = 10.0  #: seconds that the end of a training waits for the writer, twice, when `when_full` is "drop"
 
 
@@ -72,7 +72,7 @@ class Transport(Generic[Item]):
         owner: Owner | None = None,
     ) -> None:
         self._work = work
-        self._idle = idle  # called between items; says after how many seconds it wants to be called again
+        self._idle = idle  # called between items; returns the seconds until the next call is due
         self._on_error = on_error
         self._skipped = skipped  # called with the items that are skipped because the user did not wait
         self._owner = owner
@@ -80,22 +80,22 @@ class Transport(Generic[Item]):
         self._drop = when_full == "drop"
         self._items: queue.SimpleQueue[tuple[Item, int] | type[_End] | type[_Look]] = queue.SimpleQueue()
         self._put_back: type[_End] | type[_Look] | None = (
-            None  # met behind items that were worked on together
+            None  # a marker found behind items that were taken together
         )
         self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()  # wakes waiting threads
         self._waiters = 0
         self._putting = threading.Lock()  # several training threads put in turn; a finalizer never does
         self._closing = False
         self._hurried = False
-        self._handed = self._handed_bytes = 0  # counted in `put`
-        self._worked = self._worked_bytes = 0  # counted by the writer
+        self._handed = self._handed_bytes = 0  # items and bytes handed over, counted in `put`
+        self._worked = self._worked_bytes = 0  # items and bytes processed, counted by the writer
         self.peak = 0
-        self.waited = 0.0  #: seconds the training thread stood in `put`
-        self.full = False  #: the last item did not fit
+        self.waited = 0.0  #: seconds that the training thread waited in `put`
+        self.full = False  #: whether the last item did not fit
         self._closed_at = 0.0
         self.ready = False  #: whether `start` is done
-        self.ended = False  #: the writer has done all it will do
-        self.start_cpu = 0.0  #: seconds of CPU that it took
+        self.ended = False  #: whether the writer has finished
+        self.start_cpu = 0.0  #: CPU seconds that `start` took
         self._cpu = 0.0  # CPU seconds of the thread, as it last reported them
         self._thread = threading.Thread(
             target=self._run, args=(start, end), name="fitscope-writer", daemon=True
@@ -103,7 +103,7 @@ class Transport(Generic[Item]):
         unfinished.enter(self._thread, self)
         try:
             self._thread.start()
-        except RuntimeError:  # no more threads, or the process is ending
+        except RuntimeError:  # the system has no more threads, or the process is ending
             self.ended = True
             unfinished.leave(self._thread)
             raise
@@ -128,7 +128,7 @@ class Transport(Generic[Item]):
             alive = not self.ended and self._thread.is_alive()
             clock = time.pthread_getcpuclockid(self._thread.ident or 0) if alive else None
             used = self._cpu if clock is None else time.clock_gettime(clock)
-        except (AttributeError, OSError):  # not on this system; or it has just ended
+        except (AttributeError, OSError):  # this system has no such clock, or the thread has just ended
             used = self._cpu
         return used - self.start_cpu
 
@@ -201,7 +201,7 @@ class Transport(Generic[Item]):
 
     def _wait_a_while(self) -> None:
         """With `when_full="drop"`, the end does not wait for a slow disk either: queued items are dropped."""
-        for _ in range(2):  # once for all that is queued, once for the item that is being worked on
+        for _ in range(2):  # once for the queue, once for the current item
             until = time.monotonic() + FINISH
             while not self.ended and time.monotonic() < until:
                 self._listen()
@@ -281,14 +281,14 @@ class Transport(Generic[Item]):
                 del item
         else:
             self._safely(lambda: self._work(items), items)
-        items.clear()  # the tensors, before the queue says there is room
+        items.clear()  # frees the tensors before the queue reports room
         self._worked += number
         self._worked_bytes += nbytes
         if self._waiters and self._bell.empty():
             self._bell.put(None)
 
     def _gathered(self, item: Item, nbytes: int) -> tuple[list[Item], int]:
-        """An item and those behind it, and their bytes. Small ones are given a moment to gather."""
+        """An item and those behind it, and their bytes. Small items get a moment to gather."""
         items = [item]
         if nbytes * SMALL > self._limit:
             return items, nbytes

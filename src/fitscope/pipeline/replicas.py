@@ -1,6 +1,6 @@
 """Joins the parts of one tensor that several replicas handed over, on the writer thread.
 
-A replica hands out its rows in one of the forms of `handover`: whole, some of them, or statistics. The result has the same form,
+A replica returns its rows in one of the forms of `handover`: all, some, or statistics. The result has the same form,
 as if one device had computed all rows; so nothing after this depends on the number of replicas.
 """
 
@@ -21,7 +21,7 @@ def together(value: ReplicaRows, adapter: HostAdapter, samples: int | None = Non
     parts = value.parts
     if isinstance(parts[0], dict):
         return _reduced([_on_host(part, adapter) for part in parts], samples)
-    if any(isinstance(part, Thin) for part in parts):  # a replica with few rows hands out all of them
+    if any(isinstance(part, Thin) for part in parts):  # a replica with few rows returns all of them
         thin = [_thin(part, adapter) for part in parts]
         return Thin(np.concatenate([part.rows for part in thin]), _shape([part.shape for part in thin]))
     return np.concatenate([adapter.to_numpy(part) for part in parts])
@@ -45,7 +45,7 @@ def _on_host(part: dict[str, Any], adapter: HostAdapter) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in part.items():
         if key == "rows":
-            found[key] = value  # as it is: it may be a `Thin`
+            found[key] = value  # unchanged: it may be a `Thin`
         elif isinstance(value, tuple | list):
             found[key] = [adapter.to_numpy(item) for item in value]
         else:

@@ -1,4 +1,4 @@
-"""The samples of a batch one by one: the loss, weight, target, prediction and identity of each.
+"""Computes the loss, weight, target, prediction and identity of each sample of a batch.
 
 The step returns the inputs of its loss (`layer_taps.py`): targets, predictions, sample weights and masks, and the model's inputs.
 From these fitscope computes the losses of compile() again, element by element, before Keras weights and reduces them, off the
@@ -36,7 +36,7 @@ class SampleLosses:
         self._model = model
         self._ids = ids
         self._adapter = adapter
-        self._tell = note  # of a site, why it is not what it might be
+        self._tell = note  # takes a site, and the reason why it has no value
         self._told: set[tuple[str, str]] = set()
         self._site = Site("sample_loss")
 
@@ -50,7 +50,7 @@ class SampleLosses:
         for (group, suffix), tensor in shown.items():
             groups.setdefault(group, {})[suffix] = tensor
         parts = _parts_of_loss(self._model)
-        own = groups.get("loss", {}).get("")  # of a step whose loss is not one number
+        own = groups.get("loss", {}).get("")  # the loss of a step, if it is not one number
         ids = self._identities(groups.get("x", {}))
         if not parts or "y_pred" not in groups:
             if own is not None:
@@ -91,7 +91,7 @@ class SampleLosses:
         return found
 
     def _of_this_process(self, shown: Mapping[tuple[str, str], Any]) -> Mapping[tuple[str, str], Any]:
-        """The values themselves, where several processes hold parts of them: those of the rows that this one holds."""
+        """The values of the rows that this process holds, if several processes hold parts of the batch."""
         shards = [value for value in shown.values() if isinstance(value, Shard)]
         if not shards:
             return shown
@@ -100,7 +100,7 @@ class SampleLosses:
             self._note("each process holds only a part of every sample, so there is no loss per sample")
             return {}
         if not {"y", "y_pred"} <= {part for part, _ in shown}:
-            return {}  # another process holds them
+            return {}  # another process holds the rows
         return {
             key: self._adapter.to_numpy(value) if isinstance(value, Shard) else value
             for key, value in shown.items()
@@ -155,7 +155,7 @@ def _shares(losses: Array, weight: Array | None, mask: Array | None, reduction: 
     factor = np.ones_like(values)
     if mask is not None:
         counted = _like(mask.astype(bool), values)
-        # Keras lets the elements that count stand for those that do not.
+        # Keras scales the unmasked elements up to stand for the masked ones.
         scaled = reduction in ("mean", "sum_over_batch_size") and counted.any()
         factor = factor * counted * (counted.size / counted.sum() if scaled else 1.0)
     if weight is not None:

@@ -25,8 +25,8 @@ from fitscope.pipeline import unfinished
 
 SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
-_ours: dict[int, int | None] = {}  # by signal, the address of Python's handler in C
-_interrupts = 0  # Ctrl-C, so far
+_ours: dict[int, int | None] = {}  # for each signal the address of Python's handler in C
+_interrupts = 0  # the number of Ctrl-C so far
 
 
 def listen() -> None:
@@ -35,7 +35,7 @@ def listen() -> None:
         return
     for number in SIGNALS:
         if signal.getsignal(number) is signal.SIG_DFL and _in_c(number) in (0, None):
-            with contextlib.suppress(ValueError, OSError):  # not in the main interpreter
+            with contextlib.suppress(ValueError, OSError):  # this is not the main interpreter
                 signal.signal(number, _handle)
                 _ours[number] = _in_c(number)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
@@ -49,7 +49,8 @@ def listen_no_more() -> None:
         return
     for number, address in list(_ours.items()):
         del _ours[number]
-        if signal.getsignal(number) is _handle and _in_c(number) == address:  # no other handler was set since
+        # Nobody set another handler since.
+        if signal.getsignal(number) is _handle and _in_c(number) == address:
             signal.signal(number, signal.SIG_DFL)
     if signal.getsignal(signal.SIGINT) is _interrupt:
         signal.signal(signal.SIGINT, signal.default_int_handler)

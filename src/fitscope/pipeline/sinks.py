@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from fitscope.record import Record, Samples, Stretch
 from fitscope.store import RunWriter
 
-PATIENCE = 5  #: errors in a row after which a sink is given up
+PATIENCE = 5  #: errors in a row after which fitscope closes a sink
 
 
 class Sink(Protocol):
@@ -24,14 +24,14 @@ class Sink(Protocol):
         """Takes the records of one step."""
 
     def flush(self) -> None:
-        """Makes the data visible to others; called every few seconds, after the run's own flush."""
+        """Makes the data visible to readers. Called every few seconds, after the run's own flush."""
 
     def close(self) -> None:
         """Ends the sink: the run is closed, and nothing follows."""
 
 
 Say = Callable[[str], None]
-#: Makes a sink for an attempt that was begun and has recorded nothing yet. `Say` takes what is wrong but no error of the sink.
+#: Makes a sink for an attempt that has begun and recorded nothing yet. `Say` takes problems that are no error of the sink.
 Make = Callable[[RunWriter, Say], Sink]
 
 
@@ -42,7 +42,7 @@ class Sinks:
         self._makers = makers
         self._failed = failed
         self._open: dict[str, Sink] = {}
-        self._failures: Counter[tuple[str, str]] = Counter()  # in a row, by name and action
+        self._failures: Counter[tuple[str, str]] = Counter()  # failures in a row, by name and action
 
     def __bool__(self) -> bool:
         return bool(self._open)

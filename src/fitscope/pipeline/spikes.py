@@ -1,4 +1,4 @@
-"""Whether a loss is out of the ordinary: far above the newest ones, or not a number.
+"""Decides whether a loss is unusual: far above the newest losses, or not a number.
 
 A loss is far above them if, minus its own error, it is `FAR` robust standard deviations above their median and at least `TIMES` the
 median. Used by the writer's thread alone.
@@ -14,9 +14,9 @@ from fitscope.record import Stretch
 
 FAR = 10.0
 TIMES = 2.0
-NEWEST = 256  #: losses that count
-TOGETHER = 64  #: losses that are compared with those before them, not with one another: a training begins with high ones
-ENOUGH = 16  #: before that nothing is ordinary
+NEWEST = 256  #: the newest losses that count
+TOGETHER = 64  #: losses that are compared only with earlier ones: a training begins with high losses
+ENOUGH = 16  #: with fewer losses, none is unusual
 
 
 class Spikes:
@@ -27,7 +27,7 @@ class Spikes:
         self._level = np.inf
 
     def in_stretch(self, stretch: Stretch) -> int | None:
-        """The first step of these whose loss is out of the ordinary, if there is one."""
+        """The first of these steps with an unusual loss, if any."""
         for first in range(0, len(stretch), TOGETHER):
             some = slice(first, first + TOGETHER)
             values, errors = stretch.values[some], stretch.errors[some]
@@ -40,7 +40,7 @@ class Spikes:
         return None
 
     def is_one(self, value: float) -> bool:
-        """Whether the loss of a captured step is."""
+        """Whether the loss of a captured step is unusual."""
         if not np.isfinite(value) or value > self._level:
             return True
         self._newest.append(value)

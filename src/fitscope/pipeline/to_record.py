@@ -73,7 +73,7 @@ def kept(site: Site, want: Want, value: Any, at: Moment, adapter: HostAdapter) -
                 return None
     tensor = first_samples(array, want, site)
     if tensor.nbytes < array.nbytes:
-        tensor = tensor.copy()  # a view would hold on to the whole tensor
+        tensor = tensor.copy()  # a view would keep the whole tensor
     return Record(site, at, shape, _name_of(array.dtype), None, tensor, batched, offset=offset)
 
 

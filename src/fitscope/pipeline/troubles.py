@@ -1,4 +1,4 @@
-"""The errors of fitscope during a training: all are kept, and each kind is reported once and again at the end."""
+"""Keeps the errors of fitscope during a training, and reports each kind once and again at the end."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ class Troubles:
     """The errors of one recording, and the records that its queue dropped."""
 
     def __init__(self) -> None:
-        self.new: list[tuple[str, str]] = []  #: not reported yet: the kind of error, and its text
-        self.dropped: Counter[str] = Counter()  #: records, by site
+        self.new: list[tuple[str, str]] = []  #: errors that are not reported yet: kind and text
+        self.dropped: Counter[str] = Counter()  #: the number of dropped records of each site
         self._told: Counter[str] = Counter()
-        self._texts: dict[str, str] = {}  # by kind
+        self._texts: dict[str, str] = {}  # the texts of each kind
 
     def add(self, error: BaseException | str) -> str:
         """Keeps an error until it is reported, and returns its text."""
         text = error if isinstance(error, str) else described(error)
-        # A full disk says the same of one file after the other.
+        # A full disk causes the same error for one file after the other.
         kind = f"errno {error.errno}" if isinstance(error, OSError) and error.errno is not None else text
         self.new.append((kind, text))
         return text

@@ -1,4 +1,4 @@
-"""The writers that have not ended, and the one place that waits for them when the process ends.
+"""Knows the writers that have not ended, and waits for them when the process ends.
 
 A writer enters when its thread starts and leaves when its thread has ended, and not before: the end of its training or of a wait
 does not count. So every end of the process that Python sees (the end of the script, an uncaught exception, `sys.exit`, the end of a
@@ -27,7 +27,7 @@ from typing import Protocol
 class Writer(Protocol):
     """The methods that this module needs from a writer. A signal handler may call all but the last two."""
 
-    ended: bool  #: its thread has done everything it will do
+    ended: bool  #: whether its thread has finished
 
     def more_may_come(self) -> bool:
         """Whether the training continues although the main thread has ended."""
@@ -53,7 +53,7 @@ _all: dict[threading.Thread, Writer | None] = {}
 Ending = dict[threading.Thread, Writer]
 
 _registered = False
-_given_up = False  # the user did not want to wait at all
+_given_up = False  # whether the user refused to wait at all
 _dying: tuple[int, set[threading.Thread]] | None = None  # the signal, and the writers that it waits for
 
 
@@ -107,7 +107,7 @@ def _register() -> None:
         # Python 3.9 to 3.14. Private; without it `atexit` does all, and runs before the frameworks' functions.
         register = getattr(threading, "_register_atexit", None)
         if register is not None:
-            with contextlib.suppress(RuntimeError):  # the process is ending already
+            with contextlib.suppress(RuntimeError):  # the process is already ending
                 register(_finish, main_thread_only=True)
         atexit.register(_finish)
 
@@ -151,7 +151,7 @@ def _uncaught_interrupt() -> bool:
 def _wait(ending: Ending) -> None:
     for thread, writer in ending.items():
         writer.wait()
-        thread.join()  # it has a few instructions left
+        thread.join()  # the thread has only a few instructions left
 
 
 def _hurry(ending: Ending) -> None:

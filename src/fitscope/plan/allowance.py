@@ -21,8 +21,8 @@ import re
 from fitscope.errors import WatchError
 
 UNKNOWN = 60.0  #: the assumed minimum duration of a training of unknown length, in seconds
-FEWEST = 320  #: captured steps that a training gets whatever the fixed costs are,
-RESERVED = 0.6  #: as long as they cost no more than this part of the allowance
+FEWEST = 320  #: captured steps that a training gets despite its fixed costs,
+RESERVED = 0.6  #: if they cost at most this share of the allowance
 _UNITS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0}
 
 
@@ -37,7 +37,7 @@ class Allowance:
         """Starts another training."""
         self.spent = 0.0  #: seconds of captures
         self.fixed = 0.0  #: seconds that do not depend on the number of captures
-        self.end: int | None = None  #: the step at which the training will be over, where that is known
+        self.end: int | None = None  #: the step at which the training will end, if known
         self._first: int | None = None
 
     def for_captures(self, captured: float) -> float:
@@ -45,7 +45,7 @@ class Allowance:
         return max(self.seconds - self.fixed, min(RESERVED * self.seconds, FEWEST * captured))
 
     def every(self, step: int, plain: float, captured: float) -> float:
-        """How many steps to let pass for each captured one, from this step on, given the seconds of a plain step and of a capture."""
+        """The number of steps per captured step, from this step on, given the seconds of a plain step and of a capture."""
         self._first = step if self._first is None else self._first
         left = self.for_captures(captured) - self.spent
         if left <= 0:

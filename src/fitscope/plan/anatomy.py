@@ -21,9 +21,9 @@ class LayerPart:
 
     path: str
     layer: Any
-    container: bool  #: a nested model; its output is that of one of its layers
+    container: bool  #: a nested model, whose output is that of one of its layers
     looped: str = (
-        ""  #: the layer that runs this one once per time step; of its calls none is a value of the step
+        ""  #: the layer that runs this one once per time step; no single call is a value of the step
     )
 
 
@@ -67,7 +67,7 @@ class Anatomy:
         return {
             "name": model.name,
             "class": type(model).__name__,
-            # Not `count_params()`: it refuses a model that is never called itself, as the container of a GAN is.
+            # Not `count_params()`: it refuses a model that is never called itself, such as the container of a GAN.
             "parameters": sum(math.prod(int(n) for n in w.variable.shape) for w in self.weights),
             "optimizer": type(optimizer).__name__ if optimizer is not None else None,
             "loss": _name_of(getattr(model, "loss", None)),
@@ -123,10 +123,10 @@ def _layers(parent: Any, prefix: str, loop: str, seen: set[int]) -> Iterator[Lay
     in_loop = [getattr(parent, _LOOPS.get(kind.__name__, ""), None) for kind in type(parent).__mro__]
     for layer in parent._flatten_layers(include_self=False, recursive=False):
         if id(layer) in seen:
-            continue  # shared: it keeps the path where it was met first
+            continue  # a shared layer keeps the first path at which it was found
         seen.add(id(layer))
         path = _free(prefix + layer.name, used)
-        # Anything that can be trained by itself is a model, and so only a frame around its own layers.
+        # Anything that has its own `fit` is a model, and only a container for its layers.
         looped = loop or (prefix[:-1] if any(layer is inner for inner in in_loop) else "")
         yield LayerPart(path, layer, container=hasattr(layer, "train_step"), looped=looped)
         yield from _layers(layer, path + "/", looped, seen)
@@ -142,7 +142,7 @@ def _weights(model: Any, layers: tuple[LayerPart, ...]) -> Iterator[WeightPart]:
                 owner[id(variable)] = (variable, part)
     used: set[str] = set()
     for variable, part in owner.values():
-        name = variable.name.rpartition("/")[2].partition(":")[0]  # of legacy Keras: `dense/kernel:0`
+        name = variable.name.rpartition("/")[2].partition(":")[0]  # legacy Keras has `dense/kernel:0`
         yield WeightPart(_free("/".join(filter(None, (part.path, name))), used), variable, part)
 
 
@@ -165,7 +165,7 @@ def _name_of(thing: Any) -> str | None:
 def _shape_of(layer: Any) -> list[int | None] | None:
     try:
         shape = layer.output.shape
-    except (AttributeError, ValueError):  # not part of a functional graph, or several outputs
+    except (AttributeError, ValueError):  # the layer is in no functional graph, or has several outputs
         return None
     return [None if n is None else int(n) for n in shape]
 

@@ -29,7 +29,11 @@ class BlackBox:
 
     def __post_init__(self) -> None:
         if not isinstance(self.steps, int) or isinstance(self.steps, bool) or self.steps < 1:
-            raise WatchError("`black_box` to be a number of steps", repr(self.steps), "Write black_box=20")
+            raise WatchError(
+                "the `steps` of a black box to be a whole number, at least 1",
+                repr(self.steps),
+                "Write black_box=20 or fs.BlackBox(steps=20)",
+            )
         if self.severity not in SEVERITIES:
             raise WatchError(
                 "`severity` to be the severity of a finding",

@@ -32,16 +32,16 @@ from fitscope.plan.allowance import Allowance
 from fitscope.schedule import Schedule, Turn
 
 LADDER = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100, 150, 200, 300, 500, 700, 1000)
-START = 10  #: every so many steps, until something is known,
-FEW = 100  #: but in a short training so many captured steps in all
+START = 10  #: capture every 10th step until the cost is known,
+FEW = 100  #: but 100 steps in all in a short training
 LEAST = LADDER[-1]
-ENOUGH = 3  #: captured steps and plain ones timed before it is done more often
-NEWEST = 15  #: measurements that count
-OFTEN = 8  #: the first so many executions with a captured step are all timed, later each so many-th
-LOOK = 64  #: executions in a row that all have one, after which two are left plain
-MOST_TOLD = 200  #: decisions that the run keeps
-CLOSER = 20  #: steps that are captured one after the other where something happened,
-MOST_CLOSER = 50  #: so many times in a training
+ENOUGH = 3  #: timed captured and plain steps, before fitscope may capture more often
+NEWEST = 15  #: the number of newest measurements that count
+OFTEN = 8  #: the first 8 executions with a captured step are timed, later every 8th
+LOOK = 64  #: executions in a row with a captured step, after which two stay plain
+MOST_TOLD = 200  #: the number of decisions that the run keeps
+CLOSER = 20  #: consecutive steps captured after an event,
+MOST_CLOSER = 50  #: at most this often in a training
 
 
 class Time(NamedTuple):
@@ -60,11 +60,11 @@ class Time(NamedTuple):
 class Spent(NamedTuple):
     """The totals spent so far."""
 
-    time: Time  #: of the clocks as they are
-    writer: float  #: seconds of CPU of the writer's thread
-    waited: float  #: seconds that the training stood before a full queue
+    time: Time  #: the current readings of the clocks
+    writer: float  #: CPU seconds of the writer thread
+    waited: float  #: seconds that the training waited for a full queue
     compiled: int  #: programs compiled and proven: steps that take longer than others
-    work: float  #: seconds of CPU of the writer's thread for captured steps; the rest is due every few seconds anyway
+    work: float  #: CPU seconds of the writer thread for captured steps; its other work is due every few seconds anyway
     compiling: float = 0.0  #: seconds of those steps, and of the kernels of the writer's thread
 
 
@@ -79,9 +79,9 @@ class Timing(NamedTuple):
 class _Execution:
     """One or more steps that run as one program."""
 
-    step: int  #: the first
+    step: int  #: the number of the first
     steps: int
-    tapped: int  #: the number of them that are captured when the budget says so
+    tapped: int  #: the number of them that the budget captures
 
 
 class Budget:
@@ -98,18 +98,18 @@ class Budget:
         self.allowance = Allowance(allowance)  #: seconds that may be spent before the share counts
         self.every = START
         self.decisions: list[dict[str, int]] = []  #: {"step", "every"}, for the run
-        self.cost: float | None = None  #: of one captured step, in plain steps
-        self.trouble: str | None = None  #: why it cannot be kept, once that is so
+        self.cost: float | None = None  #: the cost of one captured step, in plain steps
+        self.trouble: str | None = None  #: why the share cannot be kept, if so
         freely = f", or {allowance:g} s" if allowance else ""
         self.schedule = Schedule(self._due, f"within {100 * self.share:g} % of the time{freely}", self._rest)
         self._plain: deque[Time] = deque(maxlen=NEWEST)  # one plain step
-        self._extra: deque[Time] = deque(maxlen=NEWEST)  # by how much a tapped step was longer
+        self._extra: deque[Time] = deque(maxlen=NEWEST)  # how much longer a tapped step took
         self._captured = self._tapped = 0  # steps
         self._before = 0  # steps captured in earlier trainings
-        self._seconds = 0.0  # of a captured step
+        self._seconds = 0.0  # the duration of a captured step
         self._executions = 0  # with such steps,
         self._in_a_row = 0  # since there was one without
-        self._seen_plain = False  # one without, in this training: the first compiles the user's own program
+        self._seen_plain = False  # whether this training had a plain execution: the first one compiles the user's own program
         self._owed = True  # a plain step to compare with
         self._left_out = range(0)  # steps
         self._odd: int | None = (
@@ -151,7 +151,7 @@ class Budget:
     def _rest(self, step: int) -> int:
         if step + 1 in self._closer or self._odd is not None:
             return 0
-        # We want to hear of the last ones before a captured one: one of them may have to be timed.
+        # The scope must announce the last steps before a captured one: one of them may have to be timed.
         return self.every - 1 - step % self.every - 2 * self._together
 
     def describe(self) -> dict[str, Any]:
@@ -184,7 +184,7 @@ class Budget:
             self._set(_rung(max(1, min(START, steps // FEW))), step)
 
     def next(self, step: int, steps: int, captured: int, tapped: int) -> bool:
-        """Announces an execution: its number of steps, its first step, how many of them the budget captures, and in how many a
+        """Announces an execution: its number of steps, its first step, how many steps the budget captures, and at how many a
         watch is due.
 
         Returns whether to time the execution with `start` and `stop`.
@@ -203,7 +203,7 @@ class Budget:
                 self._left_out = range(first, first + 2 * steps)
         else:
             self._in_a_row = 0
-            # Not long before a captured one, when the writer has nothing to do; the one just before may not be plain.
+            # Shortly before a captured step, when the writer is idle; the step right before it may not be plain.
             soon = self._owed and self._count(step + steps, 2 * steps) > 0
             timed = self._seen_plain and (soon or step in self._left_out)
             self._seen_plain = True
@@ -254,7 +254,7 @@ class Budget:
         self._seconds = max(*itself, 0.0) + max(meanwhile)
         self.allowance.spent = (self._captured - self._before) * self._seconds
         wished = min(by_share, self.allowance.every(step, plain.wall, self._seconds))
-        if wished > self.every:  # not too far at once: it may have been an accident
+        if wished > self.every:  # a small change at a time: one measurement may be an outlier
             self._set(min(_rung(wished), _rung((10 if sure else 3) * self.every)), step)
         elif sure and _rung(1.25 * wished) < self.every:
             self._set(_rung(1.25 * wished), step)
@@ -265,9 +265,9 @@ class Budget:
             )
 
     def _itself(self, typical: Callable[[Sequence[float]], float]) -> Time:
-        """By how much a captured step itself takes longer."""
+        """How much longer a captured step itself takes."""
         wall, cpu = (typical(values) for values in zip(*self._extra, strict=True))
-        each = self._tapped / max(self._captured, 1)  # a comparison with the batch before taps that one too
+        each = self._tapped / max(self._captured, 1)  # changes tap the previous batch too
         return Time(each * wall, each * cpu)
 
     def _meanwhile(self) -> Time:
@@ -283,7 +283,7 @@ class Budget:
             self.every = every
             self.decisions.append({"step": step, "every": every})
             if len(self.decisions) > MOST_TOLD:
-                del self.decisions[1]  # the first says where it began
+                del self.decisions[1]  # the first decision says where it began
 
 
 class _Growing:
@@ -308,7 +308,7 @@ def _usually(values: Sequence[float]) -> float:
 
 
 def _at_most(values: Sequence[float]) -> float:
-    """The same, plus its likely error."""
+    """`_usually`, plus its likely error."""
     low = _usually(values)
     spread = 1.4826 * statistics.median(abs(value - low) for value in values)
     return low + 1.2533 * spread / math.sqrt(len(values))

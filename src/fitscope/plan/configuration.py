@@ -18,7 +18,7 @@ from fitscope.plan.objective import losses_of, metrics_of, optimizer_of, plain
 Json = dict[str, Any]
 T = TypeVar("T")
 
-#: Settings of a layer that are copied as they are, where it has them.
+#: Settings that are copied unchanged from a layer that has them.
 _SETTINGS = (
     "units", "filters", "kernel_size", "strides", "padding", "dilation_rate", "rate", "momentum", "epsilon", "axis",
     "center", "scale", "use_bias", "return_sequences", "input_dim", "output_dim", "num_heads", "key_dim", "groups",
@@ -33,7 +33,7 @@ _REGULARIZERS = (
     "kernel_regularizer", "bias_regularizer", "activity_regularizer", "recurrent_regularizer", "embeddings_regularizer",
     "kernel_constraint",
 )  # fmt: skip
-#: Layers that hand on the values they are given, though some may be left out or moved.
+#: Layers that pass their input values on, though they may drop or move some.
 _PASS_ON = frozenset((
     "Reshape", "Flatten", "Permute", "RepeatVector", "Dropout", "SpatialDropout1D", "SpatialDropout2D", "SpatialDropout3D",
     "Identity", "ActivityRegularization", "Masking", "Cropping1D", "Cropping2D", "Cropping3D", "Tap", "Squeeze", "Cast",
@@ -160,7 +160,7 @@ def _node(tensor: Any, source: Any) -> Any:
 
 
 def _before(part: LayerPart, anatomy: Anatomy, paths: dict[int, str]) -> str | None:
-    """The layer before this one in a Sequential model."""
+    """The previous layer in a Sequential model."""
     parent = part.path.rpartition("/")[0]
     within = next((each.layer for each in anatomy.layers if each.path == parent), anatomy.model)
     chain = list(within.layers) if type(within).__name__ == "Sequential" else []
@@ -172,7 +172,7 @@ def _outputs(model: Any, paths: dict[int, str]) -> list[Json]:
     """The outputs of a model that is a graph; those of a subclassed model are known only to its `call`."""
     tensors = getattr(model, "outputs", None) or ()
     names = [str(name) for name in getattr(model, "output_names", None) or ()]
-    if not tensors and type(model).__name__ == "Sequential" and model.layers:  # not built yet
+    if not tensors and type(model).__name__ == "Sequential" and model.layers:  # the model is not built yet
         last = model.layers[-1]
         path = paths.get(id(last))
         return [{"layer": path, "name": last.name, "activation": nonlinearity(last), "shape": None}]

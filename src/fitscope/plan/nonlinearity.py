@@ -21,7 +21,7 @@ _BY_CLASS = {
 }  # fmt: skip
 _ALIASES = {"swish": "silu", "hard_swish": "hard_silu"}
 
-#: Nonlinearities whose units can be stuck, and how one tells: see `reduce.activity`.
+#: Nonlinearities whose units can be stuck, and the test for it: see `reduce.activity`.
 FAMILIES = {
     "relu": "relu", "relu6": "relu", "sparse_plus": "relu",
     "leaky_relu": "leaky", "prelu": "leaky", "elu": "leaky", "selu": "leaky", "celu": "leaky", "gelu": "leaky", "silu": "leaky",
@@ -68,12 +68,12 @@ def _of(layer: Any, depth: int) -> str | None:
         return "leaky_relu" if float(getattr(layer, "negative_slope", 0.0) or 0.0) else "relu"
     if kind in _BY_CLASS:
         return _BY_CLASS[kind]
-    if kind == "GraphLayer":  # of a session: the operation that makes its output
+    if kind == "GraphLayer":  # a layer of a session: the operation that computes its output
         return _BY_CLASS.get(layer.output.op.type)
     if depth > 4:  # wrappers within wrappers
         return None
     if kind == "Bidirectional" and getattr(layer, "merge_mode", "concat") not in ("concat", None):
-        return None  # sums and products of the two directions are no longer the nonlinearity's own values
+        return None  # sums and products of the two directions are not values of the nonlinearity
     for inner in ("forward_layer", "cell", "layer"):
         wrapped = getattr(layer, inner, None)
         if wrapped is not None and hasattr(wrapped, "get_config"):

@@ -44,7 +44,7 @@ def losses_of(model: Any, outputs: list[str]) -> list[Json]:
     if given is None:
         return []
     flat = list(_flat(given, outputs))
-    if len(flat) == 1 and flat[0][0] is None and len(outputs) > 1:  # one for all of them
+    if len(flat) == 1 and flat[0][0] is None and len(outputs) > 1:  # one loss for all outputs
         return [_loss(name, flat[0][1]) for name in outputs]
     only = outputs[0] if len(outputs) == 1 else None
     return [_loss(only if name is None else name, loss) for name, loss in flat]
@@ -61,7 +61,7 @@ def optimizer_of(optimizer: Any) -> Json | None:
     """The settings of an optimizer; None if there is none."""
     if optimizer is None:
         return None
-    inner = getattr(optimizer, "inner_optimizer", None)  # of loss scaling
+    inner = getattr(optimizer, "inner_optimizer", None)  # LossScaleOptimizer wraps the real one
     own = inner if inner is not None else optimizer
     found: Json = {"class": type(own).__name__, "name": plain(getattr(own, "name", None))}
     found["learning_rate"] = _learning_rate(own)
@@ -88,7 +88,7 @@ def _learning_rate(optimizer: Any) -> Any:
     number = _called(lambda: float(rate))
     if number is None:
         number = _called(lambda: float(rate.numpy()))
-    short = np.float32(np.nan if number is None else number)  # as people wrote it: 0.001, not 0.0010000000475
+    short = np.float32(np.nan if number is None else number)  # as the user wrote it: not 0.0010000000475
     return plain(float(str(short)) if short == number else number)
 
 

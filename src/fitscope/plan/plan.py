@@ -21,7 +21,7 @@ from fitscope.schedule import Schedule, Turn
 from fitscope.sites import Place
 from fitscope.watch import KINDS_IN, LAYER_KINDS, Watch, several
 
-Watches = frozenset[int]  #: of a plan, by index
+Watches = frozenset[int]  #: watches of a plan, by index
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,16 +29,16 @@ class Due:
     """The watches due at one turn."""
 
     now: Watches
-    if_last: Watches  #: only if it turns out to be the last turn of its epoch
-    next: Watches  #: at the turn after this one, which is to be compared with this one
+    if_last: Watches  #: due only if this turns out to be the last turn of its epoch
+    next: Watches  #: due at the next turn, which will be compared with this one
 
     @property
     def all(self) -> Watches:
-        # What the next turn wants is all asked for in this one: a second program, that shows less, would have to be compiled.
+        # This turn returns everything that the next one wants: a second program that returns less would have to be compiled.
         return self.now | self.if_last | self.next
 
 
-NOTHING = Due(frozenset(), frozenset(), frozenset())  #: is due at most turns; always this one object
+NOTHING = Due(frozenset(), frozenset(), frozenset())  #: what is due at most turns; always this one object
 
 _ITS_VALUE = Want(stats=True)
 _REFERENCE = Want(reference=True)
@@ -53,12 +53,12 @@ class Plan:
     schedules: tuple[Schedule, ...]  #: one per watch
     places: tuple[frozenset[Place], ...]  #: one set per watch
     on: tuple[tuple[str, ...], ...]  #: parts of fit, one per watch
-    families: Mapping[str, str] = field(default_factory=dict)  #: of nonlinearities, by the path of a layer
+    families: Mapping[str, str] = field(default_factory=dict)  #: families of nonlinearities by path
     _wants: dict[tuple[Watches, str], Wants] = field(default_factory=dict, repr=False)
     _passes: dict[str, list[tuple[Schedule, Watches]]] = field(default_factory=dict, repr=False)
 
     def same(self, other: Plan) -> bool:
-        """Whether both want the same from one model, regardless of when."""
+        """Whether both plans want the same from one model. Their schedules may differ."""
         return (
             self.anatomy.same(other.anatomy)
             and self.places == other.places
@@ -110,7 +110,7 @@ class Plan:
                 zip(self.watches, self.schedules, self.on, strict=True)
             ):
                 if (watch.of or watch.kind) in KINDS_IN[in_pass] and (in_pass in on or not fit):
-                    # A pass is shown whole unless the watch itself says when: the scope's `every` counts training steps.
+                    # A pass is recorded completely unless the watch has its own schedule: the scope's `every` counts training steps.
                     when = schedule if in_pass == "train" else watch.every or _ALWAYS
                     known = found.get(id(when), (when, self._none))
                     found[id(when)] = when, known[1] | {i}
@@ -255,7 +255,7 @@ def _paths(watch: Watch, kind: str, anatomy: Anatomy) -> list[str]:
     if kind in ("activations", "gradients"):
         layers = [part for part in anatomy.layers if not is_input(part)]
         chosen = select(who, watch.layers, layers)
-        # A layer that shows itself is seen under `taps/`.
+        # A Tap layer is recorded under `taps/`.
         twice = [
             part for part in layers if kind == "activations" and getattr(part.layer, "shows_itself", False)
         ]

@@ -13,9 +13,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-ENOUGH = 16_384  #: elements of one tensor; up to that all are read
-FEWEST = 2  #: rows, however long they are
-SHORT = 128  #: elements of a row up to which all may be read where only the step itself knows how many rows there are
+ENOUGH = 16_384  #: elements of a tensor up to which all are read
+FEWEST = 2  #: rows that are read, however long they are
+SHORT = 128  #: elements of a row up to which all rows may be read if only the step itself knows their number
 
 
 def most_rows(length: int) -> int:

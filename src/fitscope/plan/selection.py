@@ -61,4 +61,4 @@ def _matches(selector: Any, part: LayerPart | WeightPart) -> bool:
 
 
 def _looped(part: LayerPart | WeightPart) -> str:
-    return part.looped if isinstance(part, LayerPart) else ""  # a weight is one, however often it is used
+    return part.looped if isinstance(part, LayerPart) else ""  # a weight has one value, however many uses

@@ -13,11 +13,11 @@ from typing import Any
 
 from fitscope.sites import OF_LAYERS, Place, Site
 
-#: Under loss scaling gradients are multiplied by the loss scale; it is recorded with them.
+#: Loss scaling multiplies gradients by the loss scale, which is recorded with them.
 LOSS_SCALE: Place = ("loss_scale", "")
-#: An update is a gradient times this, more or less; it is recorded with them.
+#: An update is roughly a gradient times the learning rate, which is recorded with updates.
 LEARNING_RATE: Place = ("learning_rate", "")
-BESIDE = frozenset((LOSS_SCALE, LEARNING_RATE))  #: never watched alone, and not in every step
+BESIDE = frozenset((LOSS_SCALE, LEARNING_RATE))  #: places that nobody watches alone and not every step has
 LOSS: Place = ("loss", "")
 SAMPLE_LOSS: Place = ("sample_loss", "")
 
@@ -30,12 +30,12 @@ class Want:
     tensor: bool = False
     samples: int | None = None
     mean: bool = False
-    change: bool = False  #: since the batch before
-    reference: bool = False  #: the next batch is to be compared with this one
+    change: bool = False  #: since the previous batch
+    reference: bool = False  #: the next batch will be compared with this one
     exact: bool = False  #: stats of all elements, also of a large tensor
-    activity: str = ""  #: of its units, which have a nonlinearity of this family
-    data: bool = False  #: its classes or features
-    local: bool = False  #: the gradient of each process or replica too
+    activity: str = ""  #: the family of nonlinearities, if the activity of units is wanted
+    data: bool = False  #: shares of classes, or features
+    local: bool = False  #: also the gradient of each process or replica
 
     def __or__(self, other: Want) -> Want:
         both = [want.samples for want in (self, other) if want.tensor]

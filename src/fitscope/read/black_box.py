@@ -1,7 +1,7 @@
-"""The steps that a black box wrote, read back. No field is trusted: see `untrusted`.
+"""Reads the steps that a black box wrote. It trusts no field: see `untrusted`.
 
 A `Box` is one writing of the black box. A `KeptStep` is one of its steps, with everything that a replay needs: the state at the start
-of its lap, and the steps from there to itself.
+of its lap, and the steps from there up to it.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ class Box:
         self._folder = folder
         document = untrusted.read(objects, f"{folder}/{stored.BOX}")
         if not _BOX(document):
-            raise ValueError("it does not describe the steps of a black box")
+            raise ValueError("it lacks a field of a black box, or one has the wrong type")
         self._document = document
         self.why: list[str] = document["why"]  #: the findings, or the exception, that made it write
         self.odd_step: int | None = document.get("odd_step")  #: the first step whose loss was not finite
         self.backend: str = document["backend"]
         self.software: dict[str, str] = document["software"]
-        self.steps: list[int] = sorted(  #: that can be replayed
+        self.steps: list[int] = sorted(  #: the steps that can be replayed
             step
             for lap in document["laps"]
             for call in lap["calls"]
@@ -91,11 +91,11 @@ class Box:
 
     @property
     def model_why(self) -> str | None:
-        """The reason why the model's configuration is not there."""
+        """The reason why the box has no configuration of the model."""
         return self._document.get("model_why")
 
     def model(self) -> dict[str, Any] | None:
-        """The configuration of the model, as Keras serializes it; None if it could not."""
+        """The configuration of the model, as Keras serializes it; None if Keras could not."""
         key = f"{self._folder}/{stored.MODEL}"
         try:
             return untrusted.read(self._objects, key) if self._document.get("model") else None

@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-BLOCK_BYTES = 64 << 20  #: of tensors that one task reads; at least one step
-TASKS = 32  #: for each worker, so that none waits long for another
+BLOCK_BYTES = 64 << 20  #: bytes of tensors that one task reads; at least one step
+TASKS = 32  #: tasks for each worker, so that none waits long for another
 MOST_OPEN = 8  #: runs that a worker keeps open
 
-_kept_open: dict[tuple[str, int | None], Run] = {}  # in a worker, by place
+_kept_open: dict[tuple[str, int | None], Run] = {}  # the runs that this worker has open, by place
 
 
 def map_steps(
@@ -72,7 +72,7 @@ def frame(run: Run) -> dd.DataFrame:
     frames = _dask("dask.dataframe")
     table = _stats(run)
     stored = [part.key for part in table.parts if isinstance(part.source, Stored)]
-    # Rows that are in no part yet may be in one when a worker looks: they travel as they are.
+    # Rows that are in no part yet may be in one when a worker reads: send them with the task.
     waiting: dd.DataFrame = frames.from_pandas(frame_of(table.waiting()), npartitions=1)
     if not stored:
         return waiting
@@ -107,7 +107,7 @@ class _Place(NamedTuple):
 
 
 class Elsewhere:
-    """The tensors of a site, as an array that is read where it is used."""
+    """The tensors of a site, as an array that the worker reads."""
 
     def __init__(self, place: _Place, site: str, shape: tuple[int, ...], dtype: Any) -> None:
         self.shape, self.dtype, self.ndim = shape, dtype, len(shape)

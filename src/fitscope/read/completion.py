@@ -16,7 +16,7 @@ from typing import Any, get_args
 from fitscope.read.run import STATS, Run
 from fitscope.sites import Site
 
-#: A call that is being written, its argument an open string: owner and method, what stands before, keyword, quote, text.
+#: An unfinished call whose argument is an open string: owner and method, earlier arguments, keyword, quote, text.
 _CALL = re.compile(r"([A-Za-z_][\w.]*)\.(\w+)\(((?:[^()]*,)?)\s*(?:(\w+)\s*=\s*)?([\"'])([^\"']*)$")
 _MARK = "_fitscope_names"
 
@@ -79,7 +79,7 @@ def _names(run: Run, function: Any, parameter: str) -> list[str]:
     sites = [Site.parse(name) for name in run.sites]
     if parameter == "site":
         layers = (site.layer for site in sites if site.layer)
-        shown = function.__self__ is not run  # a view takes the name of a layer for its output
+        shown = function.__self__ is not run  # a view also takes the name of a layer, for its output
         return [*map(str, sites), *(dict.fromkeys(layers) if shown else ())]
     if parameter == "kind":
         return list(dict.fromkeys(site.kind for site in sites))

@@ -1,4 +1,4 @@
-"""The unreadable files of a run: listed, warned about once, and skipped by all readers."""
+"""Lists the unreadable files of a run, and warns about each once. All readers skip them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fitscope.errors import FitscopeWarning
 class Damage:
     """One file of a run that cannot be read."""
 
-    name: str  #: its path within the run
+    name: str  #: the path of the file within the run
     reason: str
 
 
@@ -24,7 +24,7 @@ class DamageReport:
         self._run = run
         self._found: dict[str, Damage] = {}
         self._warned: set[str] = set()
-        self.quiet = False  #: no warnings: the caller shows the list
+        self.quiet = False  #: whether to give no warnings, because the caller shows the list
 
     def __iter__(self) -> Iterator[Damage]:
         return iter(sorted(self._found.values(), key=lambda damage: damage.name))

@@ -23,12 +23,11 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 _STATS = tuple(name for name in COLUMNS if name not in ("peak", "small"))
-AT_ONCE = (
-    150_000  #: rows that are taken in together, at least, if there are so many: 13 numbers each in memory
-)
+AT_ONCE = 150_000  #: the fewest rows taken in together, if there are that many: 13 numbers each in memory
 _KEYS = ("site", "step", "rank")
 _ABOUT = ("site", "kind", "layer", "weight", "dtype", "shape")
-_About = tuple[int, Site, str, tuple[int, ...]]  # its number, and dtype and shape of its first tensor
+# The number of a site, the site, and dtype and shape of its first tensor.
+_About = tuple[int, Site, str, tuple[int, ...]]
 
 
 class StoredEvidence:
@@ -61,7 +60,7 @@ class StoredEvidence:
 
 
 def feed(evidence: Evidence, stats: Table, parts: Iterable[Part]) -> None:
-    """Takes in parts, in their order. With several ranks, the first one counts, except for NaN and Inf.
+    """Takes in parts, in their order. With several ranks, the first rank counts, except for NaN and Inf.
 
     A site costs as much for one row as for thousands, so small parts are taken in together.
     """
@@ -80,7 +79,7 @@ def feed(evidence: Evidence, stats: Table, parts: Iterable[Part]) -> None:
 
 
 def _learn(known: dict[str, _About], table: pa.Table, part: Part, stats: Table) -> bool:
-    """Notes what the sites of a part are, from one row of each. These columns are the same in every row, and read only for new sites."""
+    """Learns the facts of a part's sites, from one row of each. They are the same in every row, so it reads them only for new sites."""
     codes, names = _coded(table["site"])
     if known.keys() >= {names[code] for code in np.unique(codes)}:
         return True
@@ -119,7 +118,7 @@ def _feed(evidence: Evidence, stats: Table, tables: list[pa.Table], known: dict[
 
 
 def _columns(tables: Sequence[pa.Table], rows: int) -> Array:
-    """The numbers that a history keeps, a row for each of `COLUMNS`."""
+    """The numbers that a history keeps, with a row for each of `COLUMNS`."""
     columns = np.empty((len(COLUMNS), rows))
     for i, name in enumerate(COLUMNS):
         at = 0
@@ -131,7 +130,7 @@ def _columns(tables: Sequence[pa.Table], rows: int) -> Array:
 
 
 def _order(codes: Array, steps: Array, ranks: Array) -> Array:
-    """The rows by site, step and rank. Parts of one process are sorted by site and step: those need no sorting by step."""
+    """The rows by site, step and rank. Parts of one process are already sorted by site and step."""
     order = np.argsort(codes, kind="stable")
     if not ranks.any() and bool(np.all((np.diff(steps[order]) > 0) | (np.diff(codes[order]) != 0))):
         return order
@@ -154,7 +153,7 @@ def _coded(sites: pa.ChunkedArray) -> tuple[Array, list[str]]:
 
 
 def _plain(column: pa.ChunkedArray | pa.Array) -> Array:
-    """A column of numbers, NaN where there is none. Its own `to_numpy` imports pandas, which takes longer than all the rest."""
+    """A column of numbers, with NaN for null. pyarrow's `to_numpy` imports pandas, which takes longer than everything else here."""
     whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if isinstance(whole, pa.ChunkedArray):
         whole = pa.concat_arrays(whole.chunks)
@@ -168,7 +167,7 @@ def _plain(column: pa.ChunkedArray | pa.Array) -> Array:
 
 
 def _site(name: str, kind: str, layer: str | None, weight: str | None) -> Site:
-    """The site with its facts, as the columns have them."""
+    """The site, with its facts from the columns."""
     parsed = Site.parse(name)
     if not layer or parsed.layer == layer:
         return parsed
@@ -189,7 +188,7 @@ def _below_normal(stats: Table, site: Site, steps: Array) -> Array:
 def noted(run: Run, *, live: bool = False) -> Findings | None:
     """The findings that the recording process stored in the run, if they cover the whole run and come from this version.
 
-    With several ranks, those of the first, as in `feed`, and what their pulses tell. With `live`, also those of a growing run, which
+    With several ranks, those of the first, as in `feed`, and those from their pulses. With `live`, also those of a growing run, which
     are one or a few flushes old.
     """
     if len(run.attempts) != 1 or (run.status == "running" and not live):
@@ -202,12 +201,12 @@ def noted(run: Run, *, live: bool = False) -> Findings | None:
     if len(ranks) == 1:
         return found
     if any(_broken((rank.said() or {}).get("findings")) for rank in ranks) and not _broken(mine):
-        return None  # the rows have to be read: a NaN counts on every rank
+        return None  # a NaN counts on every rank, so the rows must be read
     evidence = Evidence()
     evidence.pulses = run._pulses()
     return found.joined(diagnose(evidence, rules=["rank_differs"]))
 
 
 def _broken(found: Any) -> bool:
-    """Whether a rank noted that it saw NaN or Inf."""
+    """Whether a rank recorded that it had NaN or Inf."""
     return isinstance(found, dict) and any(one.rule == "nonfinite" for one in Findings.from_dict(found))

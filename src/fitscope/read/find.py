@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from fitscope.read.many import ManyRuns
 
-AHEAD = 60 * 10**9  #: nanoseconds by which clocks of several machines may differ
+AHEAD = 60 * 10**9  #: nanoseconds by which the clocks of several machines may differ
 
 Path = str | os.PathLike[str] | Objects
 
@@ -47,14 +47,14 @@ class Brief:
 
 
 class Runs(Sequence[Brief]):
-    """The runs at a place, oldest first. It shows itself as a table, at a prompt and in a notebook. A run is opened when it is needed."""
+    """The runs at a place, oldest first. A prompt and a notebook show it as a table. It opens a run when needed."""
 
     def __init__(
         self, find: Callable[[], list[Brief]], objects: Objects, folders: Sequence[str] | None = None
     ) -> None:
         self._find = find
         self._objects = objects
-        self._folders = folders  # None: all there are
+        self._folders = folders  # None: all folders
 
     @functools.cached_property
     def _briefs(self) -> list[Brief]:
@@ -146,7 +146,7 @@ def _path_of(known: HasPath) -> str:
     path = getattr(known, "path", known)
     if path is None:
         raise RunError("a scope with a run", f"{known!r}, which has no run yet", "Train with it first")
-    return path  # type: ignore[return-value]  # anything else: `place` names it
+    return path  # type: ignore[return-value]  # anything else: `place` raises the error
 
 
 def _find(objects: Objects, run: str | None) -> Run:
@@ -196,7 +196,7 @@ def runs(path: Path = "runs") -> Runs:
 
 
 def in_order(briefs: Iterable[Brief]) -> list[Brief]:
-    """Oldest first."""
+    """The runs, oldest first."""
     return sorted(briefs, key=lambda brief: (_age(_nanoseconds(brief.created)), brief.id))
 
 
@@ -233,7 +233,7 @@ def _place(path: Path) -> Objects:
 
 
 def _inside(objects: Objects) -> list[tuple[str, dict[str, Any] | Exception]]:
-    """The folders with a run.json, and that document or why it cannot be read."""
+    """The folders with a run.json, and that document or the reason why it cannot be read."""
     found: list[tuple[str, dict[str, Any] | Exception]] = []
     for name in objects.list():
         if name.endswith("/"):
@@ -300,14 +300,14 @@ def _brief(objects: Objects) -> Brief:
 
 
 def brief_of(objects: Objects, opened: Callable[[], Run]) -> Brief:
-    """The summary of a run, and the run itself; or why it cannot be read."""
+    """The summary of a run, and the run itself, or the reason why it cannot be read."""
     path = objects.describe()
     try:
         run = opened()
         with run._state.looked():
             model = run.model.get("name") if isinstance(run.model, dict) else None
             return Brief(run.id, path, run.created, run.status, run.last_step, run.bytes, model, run=run)
-    except (RunError, *untrusted.UNREADABLE) as problem:  # of this run, and no reason to hide the others
+    except (RunError, *untrusted.UNREADABLE) as problem:  # a broken run must not hide the others
         return Brief(_folder(path), path, None, "unreadable", None, 0, None, _reason(problem))
 
 

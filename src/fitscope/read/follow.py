@@ -1,7 +1,7 @@
 """Reads the stats table of a growing run part by part, for a reader that keeps a picture up to date.
 
 A part never changes, so a reader takes it once. A part can disappear for two reasons. The newest rows of a long run are separate
-parts until one part replaces them: `exchanged` says what to take from that one. If a later attempt takes over, the parts of the
+parts until one part replaces them: `exchanged` says what to take from the new part. If a later attempt takes over, the parts of the
 earlier one change, and a reader that has taken one must start again. This module keeps nothing that it reads.
 """
 
@@ -26,8 +26,8 @@ class Exchange(NamedTuple):
     """A part that replaces others."""
 
     whole: Part
-    pieces: list[Part]  #: those that were taken
-    rest: Part  #: the other rows of the whole
+    pieces: list[Part]  #: the parts that the reader has taken
+    rest: Part  #: the rows of the new part that it has not taken
 
 
 class Follow:
@@ -37,11 +37,11 @@ class Follow:
         self._run = run
 
     def hush(self) -> None:
-        """Damage is no longer warned about: the run's list of it is shown."""
+        """Stops warnings about damage, because the caller shows the run's list of it."""
         self._run._state.damaged.quiet = True
 
     def held(self) -> AbstractContextManager[None]:
-        """Inside, the run stays as of the last look."""
+        """Keeps the run as of the last look inside the block."""
         return self._run._state.held()
 
     def pulses(self) -> tuple[Pulses | None, dict[int, str]]:
@@ -60,7 +60,7 @@ class Follow:
         return StoredEvidence(self._run, self._run._state.stats)
 
     def exchanged(self, taken: Iterable[Part]) -> list[Exchange] | None:
-        """The replacements of parts that were taken and are no longer listed. None if the reader must start again."""
+        """The replacements of taken parts that are no longer listed. None if the reader must start again."""
         pieces: dict[str, list[Part]] = {}
         for part in taken:
             pieces.setdefault(part.becomes or "", []).append(part)
@@ -70,7 +70,7 @@ class Follow:
             whole = now.get(key)
             if whole is None or any(part.end != whole.end for part in some):
                 return None
-            # Each site has its rows in the order they came, so what was taken of it comes first.
+            # The rows of each site are in the order in which they came, so the taken ones come first.
             counts: Counter[str] = Counter()
             for part in some:
                 assert isinstance(part.source, TailRows)

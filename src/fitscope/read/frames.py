@@ -78,7 +78,7 @@ def _one_rank(frame: pd.DataFrame, of_pass: bool, shards: bool) -> pd.DataFrame:
     """Merges the rows of several ranks into one row per moment."""
     if "rank" not in frame or frame["rank"].nunique() < 2:
         return frame
-    # The batches of a pass, then those of the next at the same step, in the order of the ranks.
+    # The batches of a pass, then those of the next pass at the same step, in the order of the ranks.
     inner = ["again", "batch"] if of_pass else ["batch", "again"]
     frame = frame.assign(again=_again(frame, of_pass))
     frame = frame.sort_values(["step", "epoch", *inner, "rank"], kind="stable", ignore_index=True)
@@ -155,7 +155,7 @@ def samples(table: pa.Table) -> pd.DataFrame:
     for name in ("target", "prediction"):
         if frame[name].dtype == object:
             frame[name] = frame[name].map(_number_or_array)
-    # A pass describes the weights that the training step of the same number starts from: it comes first.
+    # A pass comes first, because it describes the weights before the training step of the same number.
     frame["training"] = frame["pass"] == "train"
     walk = ["step", "training", "epoch", "pass"]
     place = frame["batch"].astype("int64") * (1 << 32) + frame["sample"]
@@ -182,7 +182,7 @@ def _number_or_array(value: Any) -> Any:
 
 
 def _again(frame: pd.DataFrame, of_pass: bool) -> Any:
-    """How many times a rank has seen this moment before; for a pass, how many passes it made at that step before."""
+    """The number of earlier rows of a rank at this moment; for a pass, the number of earlier passes at that step."""
     if not of_pass:
         return frame.groupby([*MOMENT, "rank"]).cumcount()
     return _restarts(frame["batch"], [frame[name] for name in ("step", "epoch", "rank")])

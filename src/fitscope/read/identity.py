@@ -1,4 +1,4 @@
-"""Whether recording changed the training, as the run itself proved."""
+"""Whether recording changed the training, as proven in the run itself."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Identity(str):
     """
 
     steps: list[int]  #: the training steps at which fitscope compared both programs
-    why: str  #: the reason; empty after a plain proof
+    why: str  #: the reason; empty if the proof succeeded
     known: bool  #: whether the run has this information
     passes: dict[str, Identity]  #: the identity of each pass: "train", "validation", "evaluate", "predict"
 

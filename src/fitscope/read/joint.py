@@ -19,7 +19,7 @@ class Joint:
     """The joined shape, and the position of each batch in it."""
 
     shape: tuple[int, ...]
-    stacked: bool  #: it is put together: several batches or ranks, or batches without samples
+    stacked: bool  #: whether it joins several batches or ranks, or batches without samples
 
     @classmethod
     def of(cls, site: str, parts: Sequence[tuple[bool, tuple[int, ...]]]) -> Joint:

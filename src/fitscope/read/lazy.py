@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
-from xarray.core import indexing  # documented for backends, though under `core`
+from xarray.core import indexing  # xarray documents it for backends, though it is under `core`
 
 from fitscope.errors import RunError
 from fitscope.read.joint import padding
 from fitscope.read.stored import MOST_PADDING, PLENTY, Array, Index, StoredArray
 from fitscope.read.tensors import Captures, Share
 
-BLOCK_BYTES = 64 << 20  #: of a pass that are read at once
+BLOCK_BYTES = 64 << 20  #: bytes of a pass that are read at once
 
 
 def lazy(captures: Captures) -> xr.DataArray:
@@ -127,7 +127,7 @@ class LazyPasses(Lazy):
             array = piece.array
             shift = (
                 piece.inner[0][1:] if array.batched else piece.inner[0]
-            )  # a rank's shard stays where it is
+            )  # the shard of a rank keeps its place
             inner = [places - n for places, n in zip(wanted[2:], shift, strict=True)]
             within = zip(inner, self._inner(array), strict=True)
             inside = [(places >= 0) & (places < extent) for places, extent in within]
@@ -156,12 +156,12 @@ class LazyPasses(Lazy):
 
 
 def _reach(piece: Share) -> tuple[int, ...]:
-    """How far the captures of an array go along each axis of the whole."""
+    """Where the captures of an array end along each axis of the whole."""
     return tuple((piece.inner.max(axis=0) + np.array(piece.array.shape[1:], np.int64)).tolist())
 
 
 def _length(key: Any, extent: int) -> int:
-    """How many places along an axis a key selects."""
+    """The number of places along an axis that a key selects."""
     return len(range(*key.indices(extent))) if isinstance(key, slice) else int(np.size(key))
 
 

@@ -1,8 +1,8 @@
-"""One run of a place that is listed again and again, as a server does: a run that has ended is opened once.
+"""Keeps one run of a repeated listing, as a server makes: it opens a run that has ended only once.
 
 `fs.runs` opens every run whenever it is called, and a run of a thousand processes has a thousand statuses. Here two small requests
 find out whether a known run is still the same: one for `run.json`, one for the list of its attempts. A run that may still grow stays
-open, so that only what is new is read.
+open, so fitscope reads only what is new.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fitscope.read.run import Run
 from fitscope.store import schema
 from fitscope.store._base import Objects
 
-SILENT = 600.0  #: seconds after which a run without a living process is looked at less often
+SILENT = 600.0  #: seconds after which a run without a living process is checked less often
 
 
 class Listed:
@@ -27,11 +27,11 @@ class Listed:
     def __init__(self, objects: Objects) -> None:
         self.objects = objects
         self.lock = threading.RLock()
-        self.run: Run | None = None  #: as long as it is open
-        self.brief: Brief | None = None  #: as of the last look
+        self.run: Run | None = None  #: the run, while it is open
+        self.brief: Brief | None = None  #: the brief as of the last look
         self._document = b""
         self._attempts: list[str] = []
-        self._until = -math.inf  # when the brief expires, though neither of these has changed
+        self._until = -math.inf  # when the brief expires even if nothing has changed
 
     def opened(self) -> Run:
         """The run. It stays open."""
@@ -46,12 +46,10 @@ class Listed:
             self._read()
         except FileNotFoundError:
             raise
-        except (RunError, OSError):  # of this run, and no reason to hide the others
+        except (RunError, OSError):  # a broken run must not hide the others
             self.brief = brief_of(self.objects, self.opened)
             return self.brief
-        attempts = self.objects.list(
-            schema.ATTEMPTS
-        )  # before the rest: a later one is found by the next look
+        attempts = self.objects.list(schema.ATTEMPTS)  # listed first: the next look finds a later attempt
         if self.brief is None or attempts != self._attempts or time.monotonic() >= self._until:
             brief = brief_of(self.objects, self.opened)
             silence = brief.run._state.silence if brief.run is not None else 0.0

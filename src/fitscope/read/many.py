@@ -1,7 +1,7 @@
 """Runs SQL over many runs at once, with DuckDB, and opens only those runs that need it.
 
 The parts of all runs are one Arrow dataset, in which the name of the run is a column that no file has. A run with one attempt and no
-tail is nothing but its parts. Any other run is opened, so that rows which a later attempt repeated do not count. Parts in an object
+tail consists of its parts. fitscope opens any other run, so that rows which a later attempt repeated do not count. Parts in an object
 store are fetched once, into a temporary directory that lives as long as the list of runs.
 """
 
@@ -32,7 +32,7 @@ from fitscope.store._base import Objects
 from fitscope.store.places import alone, in_utf8, is_local
 
 RUN = pa.field("run", pa.string())
-LARGE = 9  #: ranks, of which some may be light
+LARGE = 9  #: ranks from which on some may be light
 NAMES_RUNS = re.compile(r"\b(from|join)\s+runs\b", re.IGNORECASE)
 
 
@@ -44,7 +44,7 @@ class ManyRuns:
         self._names = names
         self._opened = opened
         self._damaged = {name: DamageReport(name) for name in names}
-        self._checked: dict[str, Path | None] = {}  # parts by key, where they can be read; None: they cannot
+        self._checked: dict[str, Path | None] = {}  # where each part can be read, by key; None: it cannot
         self._fetched = None if is_local(objects) else tempfile.TemporaryDirectory(prefix="fitscope-parts-")
 
     def ask(self, query: str, runs: Callable[[], pd.DataFrame]) -> pd.DataFrame:
@@ -74,7 +74,7 @@ class ManyRuns:
         return frame
 
     def _parts(self, name: str) -> list[str] | None:
-        """The keys of all parts of a run, or None if its rows are more or less than these."""
+        """The keys of all parts of a run, or None if its rows are not exactly those of the parts."""
         if in_utf8(self._objects.describe(name)) != self._objects.describe(name):
             return None  # Arrow's datasets take names in UTF-8 only
         try:
@@ -142,7 +142,7 @@ class ManyRuns:
         for name in names:
             try:
                 state = self._opened(name)
-            except FileNotFoundError:  # a folder that is no run
+            except FileNotFoundError:  # the folder is no run
                 continue
             except (RunError, *UNREADABLE) as problem:
                 self._damaged[name].add(schema.RUN, problem)

@@ -24,7 +24,7 @@ def listed(ranks: Iterable[Rank]) -> list[tuple[Rank, dict[str, list[str]]]]:
 def arrays_of(
     ranks: Iterable[tuple[Rank, dict[str, list[str]]]], site: str
 ) -> tuple[list[list[tuple[StoredArray, int | None]]], bool]:
-    """The arrays of a site, rank by rank, each with the step at which its attempt stops counting; and whether one is broken."""
+    """The arrays of a site, rank by rank, each with the step at which its attempt stops counting; and whether an array is broken."""
     found: dict[int, list[tuple[StoredArray, int | None]]] = {}
     broken = False
     for rank, paths in ranks:
@@ -37,13 +37,13 @@ def arrays_of(
 
 
 def average_of(ranks: Iterable[Rank], site: str) -> tuple[Average, bool]:
-    """The average of a site, empty if none can be read; and whether it counts steps twice, because they were repeated."""
+    """The average of a site, empty if none can be read; and whether it counts repeated steps twice."""
     found, twice = Average.empty(), False
     for rank in ranks:
         path = rank.averages().get(site)
         average = None if path is None else rank.average(path)
         if average is None or not _counts(average.first_step, rank.end, site):
-            continue  # a later attempt repeated all of it
+            continue  # a later attempt repeated all its steps
         twice = twice or not _counts(average.last_step, rank.end, site)
         found.merge(average)
     return found, twice

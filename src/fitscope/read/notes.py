@@ -1,4 +1,4 @@
-"""Notes and tags of a run: what people write about it, during the training or years later.
+"""Reads and writes the notes and tags of a run, during the training or years later.
 
 They are the object `notes.json` of the run, next to `run.json`, which never changes. Without it the notes are those of
 `fs.Scope(notes=…)`. If two people write at once, the last one wins.
@@ -48,7 +48,7 @@ def write(objects: Objects, **changes: Any) -> None:
 
 
 def tagged(tags: Iterable[str], new: Iterable[str]) -> list[str]:
-    """Tags and new ones, each once."""
+    """The old and the new tags, each once."""
     found = list(dict.fromkeys([*tags, *new]))
     for tag in found:
         if not _is_tag(tag):

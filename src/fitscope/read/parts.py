@@ -43,11 +43,11 @@ class Part:
         self._form = form
         self._older = older
         self._columns_bytes = 0
-        self._columns: dict[tuple[int | None, str], pa.Array] = {}  # of a row group, or of all together
+        self._columns: dict[tuple[int | None, str], pa.Array] = {}  # columns of a row group, or of all rows
         self._where: Mapping[str, list[RowSpan]] | None = None if "site" in form.names else {}
 
     def without(self, taken: Counter[str]) -> Part:
-        """The same part without the first rows of each site, which were taken before."""
+        """This part without the first rows of each site, which the reader has taken before."""
         return Part(Rest(self.source, taken), self.key, self.end, self._form, older=self._older)
 
     @property
@@ -126,7 +126,7 @@ class Part:
         for name in columns:
             if name not in table.column_names:
                 table = table.append_column(name, self._derived(table, name))
-            elif self._older and name in FACTS:  # as those that are derived
+            elif self._older and name in FACTS:  # as for the derived columns
                 place = table.column_names.index(name)
                 table = table.set_column(place, name, table[name].cast(self._form.field(name).type))
         return table

@@ -1,4 +1,4 @@
-"""The ranks of a run as tables: the status of each, and one stat of each side by side."""
+"""Makes tables of the ranks of a run: the status of each, and one stat of each side by side."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LATEST = 4_102_444_800.0  #: the year 2100 in seconds since 1970: a later heartb
 
 
 def ranks(found: Sequence[tuple[int, Rank]], pulses: Pulses | None) -> pd.DataFrame:
-    """One row for each rank, given with the number of its attempt. `last_seen` is its last flush, by its own clock, in UTC.
+    """A table with a row for each rank of `found`, next to its attempt. `last_seen` is its last flush, by its own clock, in UTC.
 
     `step_seconds` is the median time of a step, `skew_seconds` how far the rank is behind the median of all, at its newest step.
     """
@@ -80,7 +80,7 @@ def pulse(found: Mapping[int, Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def told(frame: pd.DataFrame) -> str:
-    """The number of ranks, and which of them stopped while others did not. Empty for one rank."""
+    """Text: the number of ranks, and which ranks stopped while others did not. Empty for one rank."""
     if len(frame) < 2:
         return ""
     said = frame["status"]
@@ -95,7 +95,7 @@ def told(frame: pd.DataFrame) -> str:
 
 
 def by_rank(table: pa.Table, stat: str, *, of_pass: bool, shards: bool) -> pd.DataFrame:
-    """One stat of a site, indexed as by `by_step`, with a column for each rank that saw it."""
+    """One stat of a site, indexed as by `by_step`, with a column for each rank that recorded it."""
     numbers = sorted(pc.unique(table["rank"]).to_pylist())
     columns: dict[int, Any] = {}
     for number in numbers:

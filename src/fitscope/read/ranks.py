@@ -1,4 +1,4 @@
-"""The data of one process of one attempt: a run is merged from these.
+"""Reads the data of one process of one attempt. A run is merged from all of them.
 
 Final documents are read once. A document that may still change is read at every access, and parsed again only if it changed.
 """
@@ -25,7 +25,7 @@ from fitscope.store.memory import Memory
 from fitscope.store.pace import LIGHT_SECONDS
 
 LIGHT_LOOK = LIGHT_SECONDS / 3  #: seconds between two looks at the status of a light rank
-_NOWHERE: Objects = Memory()  #: where a rank without a folder is
+_NOWHERE: Objects = Memory()  #: stands in for the folder of a rank that has none
 
 
 class Rank:
@@ -41,12 +41,12 @@ class Rank:
         light: bool = False,
     ) -> None:
         self.number = number
-        self.light = light  #: it writes only its status, and that seldom
-        self._started = run is not None  # otherwise it has no folder yet, and nothing is read
+        self.light = light  #: a light rank writes only its status, and rarely
+        self._started = run is not None  # otherwise the rank has no folder yet, and fitscope reads nothing
         self._looked = -math.inf
         self.folder = schema.rank_folder(attempt, number)
         self.end: int | None = None  #: the step from which on a later attempt counts, as of the last look
-        self.settled = False  #: it has ended, and all it ever wrote is known
+        self.settled = False  #: whether it has ended and everything it wrote is known
         self._objects = _NOWHERE if run is None else run.folder(self.folder)
         self._damaged = damaged
         self._seen: dict[str, tuple[bytes, Any]] = {}  # documents by key, with their parsed form
@@ -114,7 +114,7 @@ class Rank:
         return self.look() if known is None else known[1]
 
     def due(self, light_wait: float = 0.0) -> bool:
-        """Whether there may be something new. Readers check a light rank rarely, because it writes rarely."""
+        """Whether the rank may have written something new. Readers check a light rank rarely, because it writes rarely."""
         wait = max(LIGHT_LOOK, light_wait)
         if self.light and schema.STATUS in self._seen and time.monotonic() < self._looked + wait:
             return False
@@ -156,9 +156,11 @@ def _listed(root: bytes) -> dict[str, list[str]]:
     arrays = untrusted.parse(root)["attributes"]["arrays"]
     entry = untrusted.fields({"site": untrusted.text, "path": untrusted.key}, "site", "path")
     if not untrusted.listing(entry)(arrays):
-        raise ValueError("it does not list arrays")
+        raise ValueError("its attribute `arrays` is not a list of sites with their paths")
     if not untrusted.distinct(untrusted.listing(untrusted.key))([one["path"] for one in arrays]):
-        raise ValueError(f"it lists an array twice, or more than {untrusted.MOST_ARRAYS:,}")
+        raise ValueError(
+            f"its attribute `arrays` lists a path twice, or more than {untrusted.MOST_ARRAYS:,} paths"
+        )
     found: dict[str, list[str]] = {}
     for one in arrays:
         found.setdefault(one["site"], []).append(one["path"])

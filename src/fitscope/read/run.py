@@ -47,7 +47,8 @@ class Run(RunFacts):
 
     def __init__(self, objects: Objects, document: dict[str, Any], only: int | None = None) -> None:
         super().__init__(objects, document, only)
-        self._captured: dict[str, tuple[Any, Captures]] = {}  # by site, with the arrays it was made from
+        # Captures by site, with the arrays that they were made from.
+        self._captured: dict[str, tuple[Any, Captures]] = {}
 
     def __repr__(self) -> str:
         last = self.last_step
@@ -123,7 +124,7 @@ class Run(RunFacts):
         statuses, found = self._statuses(), dict[str, str]()
         for status in statuses:
             found.update(status.get("unseen") or {})
-        if found and len(statuses) > 1:  # another attempt may have had what one could not have
+        if found and len(statuses) > 1:  # another attempt may have recorded it
             found = {site: found[site] for site in found.keys() - set(self.sites)}
         return found
 
@@ -323,7 +324,7 @@ class Run(RunFacts):
         found = [name for name in sites if abbreviates(site, name)]
         if len(found) == 1:
             return found[0]
-        found = found or [name for name in sites if name.startswith(f"{site}/")]  # a kind, or a layer
+        found = found or [name for name in sites if name.startswith(f"{site}/")]  # a kind or a layer matches
         if found:
             raise RunError("the name of one site", f"{site!r}, which matches {len(found)}", one_of(found, ""))
         name, _, stat = site.rpartition(".")
@@ -383,6 +384,6 @@ class Run(RunFacts):
                 f"Watch it with keep='tensor', or use run.series({name!r}, …)",
             )
         known = self._captured.get(name)
-        if known is None or known[0] != made_of:  # an array that has not grown is still the same object
+        if known is None or known[0] != made_of:  # an array that has not grown is the same object
             known = self._captured[name] = (made_of, Captures(name, made_of))
         return known[1]

@@ -1,7 +1,7 @@
-"""The facts about a run: how it went, what it cost, who wrote it, and what people noted about it.
+"""The facts about a run: its state, its cost, its processes, and its notes.
 
-They come from small documents: `run.json`, one per attempt, one status per rank, and the notes. No table is read. The status of
-several ranks is merged: the worst one counts, numbers are added, and lists are concatenated.
+They come from small documents: `run.json`, one per attempt, one status per rank, and the notes. No table is read. fitscope merges the
+status of several ranks: the worst one counts, numbers add up, and lists are concatenated.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LATEST = 253_402_300_799.0  #: the end of year 9999 in seconds since 1970, the last that a datetime can hold
-SEVERITY = ("failed", "interrupted", "running", "complete")  #: of several ranks, the worst status counts
+#: From the worst to the best: of several ranks, the worst status counts.
+SEVERITY = ("failed", "interrupted", "running", "complete")
 
 
 class RunFacts:
-    """A run without its data: `Run` adds that."""
+    """A run without its data, which `Run` adds."""
 
     def __init__(self, objects: Objects, document: dict[str, Any], only: int | None = None) -> None:
-        self._only = only  # the rank that it is restricted to
+        self._only = only  # the rank that the run is restricted to
         self.id = str(document.get("id", ""))  #: the name of its folder, which begins with date and time
         self.path = objects.describe()  #: its directory or URL
         self.info = document  #: run.json: software versions, model, plan and notes at the start
@@ -183,7 +184,7 @@ class RunFacts:
         for rank in self._state.ranks:
             for one in rank.status().get("checkpoints") or ():
                 if rank.end is None or one["step"] <= rank.end:
-                    found[one["path"]] = one  # a path that was saved twice holds the last one
+                    found[one["path"]] = one  # a path that was saved twice holds the newer checkpoint
         frame = pd.DataFrame(list(found.values()), columns=["step", "epoch", "path", "time"])
         return frame.sort_values(["step", "time"], kind="stable", ignore_index=True)
 
@@ -215,7 +216,7 @@ class RunFacts:
         return known[1]
 
     def _bad_samples(self) -> dict[str, dict[str, Any]]:
-        """By site, the samples of its first bad batch, as of the last look. None of several ranks: each has a part of the batch."""
+        """For each site, the samples of its first bad batch, as of the last look. Empty with several ranks: each has part of a batch."""
         found: dict[str, dict[str, Any]] = {}
         for status in self._state.statuses() if not self._state.several_ranks else ():
             for site, one in (status.get("bad_samples") or {}).items():

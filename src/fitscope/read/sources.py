@@ -1,7 +1,7 @@
-"""Where the rows of a part of a table come from: a Parquet file in a store, or a tail.
+"""Reads the rows of a part of a table, from a Parquet file in a store or from a tail.
 
-Every page is checked against its checksum, so damage is an error here, never a wrong number. No file is trusted: its columns must
-be those of the table, and its data must fit into memory (`store/decoded.py`) before it is read.
+Every page is checked against its checksum, so damage is an error here, never a wrong number. It trusts no file: the columns must
+be those of the table, and the data must fit into memory (`store/decoded.py`) before it is read.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ _REPETITIVE = ("site", "kind", "layer", "weight", "pass", "dtype", "output")
 
 FACTS = {"kind", "layer", "weight", "pass"}  #: columns with the facts about a site
 
-#: Where rows are: in which row group, None for all together, and there one stretch or the number of each.
+#: The place of rows: their row group, or None for the whole part, and in it a slice or the number of each row.
 RowSpan = tuple[int | None, slice | np.ndarray[Any, Any]]
 
 
 def repetitive_in(form: pa.Schema) -> list[str]:
-    """The columns of few names, which are kept as dictionaries. A sample's `weight` is a number."""
+    """The columns that repeat few names, which stay dictionaries. The `weight` of a sample is a number."""
     return [name for name in _REPETITIVE if name in form.names and pa.types.is_string(form.field(name).type)]
 
 
 class Source(ABC):
-    """Where the rows of a part come from."""
+    """The origin of the rows of a part."""
 
     @property
     @abstractmethod
@@ -69,14 +69,15 @@ class Stored(Source):
     """A Parquet file in a store."""
 
     def __init__(self, objects: Objects, key: str, form: pa.Schema, *, older: bool = False) -> None:
-        self._older = older  # it may lack the facts of sites
+        self._older = older  # an older file may lack the facts of sites
         self._objects = objects
         self._key = key
         self._form = form
         self._footer: pq.FileMetaData | None = None
-        self._columns: list[str] = []  # of the file, in order, as soon as its footer is known
+        self._columns: list[str] = []  # the columns of the file, in order, once its footer is known
         self._checked = False
-        self._data: bytes | None = None  # of a part elsewhere, which is cheaper to keep than to fetch again
+        # The bytes of a remote part, which are cheaper to keep than to fetch again.
+        self._data: bytes | None = None
 
     @property
     def kept_bytes(self) -> int:
@@ -85,7 +86,7 @@ class Stored(Source):
     def read(self, columns: Sequence[str] | None) -> pa.Table:
         with self._open() as file:
             decoded.pages_fit(self._source(), file, self._places(columns), range(file.num_row_groups))
-            # Arrow's own threads only get in the way of something so small.
+            # Arrow's own threads only slow down something so small.
             return self._written_out(file.read(columns=columns, use_threads=False))
 
     def read_group(self, columns: Sequence[str], group: int) -> pa.Table:
@@ -122,7 +123,7 @@ class Stored(Source):
         self._data = None
 
     def fetch(self) -> pa.Buffer:
-        """The whole file, which is kept."""
+        """Fetches the whole file, and keeps it."""
         if self._data is None:
             self._data = self._objects.get(self._key, decoded.MOST_FILE)
         return pa.py_buffer(self._data)
@@ -130,7 +131,7 @@ class Stored(Source):
     def _source(self) -> pa.NativeFile:
         if is_local(self._objects) is None:
             return pa.BufferReader(self.fetch())
-        self._objects.size(self._key)  # which says so if it is no regular file: opening a pipe would wait
+        self._objects.size(self._key)  # this raises if it is no regular file: opening a pipe would wait
         # As bytes: Arrow encodes a text as UTF-8, which not every name is.
         return pa.OSFile(os.fsencode(self._objects.describe(self._key)))
 
@@ -149,22 +150,24 @@ class Stored(Source):
             found = file.schema_arrow
             fits(found, self._form, self._names)
             if len(found.names) != file.metadata.num_columns:
-                raise ValueError("it has a column of several")
+                raise ValueError("it has a nested column, with several columns in it")
             self._columns = found.names
             if file.num_row_groups > decoded.MOST_GROUPS:
-                raise decoded.TooLargeError(f"it has {file.num_row_groups:,} row groups")
+                raise decoded.TooLargeError(
+                    f"it has {file.num_row_groups:,} row groups, more than the {decoded.MOST_GROUPS:,} that fitscope reads"
+                )
             self._footer = file.metadata
         return file
 
     def _places(self, columns: Sequence[str] | None) -> list[int]:
-        """Where columns are in the file; None: all."""
+        """The places of columns in the file; all if `columns` is None."""
         return [place for place, name in enumerate(self._columns) if columns is None or name in columns]
 
     @property
     def _names(self) -> list[str]:
-        """The columns of names, read as dictionaries, so that a repeated name is read once."""
+        """The text columns. pyarrow reads them as dictionaries, so it decodes a repeated text once."""
         strings = [name for name in self._form.names if pa.types.is_string(self._form.field(name).type)]
-        if self._older:  # it has `phase` instead of `pass`, and no facts of sites
+        if self._older:  # format 1 has `phase` instead of `pass`, and no facts of sites
             strings = [name for name in strings if name not in FACTS]
             strings += [] if "site" in self._form.names else ["phase"]
         return strings
@@ -185,14 +188,14 @@ def fits(found: pa.Schema, form: pa.Schema, names: Sequence[str] = ()) -> None:
         if name in form.names and name not in found.names:
             raise ValueError(f"it has no column {name!r}")
     if len(set(found.names)) != len(found.names):
-        raise ValueError("it has two columns of one name")
+        raise ValueError(f"it has two columns {Counter(found.names).most_common(1)[0][0]!r}")
     for field in found:
         kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
         wanted = form.field(field.name).type if field.name in form.names else pa.string()
         if kind != wanted and not _same_list(kind, wanted):
             raise ValueError(f"its column {field.name!r} is {kind}, not {wanted}")
         if pa.types.is_string(kind) and names and field.name not in names and field.name not in FACTS:
-            raise ValueError(f"it has a column {field.name!r}, which is not one of the table")
+            raise ValueError(f"its column {field.name!r} is none of the table")
 
 
 def _same_list(one: pa.DataType, other: pa.DataType) -> bool:
@@ -201,25 +204,27 @@ def _same_list(one: pa.DataType, other: pa.DataType) -> bool:
 
 
 def _counted(said: bytes) -> list[tuple[str, int]]:
-    """The sites of a part and their rows, as its footer has them."""
+    """The sites of a part and their numbers of rows, from its footer."""
     found = untrusted.loads(said)
     if not isinstance(found, list) or not all(
         isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str) and untrusted.count(pair[1])
         for pair in found
     ):
-        raise ValueError("its footer does not list its sites")
+        raise ValueError("its footer does not list each site with its number of rows")
     return [(name, rows) for name, rows in found]
 
 
 class _Stretches(Mapping[str, list[RowSpan]]):
-    """Where the rows of each site are in a part sorted by site. Computed for one site on request, because a reader of many parts
+    """The places of the rows of each site in a part sorted by site. Computed for one site on request, because a reader of many parts
     usually asks for one site.
     """
 
     def __init__(self, rows: Sequence[tuple[str, int]], groups: Sequence[int]) -> None:
         self._edges = [0, *accumulate(groups)]
         if sum(count for _, count in rows) != self._edges[-1]:
-            raise ValueError("its footer has a wrong number of rows")
+            raise ValueError(
+                f"the rows of its sites in the footer do not add up to its {self._edges[-1]:,} rows"
+            )
         ends = accumulate(count for _, count in rows)
         self._rows = {site: (end - count, end) for (site, count), end in zip(rows, ends, strict=True)}
 
@@ -238,7 +243,7 @@ class _Stretches(Mapping[str, list[RowSpan]]):
 
 
 class Whole(Source):
-    """A source that is only read as a whole, and keeps nothing that it can read again."""
+    """A source that can only be read as a whole, and keeps nothing that it can read again."""
 
     kept_bytes = 0
 
@@ -305,13 +310,13 @@ def rows_by_site(column: Any) -> dict[str, list[RowSpan]]:
     starts = np.flatnonzero(np.diff(codes, prepend=-1))
     stops = np.append(starts[1:], len(codes))
     found = codes[starts].tolist()
-    if len(set(found)) == len(found):  # sorted by site, as our writer leaves it: one stretch each
+    if len(set(found)) == len(found):  # sorted by site, as fitscope writes it: one stretch each
         stretches = zip(found, starts.tolist(), stops.tolist(), strict=True)
         return {names[code]: [(None, slice(start, stop))] for code, start, stop in stretches}
     return {names[code]: [(None, np.flatnonzero(codes == code))] for code in set(found)}
 
 
-#: Columns that have something in every row.
+#: Columns that have a value in every row.
 _NEEDED = ("step", "epoch", "batch", "attempt", "rank", "site", "sample", "batched", "kind", "pass")
 
 
@@ -319,18 +324,20 @@ def sound(table: pa.Table) -> pa.Table:
     """The rows, unless they hold values that fitscope's writer never writes and readers cannot use."""
     for name in table.column_names:
         if name in _NEEDED and table[name].null_count:
-            raise ValueError(f"its column {name!r} has gaps")
+            raise ValueError(f"its column {name!r} has {table[name].null_count:,} rows without a value")
     if "step" in table.column_names and table.num_rows:
         ends = pc.min_max(table["step"]).as_py()
         if not untrusted.LARGEST >= ends["max"] >= ends["min"] >= -untrusted.LARGEST:
-            raise ValueError(f"it has steps from {ends['min']} to {ends['max']}")
+            raise ValueError(f"its steps go from {ends['min']} to {ends['max']}, beyond ±{untrusted.LARGEST}")
     if "buckets" in table.column_names and table.num_rows:
         used = pc.list_flatten(table["buckets"])
         ends = pc.min_max(used).as_py()
         if used.null_count or (len(used) and not -ZERO_BUCKET <= ends["min"] <= ends["max"] <= ZERO_BUCKET):
-            raise ValueError(f"it has histograms with buckets from {ends['min']} to {ends['max']}")
+            raise ValueError(
+                f"the buckets of its histograms go from {ends['min']} to {ends['max']}, beyond ±{ZERO_BUCKET}"
+            )
         if "counts" in table.column_names:
             lengths = (pc.list_value_length(table[name]) for name in ("buckets", "counts"))
             if not pc.all(pc.equal(*lengths)).as_py():
-                raise ValueError("its histograms have more or fewer buckets than counts")
+                raise ValueError("its columns `buckets` and `counts` differ in length in some row")
     return table

@@ -18,7 +18,7 @@ from fitscope.store import schema
 
 
 def ask(query: str, tables: Sequence[Table], ends: Mapping[int, int | None]) -> pd.DataFrame:
-    """Runs the query. `ends` is, by attempt, the step at which it stops counting."""
+    """Runs the query. `ends` has for each attempt the step at which it stops counting."""
     try:
         return _ask(query, tables, ends)
     except (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException) as problem:
@@ -37,9 +37,7 @@ def ask(query: str, tables: Sequence[Table], ends: Mapping[int, int | None]) -> 
 
 def _ask(query: str, tables: Sequence[Table], ends: Mapping[int, int | None]) -> pd.DataFrame:
     with duckdb.connect() as connection:
-        connection.execute(
-            "SET python_enable_replacements = false"
-        )  # names mean tables of the run, nothing else
+        connection.execute("SET python_enable_replacements = false")  # names refer only to tables of the run
         for table in tables:
             sources = {f"{table.name}_parts": table.dataset(), f"{table.name}_waiting": table.waiting()}
             there = {name: source for name, source in sources.items() if source is not None}
@@ -63,7 +61,7 @@ def _owned(ends: Mapping[int, int | None]) -> str:
 
 
 def refused(query: str, problem: BaseException, more: str = "") -> RunError:
-    """The error for a query that DuckDB does not answer."""
+    """The error for a query that DuckDB refuses."""
     tables = "; ".join(f"{name}: {', '.join(form.names)}" for name, form in schema.TABLES.items())
     return RunError(
         "a query that DuckDB can answer",

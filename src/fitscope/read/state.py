@@ -1,7 +1,7 @@
 """The current state of a run: its attempts, their ranks, and the tables they write.
 
-`look` finds new data and skips ranks that have ended. An attempt counts up to the step at which a later one started, unless that one ended
-before it recorded anything. A pass or a checkpoint at that step describes weights that both share, so it belongs to both.
+`look` finds new data and skips ranks that have ended. An attempt counts up to the step at which a later one started, unless the later
+one ended before it recorded anything. A pass or a checkpoint at that step describes weights that both share, so it belongs to both.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from fitscope.store import schema
 from fitscope.store._base import Objects
 from fitscope.store.places import is_local
 
-READERS = 64  #: ranks that are read at once in an object store; in a directory one by one is faster
+READERS = 64  #: ranks that are read at once in an object store; in a directory, one by one is faster
 
-SELDOM = 10  #: a look at light ranks that takes long is repeated after so many times as long
-TOGETHER = 4  #: of them in one task, if there are many
+SELDOM = 10  #: a slow look at light ranks is repeated only after this many times its duration
+TOGETHER = 4  #: light ranks in one task, if there are many
 T = TypeVar("T")
 
 
@@ -42,14 +42,14 @@ class RunState:
         older = written_as < schema.FORMAT
         self.tables = {name: Table(name, objects, self.damaged, older=older) for name in schema.TABLES}
         self._attempts: dict[str, dict[str, Any]] = {}
-        self._numbers: set[int] = set()  # of these attempts
+        self._numbers: set[int] = set()  # the numbers of these attempts
         self._ranks: dict[tuple[int, int], Rank] = {}
-        self._light_wait = 0.0  # seconds between two looks at a light rank, at least
+        self._light_wait = 0.0  # the least seconds between two looks at a light rank
         self._held = 0
-        self._memo: dict[bool, list[dict[str, Any]]] = {}  # statuses, while it is held
+        self._memo: dict[bool, list[dict[str, Any]]] = {}  # the statuses, while the state is held
         self._begun: set[int] = set()  # attempts that have recorded something
-        self._absent: dict[tuple[int, int], Rank] = {}  # of the newest attempt: those that have none
-        self._known: dict[int, set[int]] = {}  # by attempt of several ranks: those that have a folder
+        self._absent: dict[tuple[int, int], Rank] = {}  # the ranks of the newest attempt without a folder
+        self._known: dict[int, set[int]] = {}  # for each attempt of several ranks, the ranks with a folder
 
     @property
     def stats(self) -> Table:
@@ -80,13 +80,13 @@ class RunState:
         return any(document.get("shards") for document in self._attempts.values())
 
     def numbers(self, document: dict[str, Any]) -> Sequence[int]:
-        """The numbers of the ranks of an attempt, as far as they count. The document names their count; not all may have a folder."""
+        """The numbers of the ranks of an attempt that count. Its document has their number; some may lack a folder."""
         world = range(int(document.get("world") or 1))
         return world if self._only is None else [self._only] if self._only in world else []
 
     @property
     def ends(self) -> dict[int, int | None]:
-        """By attempt, the step at which it stops counting because a later one started there."""
+        """For each attempt, the step at which it stops counting because a later one started there."""
         starts = {
             int(document["attempt"]): int(document["start_step"]) for document in self._attempts.values()
         }
@@ -97,13 +97,13 @@ class RunState:
         end: int | None = None
         for attempt in sorted(starts, reverse=True):
             ends[attempt] = end
-            # The first has nobody to take over from.
+            # The first attempt has no earlier one to take over from.
             if attempt and self._recorded(attempt, ranks.get(attempt, ())):
                 end = starts[attempt] if end is None else min(end, starts[attempt])
         return ends
 
     def _recorded(self, attempt: int, ranks: Sequence[Rank]) -> bool:
-        """Whether an attempt takes over. It does not if it ended or was killed before it recorded anything."""
+        """Whether an attempt takes over from earlier ones. It does not if it ended before it recorded anything."""
         if attempt not in self._begun:
             folder = schema.attempt_folder(attempt)
             there = [name[:-1] for name in self._list(folder) if name.endswith("/")]
@@ -126,14 +126,14 @@ class RunState:
 
     @contextlib.contextmanager
     def looked(self) -> Iterator[None]:
-        """Looks once. Inside, everything stays as it was then: each look at a run that is still written takes several requests."""
+        """Looks once, and keeps that state inside the block: each look at a growing run takes several requests."""
         self.look()
         with self.held():
             yield
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Inside, everything stays as of the last look: an answer made of many facts needs one."""
+        """Keeps the state of the last look inside the block, so that an answer made of many facts is consistent."""
         if not self._held:
             self._memo = {}
         self._held += 1
@@ -170,7 +170,7 @@ class RunState:
             self._light_wait = SELDOM * (time.monotonic() - began)
 
     def _started(self, attempt: int, numbers: Sequence[int]) -> Iterable[int]:
-        """The ranks that have a folder. A forged document may name 65,536 of them, and reading what is not there takes time too."""
+        """The ranks that have a folder. A forged document may name 65,536 ranks, and looking for missing folders takes time."""
         if len(numbers) <= 1:
             return numbers
         known = self._known.setdefault(attempt, set())
@@ -185,7 +185,7 @@ class RunState:
 
     def _read_rank(self, rank: Rank, end: int | None) -> None:
         """Finds what is new in the folder of one rank."""
-        # Read before the tables are listed: a rank that has ended by then adds nothing afterwards.
+        # Read the status before listing the tables: a rank that has ended by then adds nothing afterwards.
         said = rank.look()
         rank.end = end
         if not rank.light:
@@ -229,7 +229,7 @@ class RunState:
         return [rank for (attempt, _), rank in ranks if newest is not None and attempt == newest["attempt"]]
 
     def pulses(self) -> dict[int, dict[str, Any]]:
-        """By rank of the newest attempt: the pulse in its status."""
+        """The pulse of each rank of the newest attempt, from its status."""
         said = {rank.number: (rank.said() or {}).get("pulse") for rank in self._newest_started()}
         return {number: pulse for number, pulse in said.items() if isinstance(pulse, dict)}
 
@@ -279,7 +279,7 @@ class RunState:
 
 
 def each(action: Callable[[T], object], items: Sequence[T], *, remote: bool) -> None:
-    """Does something with each item; in a remote store with many of them at once."""
+    """Calls a function with each item; in a remote store with many at once."""
     if remote and len(items) > 1:
         size = min(TOGETHER, -(-len(items) // READERS))
         some = [items[at : at + size] for at in range(0, len(items), size)]

@@ -27,7 +27,7 @@ Index = np.ndarray[Any, np.dtype[np.intp]]
 MOST_DIMENSIONS = 32  #: what NumPy can
 MOST_CHUNK = 64 << 20  #: bytes; the writer splits a capture into chunks of 16 MB or less
 PLENTY = 64 << 20  #: bytes of tensors that may always be requested, however much is stored
-MOST_PADDING = 64  #: times the bytes in the store
+MOST_PADDING = 64  #: padding, in multiples of the bytes in the store
 LARGEST_OFFSET = 2**40
 
 
@@ -46,18 +46,23 @@ class StoredArray:
         self._folder = f"{TENSORS}/{path}/{DATA}"
         meta = untrusted.parse(document)
         facts = meta["attributes"]
-        self.site = _text(facts["site"])
-        self.shape: tuple[int, ...] = _extents(meta["shape"])
-        self.chunk: tuple[int, ...] = _extents(meta["chunk_grid"]["configuration"]["chunk_shape"], least=1)
+        self.site = _text(facts, "site")
+        self.shape: tuple[int, ...] = _extents("shape", meta["shape"])
+        self.chunk: tuple[int, ...] = _extents(
+            "chunk_shape", meta["chunk_grid"]["configuration"]["chunk_shape"], least=1
+        )
         if not 1 <= len(self.shape) == len(self.chunk) <= MOST_DIMENSIONS:
-            raise ValueError(f"it has the shape {self.shape} and chunks of {self.chunk}")
+            raise ValueError(
+                f"its shape {self.shape} and its chunks {self.chunk} must have the same number of dimensions, "
+                f"from 1 to {MOST_DIMENSIONS}"
+            )
         if meta["data_type"] not in FILL:
-            raise ValueError(f"it holds {meta['data_type']!r}")
+            raise ValueError(f"its `data_type` is {meta['data_type']!r}, not one of {', '.join(FILL)}")
         self.stored_as = np.dtype(meta["data_type"]).newbyteorder("<")
         self.chunk_bytes = math.prod(self.chunk) * self.stored_as.itemsize
         if self.chunk_bytes > MOST_CHUNK:
-            raise ValueError(f"it has chunks of {self.chunk_bytes:,} bytes")
-        self.dtype = _dtype(_text(facts["dtype"]), self.stored_as)
+            raise ValueError(f"its chunks have {self.chunk_bytes:,} bytes, more than {MOST_CHUNK:,}")
+        self.dtype = _dtype(_text(facts, "dtype"), self.stored_as)
         self.batched = facts["batched"] is True
         self.fill: float = math.nan if self.stored_as.kind in "fc" else 0
         count = self.shape[0]
@@ -71,7 +76,7 @@ class StoredArray:
         self.batch_size = _column(facts["batch_size"], count) if self.batched else np.zeros(count, np.int64)
         self._sums: dict[str, int] | None = facts.get("crc32c")
         if "crc32c" in facts and not untrusted.mapping(untrusted.up_to(checksum.MOST))(self._sums):
-            raise ValueError("its checksums are not valid")
+            raise ValueError("its attribute `crc32c` does not map chunks to checksums")
 
     def _shapes(self, facts: dict[str, Any], count: int) -> Index:
         inner = self.shape[1:]
@@ -83,16 +88,18 @@ class StoredArray:
             if self.batched:
                 shapes[:, 0] = _column(facts["size"], count)
         if (shapes < 0).any() or (shapes > np.array(inner, np.int64)).any():
-            raise ValueError("it has captures that do not fit into it")
+            raise ValueError(f"its `shapes` or `size` have captures larger than its shape {inner}")
         size = self.stored_as.itemsize
         if (
             math.prod(inner) * size > PLENTY
             and (shapes.max(axis=0, initial=0) < np.array(inner, np.int64)).any()
         ):
-            raise ValueError(f"none of its captures is as large as {inner}")
+            raise ValueError(f"its shape is {inner}, but none of its captures is that large")
         claimed = sum(math.prod(shape) for shape in shapes.tolist()) * size
         if claimed > PLENTY and claimed > self._stored_bytes():
-            raise ValueError(f"its captures would have {claimed:,} bytes, more than its chunks have")
+            raise ValueError(
+                f"its captures would have {claimed:,} bytes, more than the {self._stored_bytes():,} of its chunks"
+            )
         return shapes
 
     def _offsets(self, facts: dict[str, Any], count: int) -> Index | None:
@@ -102,7 +109,7 @@ class StoredArray:
         flat = [n for offset in facts["offset"] for n in offset]
         offsets = _column(flat, count * ndim).reshape(count, ndim)
         if (offsets < 0).any() or (offsets > LARGEST_OFFSET).any():
-            raise ValueError("its captures have no valid position")
+            raise ValueError(f"its attribute `offset` has a position outside 0 to {LARGEST_OFFSET:,}")
         return offsets
 
     def _stored_bytes(self) -> int:
@@ -188,22 +195,23 @@ class StoredArray:
         )
 
 
-def _text(value: Any) -> str:
+def _text(facts: dict[str, Any], field: str) -> str:
+    value = facts[field]
     if not untrusted.text(value):
-        raise ValueError(f"it has {value!r} instead of a name")
+        raise ValueError(f"its attribute {field!r} is {value!r}, not a name")
     return str(value)
 
 
-def _extents(value: Any, least: int = 0) -> tuple[int, ...]:
+def _extents(field: str, value: Any, least: int = 0) -> tuple[int, ...]:
     if not untrusted.listing(untrusted.count)(value) or any(extent < least for extent in value):
-        raise ValueError(f"it has {value!r} instead of a shape")
+        raise ValueError(f"its `{field}` is {value!r}, not a list of whole numbers from {least} up")
     return tuple(value)
 
 
 def _column(values: Any, count: int) -> Index:
     """A column of the index of captures."""
     if not untrusted.listing(untrusted.integer)(values) or len(values) != count:
-        raise ValueError("the index and the length differ")
+        raise ValueError(f"a list of its index does not have {count:,} whole numbers, one for each capture")
     return np.array(values, np.int64)
 
 
@@ -214,7 +222,7 @@ def _dtype(name: str, stored_as: np.dtype[Any]) -> np.dtype[Any]:
     import ml_dtypes
 
     if name not in STORED_AS and name not in FILL:
-        raise ValueError(f"it has {name!r} instead of a type")
+        raise ValueError(f"its attribute 'dtype' is {name!r}, not a type of numbers")
     kind = getattr(ml_dtypes, name, None)
     return np.dtype(stored_as.name if kind is None else kind)
 

@@ -29,7 +29,7 @@ from fitscope.store.places import in_utf8, is_local
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
 
-KEEP_BYTES = 512 << 20  #: of decoded columns
+KEEP_BYTES = 512 << 20  #: bytes of decoded columns that are kept
 READERS = 16  #: parts fetched at once from an object store; local files are read one by one, which is faster
 
 
@@ -52,9 +52,9 @@ class Table:
         self._run = run
         self._damaged = damaged
         self._parts: dict[str, Part] = {}
-        self._tails: dict[str, _Tail] = {}  # by folder
-        self._said: dict[str, object] = {}  # likewise: the rank's last word when its tail was read
-        # parts with kept columns, the longest unused first
+        self._tails: dict[str, _Tail] = {}  # tails by folder
+        self._said: dict[str, object] = {}  # for each folder, the rank's status when its tail was read
+        # parts with kept columns, the least recently used first
         self._used: OrderedDict[str, Part] = OrderedDict()
         self._sites: set[str] = set()
         self._surveyed: set[str] = set()  # keys of the parts whose sites are known
@@ -65,7 +65,7 @@ class Table:
         `said` is the rank's status document: while it is the same object, the tail has not grown.
         """
         base = f"{folder}/{self.name}"
-        # Before the parts are listed: rows that have become a part since are then seen in that part alone.
+        # Read the tail before listing the parts: rows that become a part in between then appear only in that part.
         if said is None or said is not self._said.get(folder):
             self._take_tail(folder, end)
             self._said[folder] = said
@@ -85,7 +85,7 @@ class Table:
                     self.form,
                     older=self._older,
                 )
-                if known is not None:  # rows of it count no more: so may not the sites
+                if known is not None:  # some rows no longer count, so some sites may not either
                     self._sites, self._surveyed = set(), set()
         waiting = self._tails.get(folder)
         if waiting is not None and waiting.tail.part in names:
@@ -102,14 +102,14 @@ class Table:
             data = self._run.get(key, decoded.MOST_FILE)
             part = tail.part_of(data)
             if not is_key(part):
-                raise ValueError("it does not name the part of its rows")
+                raise ValueError("the part that it names for its rows is not a key")
             if known is None or known.tail.part != part:
                 self._drop_tail(folder)
                 known = self._tails[folder] = _Tail(tail.Tail(part), end)
             batches = known.tail.take(data)
             if batches:
                 fits(batches[0].schema, self.form)
-                # named so that they come after all parts
+                # these names sort after all parts
                 whole = f"{folder}/{self.name}/{part}"
                 name = f"{whole}+{len(known.parts):04d}"
                 held = TailRows(batches)
@@ -127,7 +127,7 @@ class Table:
 
     @property
     def parts(self) -> list[Part]:
-        """The readable parts, as far as known."""
+        """The readable parts found so far."""
         waiting = {part.key: part for known in self._tails.values() for part in known.parts}
         return [part for key, part in sorted({**self._parts, **waiting}.items()) if key not in self._damaged]
 
@@ -179,7 +179,7 @@ class Table:
         Remote parts are fetched first. Otherwise Arrow's threads would call a Python file system and wait for the interpreter,
         while DuckDB holds the interpreter and waits for them.
         """
-        import pyarrow.dataset as ds  # brings in pandas
+        import pyarrow.dataset as ds  # imports pandas
 
         options = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
         form = ds.ParquetFileFormat(default_fragment_scan_options=options)

@@ -1,8 +1,8 @@
-"""The tensors of one site over a whole run: all its arrays, attempts and ranks as one.
+"""Joins the tensors of one site over a whole run: all arrays, attempts and ranks.
 
 A step counts in the attempt that owns it. The samples of several ranks at one step are concatenated along `sample`, in rank order. Tensors
-without samples (weights, updates) are the same on every rank, so the first is used. If ranks hold shards of one tensor, each is put where
-it belongs, and what no rank recorded is padding. Nothing is read before it is needed.
+without samples (weights, updates) are the same on every rank, so the first is used. If ranks hold shards of one tensor, each is put in
+its place, and elements that no rank recorded are padding. Nothing is read before it is needed.
 
 A pass (such as a validation) has many batches at one step. They are one entry, concatenated along `sample`, or along `batch` if they have
 no samples.
@@ -42,7 +42,7 @@ class Segment(NamedTuple):
     array: StoredArray
     row: int
     batch: int
-    size: int  #: how far it goes along the first axis of its capture
+    size: int  #: its length along the first axis of its capture
     batch_size: int
 
 
@@ -52,7 +52,7 @@ class Entry:
 
     rank: int  #: the first rank that recorded it; without samples it stands for the others
     epoch: int
-    batch: int  #: the first
+    batch: int  #: the number of the first batch
     segments: list[Segment] = field(default_factory=list)
 
 
@@ -75,14 +75,16 @@ class Captures:
         sizes = []
         for place, entry in enumerate(self.entries):
             if self.of_pass:
-                entry.segments.sort(key=lambda segment: segment.batch)  # stable: ranks stay in their order
+                # The sort is stable: ranks stay in order.
+                entry.segments.sort(key=lambda segment: segment.batch)
             end = 0
             for segment, offset in _placed(entry.segments):
                 array = segment.array
                 pieces.setdefault(id(array), (array, []))[1].append((segment.row, place, offset))
                 end = max(end, offset + segment.size)
             sizes.append(end)
-        self.size = np.array(sizes, np.int64)  # along the second axis of the whole, if it is one of samples
+        # The sizes along the second axis of the whole, if that is one of samples.
+        self.size = np.array(sizes, np.int64)
         self.pieces = [_share(array, rows) for array, rows in pieces.values()]
 
     def _add(
@@ -116,7 +118,7 @@ class Captures:
 
     @property
     def beside(self) -> dict[str, Array]:
-        """The coordinates of each capture in addition to its step."""
+        """The coordinates of each capture, besides its step."""
         entries = self.entries
         known = {"epoch": self.epoch}
         if self.of_pass:

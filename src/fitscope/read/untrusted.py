@@ -21,14 +21,15 @@ import pyarrow as pa
 
 from fitscope.store._base import Objects
 
-MOST_BYTES = 16 << 20  #: of a JSON document; that of a model with 10,000 layers has some 5 MB
-MOST_NESTED = 1_000_000  #: lists and objects in one: each takes some 80 bytes of memory for two of the file
+MOST_BYTES = 16 << 20  #: the most bytes of a JSON document; that of a model with 10,000 layers has some 5 MB
+#: Lists and objects in a document: each takes some 80 bytes of memory for two of the file.
+MOST_NESTED = 1_000_000
 DEEPEST = 64
-LARGEST = 2**62  #: of an integer, either sign: sums and differences stay within 64 bits
+LARGEST = 2**62  #: the largest integer, of either sign: sums and differences stay within 64 bits
 LONGEST_NAME = 4096  #: characters of the path of a layer
 MOST_ATTEMPTS = 1_000_000
 MOST_RANKS = 65_536
-MOST_ARRAYS = 100_000  #: of one rank, and of its averages
+MOST_ARRAYS = 100_000  #: the most arrays of one rank, and the most averages
 
 #: The errors that reading a damaged or forged object of a run may raise.
 UNREADABLE = (
@@ -37,7 +38,7 @@ UNREADABLE = (
 )  # fmt: skip
 
 Check = Callable[[Any], bool]
-Form = Mapping[str, "Check | Form"]  #: by field: its check, or the form of a nested object
+Form = Mapping[str, "Check | Form"]  #: for each field its check, or the form of a nested object
 
 
 def read(objects: Objects, key: str) -> dict[str, Any]:
@@ -49,12 +50,15 @@ def parse(data: bytes) -> dict[str, Any]:
     """A JSON object. One of `UNREADABLE` if it is none, too large or nested too deep."""
     nested = data.count(b"[") + data.count(b"{")
     if len(data) > MOST_BYTES or nested > MOST_NESTED:
-        raise ValueError(f"it is too large for a document: {len(data):,} bytes, {nested:,} brackets")
+        raise ValueError(
+            f"it has {len(data):,} bytes and {nested:,} lists and objects, more than the {MOST_BYTES:,} bytes or "
+            f"the {MOST_NESTED:,} that fitscope reads"
+        )
     document = loads(data)
     if not isinstance(document, dict):
-        raise ValueError(f"it holds a {type(document).__name__}, not an object")
+        raise ValueError(f"it is a JSON {type(document).__name__}, not an object")
     if nested > DEEPEST and _deeper(document, DEEPEST):
-        raise ValueError(f"it is nested deeper than {DEEPEST}")
+        raise ValueError(f"its lists and objects are nested more than {DEEPEST} deep")
     return document
 
 
@@ -62,7 +66,7 @@ def loads(data: bytes) -> Any:
     """A JSON value in UTF-8. Half a surrogate pair, which no other encoder takes, becomes a question mark."""
     found = json.loads(data.decode("utf-8"))
     if b"\\u" in data:
-        with contextlib.suppress(RecursionError):  # too deep for a document: `parse` refuses it
+        with contextlib.suppress(RecursionError):  # the text is nested too deep: `parse` refuses it
             found = json.loads(json.dumps(found, ensure_ascii=False).encode("utf-8", "replace"))
     return found
 
@@ -99,7 +103,7 @@ def _kind(value: Any) -> str:
     return text if len(text) <= 40 else f"{text[:40]}…"
 
 
-# ---- what a field may be ----------------------------------------------------------------------------
+# ---- checks of fields ----------------------------------------------------------------------------
 
 
 def text(value: Any) -> bool:
@@ -146,24 +150,24 @@ def listing(fits: Check) -> Check:
 
 
 def numbers(value: Any) -> bool:
-    """A list of numbers, or None. A thousand ranks send hundreds of thousands of them, so they are looked at one by one only if needed."""
+    """A list of numbers, or None. A thousand ranks send hundreds of thousands of them, so they are checked one by one only if needed."""
     if not isinstance(value, list):
         return False
     there = [one for one in value if one is not None]
     if {*map(type, there)} <= {int, float}:
         with contextlib.suppress(OverflowError):
-            if sum(map(abs, there)) <= LARGEST:  # so each of them is, and none is NaN
+            if sum(map(abs, there)) <= LARGEST:  # the sum is small, so each is, and none is NaN
                 return True
     return all(map(number, there))
 
 
 def mapping(fits: Check) -> Check:
-    """Any names, all values alike. (JSON has no other names than text.)"""
+    """An object with any names, whose values all pass one check."""
     return lambda value: isinstance(value, dict) and all(map(fits, value.values()))
 
 
 def distinct(fits: Check) -> Check:
-    """A list or mapping of at most `MOST_ARRAYS` texts, none of them twice: one file read under many names is an attack."""
+    """A list or mapping of at most `MOST_ARRAYS` texts, none of them twice: reading one file under many names would be an attack."""
 
     def check(value: Any) -> bool:
         if not fits(value) or len(value) > MOST_ARRAYS:
@@ -174,7 +178,7 @@ def distinct(fits: Check) -> Check:
 
 
 def fields(form: Mapping[str, Check], *needed: str) -> Check:
-    """An object whose fields fit a form, and which has those that are needed."""
+    """An object whose fields fit a form, and which has all required fields."""
     return lambda value: (
         isinstance(value, dict)
         and all(name in value for name in needed)
@@ -193,7 +197,7 @@ _LAYER = fields(
         "output_shape": anything,
     }
 )
-#: What the model was compiled and configured with. Rules read more of it, and each is on its own there.
+#: The configuration of the model. Rules read more of it, and each guards itself.
 _CONFIGURATION = fields(
     {
         "layers": maybe(

@@ -26,7 +26,7 @@ class Average:
     def __init__(
         self, mean: Array | None, m2: Array | None, count: int, captures: int, steps: tuple[int, int] | None
     ) -> None:
-        """`mean` and `m2` (squared distances from it, summed) become the object's own. See `empty`."""
+        """The object takes over `mean` and `m2` (the sum of squared distances from it). See `empty`."""
         self._mean = mean
         self._m2 = m2
         self._steps = steps

@@ -23,9 +23,9 @@ def compiled(**options: Any) -> Callable[[F], F]:
     def compile_(function: F) -> F:
         try:
             dispatcher = njit(cache=True, error_model="numpy", **options)(function)
-        except RuntimeError:  # neither the directory of the source nor the user's cache can be written to
+        except RuntimeError:  # neither the directory of the source nor the user's cache is writable
             dispatcher = njit(error_model="numpy", **options)(function)
-        cache = dispatcher._cache  # numba 0.61–0.68: raises what the disk raises, into the first call
+        cache = dispatcher._cache  # numba 0.61–0.68 raises errors of the disk in the first call
         cache.load_overload = _unless_lost(cache.load_overload)
         cache.save_overload = _unless_lost(cache.save_overload)
         return dispatcher  # type: ignore[no-any-return]
@@ -34,7 +34,7 @@ def compiled(**options: Any) -> Callable[[F], F]:
 
 
 def _unless_lost(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, or None instead of any error. Both ways read what the cache holds.
+    """The function, or None instead of any error. Both ways read from the cache.
 
     A disk may be full, a folder gone, a file cut short by a power failure. And a process with another numba may have written its code
     in between: then any name in it may be missing.
@@ -59,7 +59,8 @@ def fetch(context: Any, array: Any, index: Any) -> Any:  # noqa: ARG001
         word = ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [address.type, word, word, word])
         prefetch = builder.module.declare_intrinsic("llvm.prefetch", (address.type,), kind)
-        builder.call(prefetch, [address, word(0), word(3), word(1)])  # to read, to keep near, data
+        # arguments: for reading, keep near, data cache.
+        builder.call(prefetch, [address, word(0), word(3), word(1)])
         return context.get_dummy_value()
 
     return types.void(array, index), generate

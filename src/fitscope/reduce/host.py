@@ -1,4 +1,4 @@
-"""Stats of an array that lies in this machine's memory, in one pass over its bytes.
+"""Computes the stats of an array in this machine's memory, in one pass over its bytes.
 
 `reduce` takes any array of real numbers: every float, integer and boolean type of NumPy and ml_dtypes, any
 shape, strides, byte order and alignment, read-only or not. It never writes to the array and never copies all
@@ -7,7 +7,7 @@ cache-sized pieces, converted to the smaller of float32 and float64 that holds t
 
 It keeps no state, so several threads may call it at once, and gives up the GIL while it reads a large array.
 
-`Tally` does the same for many arrays. So the fixed cost of a small array is paid once for all.
+`Tally` does the same for many arrays, and pays the fixed cost of a small array only once.
 
 The kernel is compiled once per machine, which takes ten seconds, and is kept on disk. Call `warm_up` on the thread that will
 reduce, before the first step, so that no step waits for the compiler.
@@ -38,8 +38,9 @@ _TINY, _HUGE = 2.0**-450, 2.0**450
 class _Kernel(NamedTuple):
     add: Callable[[Array, Array, Array], None]
     add_nogil: Callable[[Array, Array, Array], None]
-    add_all: Callable[[Array, Array, Array, Array, Array, Array, Array], int]  #: many, one after the other
-    seen_as: np.dtype[Any]  #: the dtype that the kernel takes
+    #: Adds many arrays that lie one after the other.
+    add_all: Callable[[Array, Array, Array, Array, Array, Array, Array], int]
+    seen_as: np.dtype[Any]  #: the dtype that the kernel reads
 
 
 _FLOAT32, _FLOAT64, _UINT16 = np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.uint16)
@@ -75,10 +76,10 @@ class Tally:
         self._totals = np.empty((rows, len(kernel.NOTHING)))
         self._totals[:] = kernel.NOTHING
         self._sizes, self._lengths = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
-        self._hist = np.zeros(BUCKETS, np.int64)  # of one array at a time
+        self._hist = np.zeros(BUCKETS, np.int64)  # the histogram of one array at a time
         self._buckets, self._tallies = ([piece] for piece in _room(0))
-        self._row = 0  # the next one
-        self._scratch = _room(0)  # for the buckets of the arrays that are being added
+        self._row = 0  # the next row
+        self._scratch = _room(0)  # holds the buckets of the arrays that are being added
         self._arrays: list[
             tuple[int, Callable[[int], Array]]
         ] = []  # the first row, and a function that returns the values again
@@ -116,7 +117,7 @@ class Tally:
 
     def _room_for(self, sizes: Array) -> tuple[Array, Array]:
         """Room for the buckets of arrays of these sizes. It is used again, because most of it stays empty."""
-        # One more than elements: an array that changes meanwhile may have a zero that is counted once more as another number.
+        # One more than elements: if the array changes meanwhile, the kernel may count a zero again as another number.
         # And one beyond the last: the kernel writes there.
         most = int(np.minimum(sizes + 1, BUCKETS).sum()) + 1
         if most > len(self._scratch[0]):
@@ -157,7 +158,7 @@ class Tally:
 
 
 def _room(most: int) -> tuple[Array, Array]:
-    """Room for so many non-empty buckets."""
+    """Room for this many non-empty buckets."""
     return np.empty(most, np.int16), np.empty(most, np.int64)
 
 
@@ -181,7 +182,7 @@ def _add(array: Array, hist: Array, totals: Array) -> None:
         add = found.add if array.size < _LONG else found.add_nogil
         add(_flat(array, found.seen_as), hist, totals)
         return
-    with np.errstate(all="ignore"):  # the user's settings for NumPy's errors do not apply here
+    with np.errstate(all="ignore"):  # ignore the user's settings for NumPy's errors
         for piece in _pieces(array, _exact(array.dtype)):
             _KERNELS[piece.dtype].add(piece, hist, totals)
 

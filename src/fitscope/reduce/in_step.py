@@ -1,4 +1,4 @@
-"""The stats as part of a compiled training step, for accelerators.
+"""Computes the stats inside a compiled training step, for accelerators.
 
 `pack` is traced into the step and turns a tensor on the device into two small ones; `unpack` makes `Stats` of
 them on the host. Only 2 kB leave the device, whatever the size of the tensor. On a CPU `host` is many
@@ -41,11 +41,11 @@ def pack(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def pack_with(ops: Any, device: Device, x: Tensor, dtype: str) -> tuple[Tensor, Tensor]:
-    """The same with other operations than `keras.ops`, for graphs that Keras does not know."""
+    """`pack` with other operations than `keras.ops`, for graphs that Keras does not know."""
     layout = _layout(dtype)
     x = ops.stop_gradient(x)
     x = ops.cast(ops.reshape(x, (-1,)), layout.dtype)
-    if x.shape[0] == 0:  # of nothing there is no minimum
+    if x.shape[0] == 0:  # an empty tensor has no minimum
         return ops.zeros(4, layout.dtype), ops.zeros(PLACES, "int32")
     bits = device.bits(x)
     size = ops.bitwise_and(bits, layout.magnitude)
@@ -92,7 +92,7 @@ def unpack(arrays: Sequence[np.ndarray[Any, Any]]) -> Stats:
         count=finite + nans + infs,
         mean=mean,
         std=std,
-        min=low + 0.0,  # makes −0 a 0
+        min=low + 0.0,  # turns −0 into 0
         max=high + 0.0,
         rms=math.hypot(mean, std),
         zeros=int(hist[ZERO_BUCKET]),
@@ -121,7 +121,7 @@ def _places(ops: Any, bits: Tensor, size: Tensor, layout: _Layout) -> Tensor:
 
 
 def _moments(ops: Any, x: Tensor, finite: Tensor, layout: _Layout) -> Tensor:
-    def number(value: float) -> Tensor:  # a bare one would be float32 on TensorFlow
+    def number(value: float) -> Tensor:  # a Python float would be float32 on TensorFlow
         return ops.convert_to_tensor(value, layout.dtype)
 
     count = ops.sum(ops.cast(finite, "int32"))
@@ -130,7 +130,7 @@ def _moments(ops: Any, x: Tensor, finite: Tensor, layout: _Layout) -> Tensor:
     high = ops.max(ops.where(finite, x, number(-math.inf)))
     x = ops.where(finite, x, number(0))
     # The squares of small gradients vanish in float32, those of large ones overflow. Powers of two change no
-    # digit. To divide by the largest would be simpler, but XLA multiplies by its reciprocal, and that may
+    # digit. Dividing by the largest would be simpler, but XLA multiplies by its reciprocal, which may
     # vanish. `where` for a maximum, because ops.maximum makes float32 of float64 on torch (Keras 3.15).
     largest = ops.where(high > -low, high, -low)
     small, large = largest < number(layout.small), largest > number(layout.large)
@@ -152,9 +152,9 @@ class _Layout(NamedTuple):
     mantissa: np.signedinteger[Any]  #: number of bits
     magnitude: np.signedinteger[Any]  #: all bits but the sign
     infinity: np.signedinteger[Any]
-    lowest: np.signedinteger[Any]  #: 2⁻¹²⁷; what is smaller falls into the lowest bucket
-    offset: int  #: from the exponent, as stored, to the bucket
-    # Up to 2³¹ squares of numbers between these have a sum; other numbers are multiplied to come between.
+    lowest: np.signedinteger[Any]  #: 2⁻¹²⁷; smaller values go into the lowest bucket
+    offset: int  #: the difference between the stored exponent and the bucket
+    # Up to 2³¹ squares of numbers between these add up without overflow; other numbers are scaled to lie between.
     small: float
     large: float
     grow: float
@@ -200,8 +200,9 @@ def _layout(dtype: str) -> _Layout:
 class Device(NamedTuple):
     """The operations of a framework that `keras.ops` lacks."""
 
-    bits: Callable[[Tensor], Tensor]  #: of floats, as integers of the same size
-    tally: Callable[[Tensor, int], Tensor]  #: how often each of the first integers occurs, in int32
+    bits: Callable[[Tensor], Tensor]  #: the bits of floats, as integers of the same size
+    #: The number of occurrences of each of the first integers, in int32.
+    tally: Callable[[Tensor, int], Tensor]
 
 
 def _device() -> Device:

@@ -1,11 +1,11 @@
 """The compiled half of `host`: one pass over memory, every stat at once.
 
 The array is taken in blocks that fit the first-level cache. Each block comes from memory once and is then
-looked at three times, by loops the compiler turns into vector code: extremes and zeros, moments, histogram.
+read three times, by loops that the compiler turns into vector code: extremes and zeros, moments, histogram.
 Tests for zero, negative and NaN read the bits and not the float, so they stay exact on a thread that flushes subnormal numbers.
 
-Moments are taken about the mean so far, so that a large mean does not eat the digits of a small deviation,
-and blocks are joined by Chan's update.
+It computes moments about the mean so far, so that a large mean does not hide the digits of a small deviation,
+and joins blocks by Chan's update.
 
 The histogram is the costly part: one increment in memory per element. Full blocks pay half of that by
 counting *pairs* of elements in a table of 64 × 64 codes. A code is the sign and the place of the exponent in
@@ -14,11 +14,11 @@ a window of 31 octaves. The few elements below the window are counted one by one
 Results are added to two arrays of the caller: `hist`, as `stats` defines it, and `totals`, whose places have
 names below. `take_out` empties a histogram for the next array: one that stays in the cache serves them all.
 Nothing here keeps state, so any number of threads may run it at once. If other code writes to the
-array meanwhile, the result is of no use, but nothing outside it is read or written.
+array meanwhile, the result is useless, but nothing outside the array is read or written.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
-# numba finds the types. Only what `host` calls has them written down.
+# numba infers the types. Only functions that `host` calls declare them.
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ class _Layout(NamedTuple):
     mantissa: int  #: number of bits
     magnitude: int  #: all bits but the sign
     infinity: int
-    lowest: int  #: 2⁻¹²⁷; what is smaller falls into the lowest bucket
-    offset: int  #: from the exponent, as stored, to the bucket
+    lowest: int  #: 2⁻¹²⁷; smaller values go into the lowest bucket
+    offset: int  #: the difference between the stored exponent and the bucket
 
 
 _FLOAT32 = _Layout(31, 23, 0x7FFF_FFFF, 0x7F80_0000, 0x0040_0000, 129 - 127)
@@ -170,7 +170,7 @@ def _encode(words, base, codes):
 
 @compiled()
 def _count_pairs(codes, table):
-    # Two tables take turns: an increment waits for the one before it if both are of the same place.
+    # Two tables take turns: an increment waits for the previous one if both are at the same place.
     even, odd = table[0], table[1]
     for i in range(0, codes.size, 8):  # unrolled, because the compiler does not
         even[codes[i]] += 1
@@ -192,7 +192,7 @@ def _read_table(table, offset, hist):
             for code in (pair // _CODES, pair % _CODES):
                 place = code % _WINDOW
                 bucket = min(max(place + offset, 1), 256)
-                if place:  # 0 was counted one by one
+                if place:  # place 0 was counted one by one
                     hist[ZERO_BUCKET + (bucket if code < _WINDOW else -bucket)] += count
 
 
@@ -304,7 +304,7 @@ def _take_short(table, buckets, tallies, at, totals):
                     tally = np.int64(even[place]) + np.int64(odd[place])
                     buckets[count] = place - ZERO_BUCKET
                     tallies[count] = tally
-                    count += tally != 0  # cheaper than to ask: there is no telling which are empty
+                    count += tally != 0  # cheaper than a branch, which the processor could not predict
                     negatives += tally if place < ZERO_BUCKET else 0
                     even[place] = odd[place] = 0
     zeros = np.int64(0)
@@ -449,8 +449,8 @@ def take_out(hist: Array, buckets: Array, tallies: Array, at: int) -> int:
 
 
 # Many small arrays that lie one after the other: from `starts[i]` to `starts[i + 1]`, each with its row of `totals` and its number of
-# non-empty buckets in `lengths`; `hist` is empty before and after. Called for one by one, a small array would cost many times what it
-# takes to read it. Short arrays are counted in 16 bits: a table of 1 kB is searched faster than a histogram of 4 kB. Without the GIL,
+# non-empty buckets in `lengths`; `hist` is empty before and after. One call for each small array would cost many times what
+# reading it costs. Short arrays are counted in 16 bits: a table of 1 kB is searched faster than a histogram of 4 kB. Without the GIL,
 # as it is one call for a whole step. Written out, because code that is given a function is not kept on disk. All return the number of
 # buckets. `count` begins as an int64: with a plain 0 numba would compile `take_out` twice.
 

@@ -68,7 +68,7 @@ class Stats:
         delta = other.mean - self.mean
         if math.isfinite(delta):
             mean, between = self.mean + delta * q, delta * spread
-        else:  # further apart than the largest float64
+        else:  # their distance exceeds the largest float64
             mean, between = self.mean * p + other.mean * q, other.mean * spread - self.mean * spread
         # hypot, because the square of a large float64 overflows (and ** then raises)
         return Stats(
@@ -92,9 +92,9 @@ class Columns:
 
     counts: np.ndarray[tuple[int, int], np.dtype[np.int64]]  #: a column for each of COUNTS
     moments: np.ndarray[tuple[int, int], np.dtype[np.float64]]  #: a column for each of MOMENTS
-    lengths: np.ndarray[tuple[int], np.dtype[np.int64]]  #: non-empty buckets of each histogram,
-    buckets: np.ndarray[tuple[int], np.dtype[np.int16]]  #: which they are, −256…256, one row after the other,
-    tallies: np.ndarray[tuple[int], np.dtype[np.int64]]  #: and how many elements are in each
+    lengths: np.ndarray[tuple[int], np.dtype[np.int64]]  #: the number of non-empty buckets of each histogram
+    buckets: np.ndarray[tuple[int], np.dtype[np.int16]]  #: these buckets, −256…256, one row after the other
+    tallies: np.ndarray[tuple[int], np.dtype[np.int64]]  #: the number of elements in each of them
 
     def __len__(self) -> int:
         return len(self.counts)

@@ -8,7 +8,7 @@ running hash of its bits shows which features were equal in every sample.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
-# numba finds the types. Only what others call has them written down.
+# numba infers the types. Only functions that other modules call declare them.
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from fitscope.reduce.compiled import compiled
 
 Array = np.ndarray[Any, Any]
 
-#: By family of nonlinearities, the values at which a unit is stuck: at or below the first, at or above the second.
+#: For each family of nonlinearities the values at which a unit is stuck: at or below the first, at or above the second.
 STUCK = {
     "relu": (0.0, np.inf),
-    "leaky": (0.0, np.inf),  # it still learns there, but slowly; never above zero, the unit is only linear
+    "leaky": (0.0, np.inf),  # the unit still learns there, but slowly; if never above zero, it is only linear
     "sigmoid": (0.01, 0.99),
     "tanh": (-0.99, 0.99),
     "softmax": (1e-3, 1 - 1e-3),
@@ -72,7 +72,7 @@ def count_active(array: Array, bounds: tuple[float, float], counts: Array) -> in
 class Layers(NamedTuple):
     """The units of several layers, one layer after the other."""
 
-    offsets: Array  #: where the units of each begin, and where the last ones end
+    offsets: Array  #: where the units of each layer begin, and where the last ones end
     lows: Array  #: for each layer the values at which a unit is stuck, see `STUCK`
     highs: Array
     bounds32: tuple[
@@ -85,7 +85,7 @@ class Layers(NamedTuple):
 
 
 def count_all(vector: Array, starts: Array, ends: Array, which: Array, layers: Layers, counts: Array) -> None:
-    """The same for several layers, by number, whose outputs are in one vector."""
+    """`count_active` for several layers, by number, whose outputs are in one vector."""
     flat = _flat(vector)
     lows, highs = (layers.lows, layers.highs) if flat.dtype == np.float64 else layers.bounds32
     _count_all(flat, starts, ends, which, layers.offsets, lows, highs, counts)
@@ -96,7 +96,7 @@ def _flat(array: Array) -> Array:
     if array.dtype != np.float32 and array.dtype != np.float64:
         array = array.astype(np.float32)
     flat = np.ascontiguousarray(array).reshape(-1)
-    flat.setflags(write=False)  # to numba part of the type
+    flat.setflags(write=False)  # numba makes this a part of the type
     return flat
 
 
@@ -107,7 +107,7 @@ def slide(
 ) -> None:  # fmt: skip
     """Moves the window of each layer on by one batch, and writes the share of places at which each unit was active.
 
-    `now`, `samples` and `places` are of this batch; a layer without samples was not seen. `ring` holds the counts of the batches in
+    `now`, `samples` and `places` are of this batch; a layer without samples was not in it. `ring` holds the counts of the batches in
     the window, from `firsts` on, `lengths` of them; `totals` and `held` (samples, places) are their sums.
     """
     most = ring.shape[0]
@@ -142,7 +142,7 @@ def slide_steps(
     now: Array, samples: Array, places: Array, offsets: Array, ring: Array, ring_samples: Array, ring_places: Array,
     firsts: Array, lengths: Array, totals: Array, held: Array, enough: int, shares: Array,
 ) -> None:  # fmt: skip
-    """The same for several batches of one size, one after the other: a row of `now` and of `shares` for each."""
+    """`slide` for several batches of one size, one after the other: `now` and `shares` have a row for each."""
     for k in range(now.shape[0]):
         slide(
             now[k], samples, places, offsets, ring, ring_samples, ring_places, firsts, lengths, totals, held, enough, shares[k]
@@ -199,14 +199,14 @@ def _add_features_of_steps(
 
 
 class Features:
-    """Mean, spread, range and identity of each feature over all samples seen so far."""
+    """The mean, spread, range and identity of each feature over all samples so far."""
 
     def __init__(self, features: int) -> None:
         self._counts = np.zeros(features, np.int64)
         self._means, self._squares = np.zeros(features), np.zeros(features)
         self._lows, self._highs = np.full(features, np.inf), np.full(features, -np.inf)
         self._hashes = np.zeros(features, np.uint64)
-        self._twins = True  # until no two are equal: they will never be again
+        self._twins = True  # False once no two features are equal: they will never be again
 
     def __len__(self) -> int:
         return len(self._counts)
@@ -233,7 +233,7 @@ class Features:
 
     @property
     def std(self) -> Array:
-        """Exactly 0 where a feature never changed, however the mean was rounded."""
+        """The standard deviation; exactly 0 if a feature never changed, however the mean was rounded."""
         return np.where(self._highs > self._lows, np.sqrt(self._squares / np.maximum(self._counts, 1)), 0.0)
 
     @property
@@ -261,7 +261,7 @@ class Features:
         changing = hashes[changes]
         _, times = np.unique(changing, return_counts=True)
         found = int(times[times > 1].sum())
-        # Two constants may part later, and be equal to others then no more: only what changes decides for good.
+        # Two constants may differ later: only features that change decide for good.
         self._twins = found > 0 or changing.size < hashes.size
         return found
 

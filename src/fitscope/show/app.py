@@ -2,7 +2,7 @@
 
 It only reads. It opens runs by the folder names of a directory listing, never by a path from the address, because anyone can
 write an id into a file. It does not follow links. A tick carries only new columns and changed facts, so its size does not grow
-with the run. `guard` rejects foreign requests, `parameters` checks what they ask for, and `shelf` holds the runs.
+with the run. `guard` rejects foreign requests, `parameters` checks their parameters, and `shelf` holds the runs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from fitscope.show.parameters import BadRequestError, Parameters
 from fitscope.show.shelf import Shelf
 from fitscope.store import Objects
 
-TICK = 1.0  #: seconds between two looks at a run that grows
+TICK = 1.0  #: seconds between two looks at a growing run
 TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
 
@@ -64,7 +64,7 @@ def app(
             Route("/api/live", pages.live),
         ]
     )
-    # Ticks must not wait for a compressor: each is squeezed by itself.
+    # Ticks must not wait for a compressor: each is compressed by itself.
     inner.add_middleware(GZipMiddleware, minimum_size=1500, compresslevel=4)
     return Guard(inner, token)
 
@@ -173,7 +173,7 @@ class Pages:
             try:
                 data = await run_in_threadpool(watcher.tick)
             except FitscopeError:
-                data = b""  # the run is gone for the moment, or was replaced
+                data = b""  # the run is unreadable at the moment, or was replaced
             if data:
                 yield b"data: " + data + b"\n\n"
                 quiet = 0.0
@@ -195,7 +195,7 @@ class Watcher:
     def __init__(self, pages: Pages, asked: Parameters) -> None:
         self._pages = pages
         self._asked = asked
-        asked.run = pages._shelf.name(asked.run)  # the newest of now, not one that begins later
+        asked.run = pages._shelf.name(asked.run)  # the newest run now, not one that begins later
         # The runs on a page stay open.
         self._held = [pages._shelf.shelved(name) for name in (asked.run, asked.other) if name]
         self._told: dict[str, Any] = {}
@@ -209,7 +209,7 @@ class Watcher:
             changed = {key: value for key, value in now.items() if value != self._told.get(key)}
             if "lanes" in changed:
                 before = {lane["name"]: lane for lane in self._told.get("lanes", ())}
-                if [*before] == [lane["name"] for lane in now["lanes"]]:  # else the page gets all of them
+                if [*before] == [lane["name"] for lane in now["lanes"]]:  # otherwise the page gets all lanes
                     changed["lanes"] = [lane for lane in now["lanes"] if lane != before[lane["name"]]]
             self._told = now
             arrays: dict[str, Any] = {}

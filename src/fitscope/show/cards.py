@@ -1,4 +1,4 @@
-"""How a scope, a run and a list of runs look in a notebook and at a prompt: a small table, as HTML or as text.
+"""Shows a scope, a run and a list of runs in a notebook and at a prompt: as a small table, in HTML or as text.
 
 `COLUMNS` defines the facts of a run's line. A fact that cannot be read becomes a dash, so displaying an object never raises an
 error. Names
@@ -23,7 +23,7 @@ from fitscope.show.text import clean, number
 from fitscope.sites import Site
 
 NOTHING = "–"
-MOST = 20  #: runs of a list; each costs a look into its statistics
+MOST = 20  #: the most runs in a list; each costs a read of its statistics
 SIGNS = {"error": "✖", "warning": "▲", "note": "●"}
 
 
@@ -78,7 +78,7 @@ def _read(fact: Callable[[Run], str], run: Run) -> str:
     try:
         return fact(run)
     except (FitscopeError, OSError):
-        return NOTHING  # not recorded, or damaged: run.damaged says which
+        return NOTHING  # not recorded, or damaged: run.damaged lists the files
 
 
 def _lines(runs: Sequence[Brief]) -> list[dict[str, str]]:

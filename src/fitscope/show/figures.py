@@ -43,7 +43,7 @@ def spectrogram_text(g: Gathered, matrix: Matrix, what: str, width: int, pen: Pe
 
 
 def _with_something(matrix: Matrix) -> list[int]:
-    """The rows to show: those without any value of the measure are left out, as on the page; all if none has one."""
+    """The rows to show: rows with a value of the measure, as on the page, or all if none has one."""
     level = matrix.level_for(64)
     cells = matrix.window(level, 0, matrix.columns(level))
     there: list[int] = np.flatnonzero((cells.flags & (VALUE | NAN | INF)).any(axis=1)).tolist()

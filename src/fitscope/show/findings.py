@@ -1,4 +1,4 @@
-"""Findings in the terminal: each with its message, a sparkline of its evidence, its cure and its consequences."""
+"""Prints findings in the terminal: each with its message, a sparkline of its evidence, its cure and its consequences."""
 
 from __future__ import annotations
 

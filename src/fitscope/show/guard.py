@@ -1,4 +1,4 @@
-"""Access control: the checks of every request, and the headers of every answer.
+"""Controls access: checks every request, and adds the headers of every answer.
 
 The server shows people's training samples, so it follows Jupyter's model. It listens on this machine only. `Host` and `Origin`
 must name this machine (the name, not the port, because SSH forwarding changes the port), which stops DNS rebinding and other
@@ -27,7 +27,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _log = logging.getLogger("fitscope")
 
-HERE = ("127.0.0.1", "localhost", "[::1]")  #: names of this machine
+HERE = ("127.0.0.1", "localhost", "[::1]")  #: the names of this machine
 _HOST = re.compile(r"([a-z0-9.-]+|\[[0-9a-f:]+\])(:[0-9]{1,5})?", re.ASCII | re.IGNORECASE)
 
 #: No external resources, nothing inline, no framing.
@@ -61,7 +61,7 @@ class Guard:
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
-            return  # no web sockets
+            return  # refuse web sockets
         begun = False
 
         async def sending(message: Message) -> None:
@@ -73,11 +73,11 @@ class Guard:
         try:
             answer = self._answer(scope)
             if answer is not None and answer.status_code >= 400:
-                # Who is refused gets no place among the connections: not to keep, and not to fill with answers that he never reads.
+                # Close refused connections, so that a client cannot keep one or fill it with answers that it never reads.
                 answer.headers["connection"] = "close"
             await (answer or self._app)(scope, receive, sending)
         except Exception as problem:
-            # The server and all other pages continue. This page shows the error, and the log of the server has it too.
+            # The server and all other pages continue. This page and the log of the server show the error.
             _log.error("%s could not be answered: %s: %s", scope["path"], type(problem).__name__, problem)
             if not begun:
                 failed = PlainTextResponse(
@@ -95,7 +95,7 @@ class Guard:
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         given = next((value for name, value in query if name == "token"), "")
         origins = headers.getlist("origin")
-        # The same site: another port. Values that contradict each other, or that no browser sends, are foreign too.
+        # "same-site" is another port. Contradicting values, and values that no browser sends, are foreign too.
         foreign = any(site not in ("same-origin", "none") for site in headers.getlist("sec-fetch-site"))
         if any(not self._is_origin(origin) for origin in origins) or (
             foreign and not self._arrives(headers, given)
@@ -107,11 +107,11 @@ class Guard:
             return PlainTextResponse(
                 "Open the address that fitscope printed: the token in it is missing here.", 403
             )
-        # The token is changed for the cookie, and goes from the address.
+        # The cookie replaces the token, which disappears from the address.
         rest = urlencode([(name, value) for name, value in query if name != "token"])
         to = "/" + (f"?{rest}" if rest else "")
-        # Who is sent on by us while coming from elsewhere still comes from elsewhere, and brings no cookie. From a
-        # page of ours he comes from here.
+        # A redirected request from another site still counts as one from there, and brings no cookie. From a
+        # page of this server it counts as our own.
         answer = HTMLResponse(onward(to)) if foreign else RedirectResponse(to, 303)
         answer.set_cookie(self.cookie, self.session, httponly=True, samesite="strict", path="/")
         return answer

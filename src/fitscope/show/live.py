@@ -1,6 +1,6 @@
 """The picture of a training in the cell of a notebook: progress, loss, metrics, layers by steps, and findings.
 
-It is drawn from the evidence that the diagnosis keeps anyway, so it needs no file and no more memory, and its size does not grow with
+fitscope draws it from the evidence that the diagnosis keeps anyway, so it needs no file and no more memory. Its size does not grow with
 the training: at most some ten kilobytes. `drawn` makes the SVG, and the same facts as text for front ends without pictures.
 """
 
@@ -21,12 +21,12 @@ from fitscope.show.words import FINDINGS, SEVERITY, STATUS, Training, Words, low
 Array = np.ndarray[Any, Any]
 
 WIDE = 760
-GUTTER = 112  #: left of the charts: for the names of layers, and numbers
+GUTTER = 112  #: pixels left of the charts, for the names of layers and numbers
 EDGE = 12
 GAP = 16
 CHART = 110  #: pixels of the loss
-SMALL = 66  #: of a metric
-ROWS = 40  #: of a heat map; more layers share rows
+SMALL = 66  #: pixels of a metric
+ROWS = 40  #: the most rows of a heat map; more layers share rows
 METRICS = 3
 INKS = {
     "running": "loss", "complete": "good", "interrupted": "warning", "failed": "error",
@@ -36,7 +36,7 @@ SHADES = "lighter, darker: above, below the layer's median"
 
 
 def drawn(evidence: Evidence, found: Findings | None, training: Training) -> dict[str, str]:
-    """The picture as a notebook wants it: by MIME type."""
+    """The picture by MIME type, as a notebook takes it."""
     words = Words(evidence, found, training)
     lines = words.lines()
     return {"image/svg+xml": _Picture(evidence, words).drawing(lines[0]), "text/plain": "\n".join(lines)}
@@ -51,7 +51,7 @@ class _Picture:
         self._first = int(min(steps, default=0))
         self._last = max(words.last or 0, self._first + 1)
         logs = next(iter(words.logs.values()), None)
-        self._ends = [] if logs is None else logs.steps[:-1].tolist()  # of the epochs so far
+        self._ends = [] if logs is None else logs.steps[:-1].tolist()  # the last steps of the epochs so far
         self._y = 0.0
 
     def drawing(self, label: str) -> str:
@@ -120,7 +120,7 @@ class _Picture:
         return parts
 
     def _metrics(self) -> list[str]:
-        """The metrics of captured batches, and those of each epoch: of the training if batches have none, and of the validation."""
+        """The metrics of captured batches and of each epoch. Those of the training epochs only if batches have none."""
         batches = {h.site.label: h for h in self._evidence.of("metrics") if not h.site.suffix}
         logs, parts = self._words.logs, []
         names = [

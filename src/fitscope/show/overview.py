@@ -21,7 +21,7 @@ from fitscope.show.squeeze import NAN as NAN_MARK
 from fitscope.show.squeeze import VALUE as VALUE_MARK
 from fitscope.sites import OF_LAYERS, OF_WEIGHTS
 
-#: The measures of the terminal, of those that a run has.
+#: The measures that the terminal shows, if the run has them.
 SHOWN = ("activations.rms", "gradients.rms", "updates.ratio", "activations.zeros")
 
 _COLUMNS = ("mean", "rms", "zeros", "count", "nans", "infs")
@@ -51,8 +51,8 @@ class Overview:
         """The layers whose names match a glob."""
         return [layer for layer in self.layers if pattern is None or fnmatch.fnmatchcase(layer.name, pattern)]
 
-    def kinds(self) -> list[str]:
-        """The kinds to draw as layers by steps, the most important first."""
+    def measures(self) -> list[str]:
+        """The keys of the measures to draw as layers by steps, the most important first."""
         return [key for key in SHOWN[:2] if key in self._matrices and self._matrices[key].count]
 
     def grid(self, key: str, layers: Sequence[Row], columns: int) -> Grid:

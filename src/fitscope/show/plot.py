@@ -165,7 +165,7 @@ class Plot:
                 for f in found.get(row.name, ())
             )
             table.append([row.name, row.type, *(newest(g.matrix(m.key), i) for m in shown), said or "✓"])
-        table.sort(key=lambda line: line[-1] == "✓")  # stable: otherwise in the model's order
+        table.sort(key=lambda line: line[-1] == "✓")  # the sort is stable: otherwise the model's order stays
         columns = ["layer", "type", *(m.title for m in shown), "stands out"]
         return table_view(g, "health", "layers", columns, table[:rows])
 

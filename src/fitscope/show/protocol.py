@@ -17,7 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fitscope.show.guard import HEADERS
 
-BACKLOG = 64  #: connections that are accepted at once, before any is counted
+BACKLOG = 64  #: connections that the system accepts before the server counts them
 
 
 def _most() -> int:
@@ -26,13 +26,14 @@ def _most() -> int:
         import resource
 
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    except ImportError:  # Windows
+    except ImportError:  # Windows lacks this module
         return 256
     return 1024 if files == resource.RLIM_INFINITY else max(16, min(files // 2, 1024))
 
 
-MOST = _most()  #: connections at once
-PATIENCE = 5.0  #: seconds from the first byte, or from the beginning, until a request must be whole
+MOST = _most()  #: the most connections at once
+#: Seconds from the first byte, or from the start of the connection, until a request must be complete.
+PATIENCE = 5.0
 
 
 class Patient(H11Protocol):
@@ -63,7 +64,7 @@ class Patient(H11Protocol):
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
-        """Bytes that are not HTTP are refused with the same headers as every other answer."""
+        """Refuses bytes that are not HTTP, with the same headers as every other answer."""
         body = msg.encode()
         headers = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
         headers += [(b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close")]

@@ -1,4 +1,4 @@
-"""Layers by steps, from the evidence of a training: the numbers of a small heat map."""
+"""Computes the numbers of a small heat map, layers by steps, from the evidence of a training."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from fitscope.diagnose import Evidence
 from fitscope.diagnose.history import History
 from fitscope.show.squeeze import INF, MISSING, NAN, VALUE, Grid
 
-COLUMNS = 150  #: of the map
+COLUMNS = 150  #: columns of the map
 WIDEST = 8  #: columns that one captured step may fill
 
 
 def raster(rows: Sequence[History | None], first: int, last: int) -> Grid:
     """The rms of each row in columns of equally many steps, the largest in a column.
 
-    A captured step fills the columns up to the next one, but only a few: between two captures that are far apart nothing was seen.
+    A captured step fills the columns up to the next one, but at most `WIDEST`: nothing was recorded between distant captures.
     """
     values = np.full((len(rows), COLUMNS), np.nan)
     marks = np.full((len(rows), COLUMNS), MISSING)
-    each = COLUMNS / (last - first + 1)  # columns of one step
+    each = COLUMNS / (last - first + 1)  # the number of columns of one step
     columns = np.arange(COLUMNS)
     for i, history in enumerate(rows):
         if history is None or not len(history):
@@ -30,7 +30,8 @@ def raster(rows: Sequence[History | None], first: int, last: int) -> Grid:
         np.fmax.at(values[i], at, history.peak)
         np.maximum.at(marks[i], at, np.where(history.nans > 0, NAN, np.where(history.infs > 0, INF, VALUE)))
         there = np.flatnonzero(marks[i] != MISSING)
-        newest = there[np.searchsorted(there, columns, side="right") - 1]  # before the first: the last
+        # Before the first step, index -1 is the last one.
+        newest = there[np.searchsorted(there, columns, side="right") - 1]
         near = (newest <= columns) & (columns - newest < max(WIDEST, np.ceil(each)))
         values[i] = np.where(near, values[i][newest], np.nan)
         marks[i] = np.where(near, marks[i][newest], MISSING)

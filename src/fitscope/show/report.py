@@ -1,4 +1,4 @@
-"""A run as one self-contained HTML file: no server, no network, no other file.
+"""Writes a run as one self-contained HTML file, which needs no server, no network and no other file.
 
 It is the same page, from the same modules. They are concatenated into one script, which works because no two modules define the
 same top-level name (a test checks this). The data is included as gzip and base64. The file's content security policy allows only
@@ -33,7 +33,7 @@ MODULES = (
     "keys", "main",
 )  # fmt: skip
 
-BYTES = 1_350_000  #: of compressed data, which makes a file below 2 MB
+BYTES = 1_350_000  #: the most bytes of compressed data, which makes a file below 2 MB
 COLUMNS = 1024
 _ALSO = (
     "gradients.rms",
@@ -54,16 +54,16 @@ _MODES = ("absolute", "past", "change", "start")
 class Wanted:
     """The content of a file: everything, or one view."""
 
-    parts: tuple[str, ...] | None = None  #: the panels; all of them if None
-    measure: str | None = None  #: shown first; if None, the measure that shows the worst finding
+    parts: tuple[str, ...] | None = None  #: the panels; None: all
+    measure: str | None = None  #: the measure shown first; None: that of the worst finding
     mode: str = "absolute"
-    other: Gathered | None = None  #: for the mode `run`
+    other: Gathered | None = None  #: the other run, for the mode `run`
     row: str | None = None
     step: int | None = None
-    site: str | None = None  #: of the row; the first that the measure is about if None
-    series: tuple[dict[str, Any], dict[str, Any]] | None = None  #: instead of the loss
+    site: str | None = None  #: the site of the row; None: the first that the measure reads
+    series: tuple[dict[str, Any], dict[str, Any]] | None = None  #: a series to draw instead of the loss
     table: dict[str, Any] | None = None
-    title: str | None = None  #: above the picture; the page has its own header
+    title: str | None = None  #: the title above the picture; the whole page has its own header
 
 
 def report(g: Gathered, wanted: Wanted | None = None) -> str:
@@ -107,7 +107,7 @@ def enclosed(g: Gathered, wanted: Wanted) -> tuple[dict[str, Any], dict[str, Any
 def _matrices(
     g: Gathered, wanted: Wanted, keys: Sequence[str | None], facts: dict[str, Any], arrays: dict[str, Any]
 ) -> None:
-    """The matrices: the selected one always, the others as far as they fit."""
+    """The matrices: always the selected one, and the others as far as they fit."""
     offered = [m.key for m in g.measures]
     questions = dict.fromkeys([(keys[0], wanted.mode), (keys[0], "absolute")])
     if wanted.parts is None:
@@ -208,7 +208,7 @@ def bundle() -> str:
 def _plain(module: str) -> str:
     without = re.sub(r"^import [^;]*?;\n", "", module, flags=re.MULTILINE | re.DOTALL)
     without = re.sub(r"^export (?=(async |function|class|const|let))", "", without, flags=re.MULTILINE)
-    # Types in comments are for the checker, and would only make every report longer.
+    # Remove types in comments: only the checker reads them, and they would make every report longer.
     return re.sub(r"/\*\*.*?\*/ ?", "", without, flags=re.DOTALL)
 
 

@@ -1,6 +1,6 @@
-"""The runs that a server shows: opened when first asked for, each used by one thread at a time.
+"""Keeps the runs that a server shows. It opens a run at the first request for it, and lends it to one thread at a time.
 
-A request holds the locks of the runs it reads, and no other, so a slow request never delays one about another run.
+A request holds the locks of the runs it reads, and no other, so a slow request never delays a request for another run.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from fitscope.store import place as find_place
 from fitscope.store.places import is_local
 
 PARTS = (
-    128  #: that one answer takes in: the first rank of a large run at once, the others with the next ticks
+    128  #: parts that one answer reads: the first rank of a large run at once, the others with the next ticks
 )
-PAUSE = 0.5  #: seconds after that in which an answer uses what is already there
+PAUSE = 0.5  #: seconds after that in which an answer uses the parts already read
 KEEP = 4  #: runs that stay open without a page
 OPEN = 32  #: runs that stay open between two lists of all runs
 
@@ -40,8 +40,8 @@ class Shelved:
     def __init__(self, opened: Callable[[], Run], lock: threading.RLock) -> None:
         self._opened = opened
         self._gathered: Gathered | None = None
-        self._next = 0.0  # when more of a large run is taken in
-        self.lock = lock  # which the same request may take twice
+        self._next = 0.0  # the time at which more of a large run is read
+        self.lock = lock  # a reentrant lock: the same request may take it twice
 
     def updated(self) -> Gathered:
         """The run's numbers, up to date. The caller must hold the lock."""
@@ -54,20 +54,20 @@ class Shelved:
 
 
 class Shelf:
-    """The runs of one place, each opened when first asked for. The last used runs are kept, and those that a request holds."""
+    """The runs of one place, each opened at the first request for it. The last used runs stay open, and those that a request holds."""
 
     def __init__(self, place: str | os.PathLike[str] | Objects) -> None:
         found = find_place(place, writing=False)
         self.place = Files(found.root, links=False) if isinstance(found, Files) else found
-        self._listed: dict[str, Listed] = {}  # by folder
+        self._listed: dict[str, Listed] = {}  # listed runs by folder
         self._known: WeakValueDictionary[str, Shelved] = WeakValueDictionary()
-        self._kept: OrderedDict[str, Shelved] = OrderedDict()  # the longest unused first
-        self._lock = threading.Lock()  # over these three, never while a run is read
+        self._kept: OrderedDict[str, Shelved] = OrderedDict()  # open runs, the least recently used first
+        self._lock = threading.Lock()  # guards these three, but not the reading of a run
 
     def briefs(self) -> dict[str, Brief]:
         """The runs by the names they are opened with, the newest first.
 
-        A run that another request is reading now has the brief of the last time.
+        A run that another request is reading has its previous brief.
         """
         found: list[Brief] = []
 
@@ -90,7 +90,7 @@ class Shelf:
         return {_folder(brief): brief for brief in in_order(found)[::-1]}
 
     def _list(self) -> dict[str, Listed]:
-        """What may be a run, by folder."""
+        """The possible runs, by folder."""
         names = self.place.list()
         folders = [""] if schema.RUN in names else [name[:-1] for name in names if name.endswith("/")]
         with self._lock:
@@ -117,7 +117,7 @@ class Shelf:
         """A run, and another to compare it with, if one is named."""
         first = self.shelved(self.name(wanted))
         second = self.shelved(other) if other is not None else None
-        # Always in the same order: two requests that wait for each other would wait for ever.
+        # Always in the same order, so that no two requests wait for each other.
         locks = sorted({shelved.lock for shelved in (first, second) if shelved is not None}, key=id)
         with contextlib.ExitStack() as held:
             for lock in locks:
@@ -128,7 +128,7 @@ class Shelf:
             yield found[0], found[1] if second is not None else None
 
     def shelved(self, name: str) -> Shelved:
-        """The run of that name, whether it can be read or not."""
+        """The run of that name, readable or not."""
         listed = self._listed_as(name)
         with self._lock:
             known = self._known.get(name)
@@ -142,7 +142,7 @@ class Shelf:
             return known
 
     def table(self, rows: RunTable) -> list[dict[str, Any]]:
-        """The table of runs. While another request reads a run, its row has what was known before."""
+        """The table of runs. While another request reads a run, its row has the previous facts."""
 
         @contextlib.contextmanager
         def held(name: str) -> Iterator[Run | None]:
@@ -158,7 +158,7 @@ class Shelf:
         return rows.rows(self.briefs(), held)
 
     def _listed_as(self, name: str) -> Listed | None:
-        """What is listed under the name of a run."""
+        """The listed run of a name."""
         listed = self._listed
         if name not in listed or "" in listed:
             listed = self._list()
@@ -170,14 +170,14 @@ class Shelf:
 
     def _find(self, name: str, lock: threading.RLock) -> Run:
         if not name:
-            return open_run(self.place)  # which raises the reason
+            return open_run(self.place)  # this raises the reason
         listed = self._listed_as(name)
         try:
             if listed is None:
                 raise FileNotFoundError(name)
             if listed.lock is lock:
                 return listed.opened()
-            return Listed(listed.objects).opened()  # it was not there when it was first asked for
+            return Listed(listed.objects).opened()  # the run did not exist at the first request
         except FileNotFoundError:
             raise RunError(
                 "the name of a run that is served", repr(name), one_of(self.briefs(), name)

@@ -18,7 +18,7 @@ from fitscope.show.data.series import extremes
 
 Array = np.ndarray[Any, Any]
 
-#: The marks, the worse the higher.
+#: The marks: a worse mark is a higher number.
 MISSING, VALUE, INF, NAN = 0, 1, 2, 3
 
 
@@ -26,7 +26,7 @@ MISSING, VALUE, INF, NAN = 0, 1, 2, 3
 class Grid:
     """One number for each row (a site) and column (a step, or several)."""
 
-    values: Array  #: (rows, columns) float; counts only where the mark is VALUE
+    values: Array  #: (rows, columns) float; valid only if the mark is VALUE
     marks: Array  #: (rows, columns) of the marks above
 
     @classmethod
@@ -62,7 +62,7 @@ class Grid:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # a row without a value has no middle
             middle = np.nanmedian(seen, axis=1, keepdims=True)
-        with np.errstate(invalid="ignore"):  # zero has no logarithm: −inf from −inf is no distance
+        with np.errstate(invalid="ignore"):  # the logarithm of zero is −inf, and −inf minus −inf is NaN
             far = np.nan_to_num(np.abs(seen - middle), nan=-1.0)
         for column, part in enumerate(shares(wide, most)):
             pick = part.start + far[:, part].argmax(axis=1)

@@ -1,6 +1,6 @@
 """A run on one screen of a terminal: its status, the loss, the spectrogram, and a table of layers.
 
-If the width is too small, the least important columns are left out. Damaged, missing or dropped data is always reported. This
+In a narrow window it leaves out the least important columns. It always reports damaged, missing or dropped data. This
 module reads a run and draws with `text`; it prints nothing itself.
 """
 
@@ -35,9 +35,9 @@ STATUS = {
     "interrupted": ("▲", "bold yellow"),
     "failed": ("✖", "bold red"),
 }
-MANY_ZEROS = 0.9  #: a share that is printed in bold; the rules judge it
-TREND = 10  #: characters
-FEW_FINDINGS = 2  #: so many are shown whole
+MANY_ZEROS = 0.9  #: a share of zeros from which on it is printed in bold; the rules judge it
+TREND = 10  #: characters of a trend
+FEW_FINDINGS = 2  #: the most findings that are shown whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def summary(
     ]
     if overview.loss.count:
         parts += [Text(), *_loss(overview.loss.values, inside, pen)]
-    if chosen and overview.kinds():
+    if chosen and overview.measures():
         parts += [Text(), *_spectrograms(overview, chosen, inside, pen)]
     if chosen:
         told = _foremost(overview, chosen, rows)
@@ -93,7 +93,7 @@ def summary(
 
 
 def _nothing(run: Run) -> str:
-    """Why there is no layer to show."""
+    """The reason why there is no layer to show."""
     if run.damaged:
         return "Nothing of any layer can be read: its files are damaged."
     return "Nothing was recorded of any layer."
@@ -101,7 +101,7 @@ def _nothing(run: Run) -> str:
 
 def headline(run: Run, overview: Overview, pen: Pen) -> Text:
     """The status of the run, and the cost of recording."""
-    from fitscope.read.rank_frames import told  # brings in pandas
+    from fitscope.read.rank_frames import told  # imports pandas
 
     sign, style = STATUS.get(run.status, ("?", "bold"))
     sign = sign if pen.unicode else "*"
@@ -130,7 +130,7 @@ def headline(run: Run, overview: Overview, pen: Pen) -> Text:
 
 
 def verdict(findings: Sequence[PlacedFinding], checked: str, pen: Pen, most: int = 5) -> list[RenderableType]:
-    """The findings with their cures, the worst first, and the checked rules. Many are cut at the edge of the window, few are whole."""
+    """The findings with their cures, the worst first, and the checked rules. If there are many, each is cut at the edge of the window."""
     signs = {"error": ("✖", "bold red"), "warning": ("▲", "bold yellow"), "note": ("●", "bold blue")}
     lines: list[RenderableType] = []
     for finding in findings[:most]:
@@ -186,7 +186,7 @@ def problems(run: Run) -> list[Text]:
 def layer_table(overview: Overview, layers: Sequence[Row], width: int, pen: Pen) -> Table:
     """Layers by main stats at the newest step, with their trends."""
     columns = _fitting(_columns(overview, layers, pen), width)
-    # A name may be cut, a number never: it would be read as another.
+    # A name may be cut, but never a number, which would look like another one.
     room = width - sum(column.width + 2 for column in columns if column.leave_out)
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     for column in columns:
@@ -295,18 +295,18 @@ def _loss(numbers: Array, width: int, pen: Pen) -> list[RenderableType]:
 
 def _spectrograms(overview: Overview, layers: Sequence[Row], width: int, pen: Pen) -> list[RenderableType]:
     """The spectrograms of activations and gradients, side by side if there is room."""
-    kinds = overview.kinds()
+    measures = overview.measures()
     labels = [clean(layer.name) for layer in layers]
     longest = min(max(map(cell_len, labels)), max(width // 5, 8))
-    across = len(kinds) if width >= 90 else 1
+    across = len(measures) if width >= 90 else 1
     wide = max((width - longest - 2 * across) // across, 10)
     parts: list[RenderableType] = []
     used: set[int] = set()
-    for i in range(0, len(kinds), across):
+    for i in range(0, len(measures), across):
         table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
         table.add_column("", style="dim", no_wrap=True, overflow="ellipsis", width=longest)
         drawn = []
-        for key in kinds[i : i + across]:
+        for key in measures[i : i + across]:
             log2 = overview.grid(key, layers, wide)
             grid = Grid(log2.values * math.log10(2), log2.marks)
             used |= set(grid.marks.flat)

@@ -38,8 +38,8 @@ INKS = {
     "error": ("#d1242f", "#ff7b72"),
 }
 NAME = "fitscope-picture"  #: the class of a picture
-PIXELS = 2  #: of a column of a band
-RELIEF = 0.6  #: powers of ten from the median of a row at which it is as light or dark as it gets, nearly
+PIXELS = 2  #: width of one column of a band
+RELIEF = 0.6  #: powers of ten from the median of a row at which a cell is nearly as light or dark as possible
 LETTER = 6.4  #: pixels of a letter of the usual size, a little more than the average
 
 _COLOURS = np.array([viridis(i / 255) for i in range(256)], np.uint8)
@@ -68,7 +68,7 @@ def text(
     bold: bool = False,
     at: str = "start",
 ) -> str:
-    """One line of text. `at` is where x is: "start", "middle" or "end"."""
+    """One line of text. `at` is the point of the text at x: "start", "middle" or "end"."""
     weight = ' font-weight="600"' if bold else ""
     return (
         f'<text x="{x:.0f}" y="{y:.0f}" class="{ink}" fill="{INKS[ink][0]}" font-size="{size}"{weight} '
@@ -122,7 +122,7 @@ class Curve:
     ink: str
     dots: bool = False
     band: bool = False
-    low: Array | None = None  #: the lowest and the highest that a number stands for, if it stands for several
+    low: Array | None = None  #: the lowest and the highest value behind each number, if it stands for several
     high: Array | None = None
 
 
@@ -182,7 +182,7 @@ def _drawn(curve: Curve, place: Place, down: Any) -> list[str]:
             ends = zip(x.tolist(), highest.tolist(), lowest.tolist(), strict=True)
             bars = "".join(f"M{a} {b:.1f}V{c + 0.6:.1f}" for a, b, c in ends)
             parts.append(_path(bars, curve.ink, PIXELS, 0.4))
-        else:  # a column for each
+        else:  # each pixel has a column
             parts.append(_path(_through(x, down(fine[0])), curve.ink, 1, 0.4))
         middle = _running_median(fine[0])
         parts.append(_path(_through(x, down(middle[starts])), curve.ink, 1.6, 1))
@@ -238,7 +238,7 @@ def heat(x: float, y: float, wide: float, tall: float, grid: Grid, *, relief: bo
 
 
 def _relief(colours: Array, values: Array, there: Array) -> Array:
-    """Lighter where a row is above its median, darker where it is below: so a change by a factor of two is visible."""
+    """Makes cells lighter above the median of their row and darker below it, so that a change by a factor of two is visible."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # a row without a value has no median
         middle = np.nanmedian(np.where(there, values, np.nan), axis=1, keepdims=True)
@@ -261,7 +261,8 @@ def legend(x: float, y: float, wide: float) -> list[str]:
 def _png(pixels: Array) -> bytes:
     """An RGBA image as PNG."""
     tall, wide, _ = pixels.shape
-    lines = np.zeros((tall, 1 + 4 * wide), np.uint8)  # each begins with the number of its filter: none
+    # Each line begins with the number of its filter: 0, none.
+    lines = np.zeros((tall, 1 + 4 * wide), np.uint8)
     lines[:, 1:] = pixels.reshape(tall, -1)
 
     def piece(kind: bytes, data: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Text graphics: a curve, a trend, a strip of colours, the spectrogram.
+"""Draws with characters: a curve, a trend, a strip of colours, the spectrogram.
 
 Every function takes numbers and returns rich's `Text`, for the terminal, a file or a notebook. Nothing here depends on a run. A
 `Pen` describes the abilities of the surface: without colour or Unicode the same picture is drawn with simpler characters, never
@@ -27,7 +27,7 @@ from fitscope.show.squeeze import INF, MISSING, NAN, VALUE, Array, Grid, log10, 
 WORDS = {NAN: "NaN", INF: "Inf", MISSING: "not recorded"}
 
 
-WIDEST = 1000  #: characters of a line; a window that claims to be wider would take memory, and nobody could read it
+WIDEST = 1000  #: the most characters of a line: a wider window would take memory, and nobody could read it
 
 
 def terminal(width: int | None = None, **settings: Any) -> Console:
@@ -57,7 +57,7 @@ class Pen:
         colour = console.color_system is not None and not console.no_color
         if console.options.ascii_only:
             return cls("_.-=+*#", {NAN: "N", INF: "I", MISSING: "?"}, unicode=False, colour=colour)
-        # No full block: it would run into the one of the line above.
+        # No full block: it would touch the block of the line above.
         return cls("▁▂▃▄▅▆▇", {NAN: "✖", INF: "∞", MISSING: "·"}, unicode=True, colour=colour)
 
     def mark(self, mark: int) -> Text:
@@ -102,7 +102,7 @@ def trend(grid: Grid, width: int, pen: Pen) -> Text:
     values, marks = row.values[0], row.marks[0]
     real = values[(marks == VALUE) & np.isfinite(values)]
     low, high = (float(real.min()), float(real.max())) if len(real) else (0.0, 0.0)
-    if high - low < 0.1:  # less than a quarter up or down is a flat line, not a drama
+    if high - low < 0.1:  # a change by less than a quarter is a flat line
         middle = (low + high) / 2
         low, high = middle - 0.15, middle + 0.15
     return _bars(values, marks, low, high, pen)
@@ -139,7 +139,7 @@ def spectrogram(
     their extremes.
     """
     grid, rows = grid.columns(width), len(grid.values)
-    each = 1 if rows <= most_lines or not pen.halves else 2  # rows a line
+    each = 1 if rows <= most_lines or not pen.halves else 2  # rows per line
     grid = grid.rows(each * most_lines)
     draw = strip if each == 1 else half_strips
     first = [part.start for part in shares(rows, len(grid.values))]

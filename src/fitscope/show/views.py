@@ -119,7 +119,7 @@ class View:
         return Group(Text(clean(self.title), "bold"), self._text(width, pen))
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:  # noqa: ARG002
-        """For notebooks: the picture, and the same in characters where only text is shown."""
+        """For notebooks: the picture, and the same in characters for front ends that show only text."""
         return {"text/html": self._repr_html_(), "text/plain": self.to_text()}
 
     def _repr_html_(self) -> str:
@@ -141,7 +141,7 @@ def gathered(run: RunLike) -> Gathered:
     if isinstance(run, Run):
         found: Gathered = vars(run).get(_HELD) or vars(run).setdefault(_HELD, Gathered(run))
     else:
-        found = Gathered(open_run(run))  # only the view uses it
+        found = Gathered(open_run(run))  # nothing else uses these numbers
     found.update()
     if not found.rows and not found.survey.scalars:
         raise RunError(

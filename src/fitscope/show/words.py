@@ -1,4 +1,4 @@
-"""A training in words: for the captions of its picture, and as text where no picture can be shown."""
+"""Describes a training in words: for the captions of its picture, and as text for front ends without pictures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fitscope.diagnose.history import History
 from fitscope.show.text import clean, number
 from fitscope.sites import Site
 
-FINDINGS = 3  #: findings in the caption; the last line counts all of them
+FINDINGS = 3  #: the most findings in the caption; the last line counts all of them
 STATUS = {"running": "●", "complete": "✓", "interrupted": "▲", "failed": "✖"}
 SEVERITY = {"error": "✖", "warning": "▲", "note": "●"}
 
@@ -22,14 +22,14 @@ class Training:
 
     status: str = "running"
     ended_by: str | None = None
-    path: str | None = None  #: of the run
+    path: str | None = None  #: the path of the run
     begun: int = 0  #: the first step of this `fit`
-    total: int | None = None  #: steps when it is over, if `fit` knows
-    epoch: int | None = None  #: from 0
+    total: int | None = None  #: the number of steps at its end, if `fit` knows
+    epoch: int | None = None  #: counted from 0
     epochs: int | None = None
-    seconds: float = 0.0  #: so far
-    left: float | None = None  #: seconds, about
-    cost: tuple[float, float] | None = None  #: seconds of CPU that recording took, and their share
+    seconds: float = 0.0  #: seconds so far
+    left: float | None = None  #: estimated seconds to the end
+    cost: tuple[float, float] | None = None  #: the CPU seconds of recording, and their share
 
 
 class Words:
@@ -40,12 +40,12 @@ class Words:
         self.found = found or Findings()
         self.last = evidence.last_step
         self.loss = _scalar(evidence, "loss")
-        self.logs = {h.site.label: h for h in evidence.of("logs")}  #: of epochs, by name
+        self.logs = {h.site.label: h for h in evidence.of("logs")}  #: the logs of epochs, by name
         self.title = str(evidence.model.get("name") or "model")
         self.verdict = "the rules have not run yet" if found is None else found.summary
 
     def progress(self) -> list[str]:
-        """Where the training is."""
+        """The progress of the training."""
         now, told = self.training, []
         if self.last is not None:
             told.append(f"step {self.last + 1:,}" + (f" of {now.total:,}" if now.total else ""))
@@ -57,7 +57,7 @@ class Words:
         return told
 
     def lines(self) -> list[str]:
-        """All of it, the status first."""
+        """All lines, the status first."""
         now = self.training
         ended = f" by {now.ended_by}" if now.ended_by else ""
         head = f"{STATUS[now.status]} {self.title}: {now.status}{ended}, {', '.join(self.progress())}"

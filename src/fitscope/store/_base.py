@@ -30,11 +30,11 @@ Data = bytes | bytearray | memoryview
 
 
 class Objects(ABC):
-    """Whole objects under keys. See the module for what an implementation promises."""
+    """Whole objects under keys. The module lists what an implementation promises."""
 
     @property
     def requests(self) -> int | None:
-        """The requests made so far, of a store in which each has a price; None elsewhere."""
+        """The number of requests so far, if the store charges for them; else None."""
         return None
 
     @abstractmethod
@@ -43,7 +43,7 @@ class Objects(ABC):
 
     @abstractmethod
     def create(self, key: str, data: Data) -> bool:
-        """Puts only if the key is free. False, and nothing is changed, if it is taken."""
+        """Puts only if the key is free. Otherwise returns False and changes nothing."""
 
     @abstractmethod
     def get(self, key: str, most: int | None = None) -> bytes:
@@ -55,7 +55,7 @@ class Objects(ABC):
 
     @abstractmethod
     def list(self, folder: str = "") -> list[str]:
-        """The names directly in `folder`, sorted; those of folders end with ``/``."""
+        """The names directly in `folder`, sorted. Names of folders end with ``/``."""
 
     @abstractmethod
     def folder(self, name: str) -> Objects:
@@ -63,7 +63,7 @@ class Objects(ABC):
 
     @abstractmethod
     def describe(self, key: str = "") -> str:
-        """Where that is, for people: a path or a URL."""
+        """The place of the object, for people: a path or a URL."""
 
 
 def within(size: int, most: int | None, where: str) -> None:

@@ -33,10 +33,10 @@ Cell = tuple[int, ...]
 
 LARGEST_CHUNK = (
     16 << 20
-)  #: a larger capture is split along its first axis, and the next where one row is larger
-SHARED_CHUNK = 256 << 10  #: captures of up to half of this share a chunk of this size
+)  #: a larger capture is split along its first axis, or along the next one if a single row is larger
+SHARED_CHUNK = 256 << 10  #: captures of up to half this size share a chunk of this size
 MOST_SHARED = 1024  #: captures in one chunk
-INDEX_BYTES = 60  #: bytes of a capture in the index, about
+INDEX_BYTES = 60  #: rough bytes of a capture in the index
 
 _LITTLE_ENDIAN = {"name": "bytes", "configuration": {"endian": "little"}}
 
@@ -68,11 +68,11 @@ class ArrayKind(NamedTuple):
     """The common properties of all captures of one array."""
 
     site: str
-    dtype: str  #: in the step
+    dtype: str  #: the dtype in the step
     stored_as: np.dtype[Any]
-    ndim: int  #: of one capture
+    ndim: int  #: the dimensions of one capture
     batched: bool
-    sharded: bool = False  #: captures are parts of larger tensors, each with an offset
+    sharded: bool = False  #: whether captures are parts of larger tensors, each with an offset
 
 
 class GrowingArray:
@@ -89,12 +89,13 @@ class GrowingArray:
         self._first = first
         self._chunk = chunk_shape(first, stored_as.itemsize)
         self.chunk_bytes = math.prod(self._chunk) * stored_as.itemsize
-        self._suited = first  # the last shape that was found to suit
+        self._suited = first  # the newest shape that fits this array
         self._extent = first  # grows to hold the largest capture
-        self._varies = False  # more than the number of rows
+        self._varies = False  # whether captures differ in more than the number of rows
         self._tails: dict[Cell, Array] = {}  # the chunks still being filled, by cell
-        self._tails_put: set[Cell] = set()  # those of them that are in the store in an earlier state
-        self._stale: set[Cell] = set()  # put for a capture that then failed: the next one must overwrite them
+        self._tails_put: set[Cell] = set()  # tail chunks of which the store has an earlier state
+        # Chunks put for a capture that then failed: the next capture must overwrite them.
+        self._stale: set[Cell] = set()
         self._sums: dict[str, int] = {}  # the checksum of the `stored` bytes, by chunk
         self._json_bytes = 0
         index = ("step", "epoch", "batch", *(("size", "batch_size") if kind.batched else ()), "shapes")
@@ -173,7 +174,7 @@ class GrowingArray:
         lost = self.captures - self.stored
         for column in self._index.values():
             del column[self.stored :]
-        if self.stored % self._chunk[0] == 0:  # the tails held nothing else
+        if self.stored % self._chunk[0] == 0:  # the tails contained nothing else
             self._meter.promised -= len(self._tails.keys() - self._tails_put) * self.chunk_bytes
             self._stale |= self._tails_put
             self._tails, self._tails_put = {}, set()
@@ -181,7 +182,7 @@ class GrowingArray:
 
     def _put_capture(self, row: int, tensor: Array) -> None:
         wanted, sums = cells(tensor.shape, self._chunk), {}
-        # Chunks of a failed capture at this place must not shine through where this one is smaller.
+        # If this capture is smaller, chunks of a failed one at this place must not remain readable.
         for cell in self._stale.difference(wanted):
             self._meter.put(self._chunk_key(_name(row, cell)), _bytes(self._empty()), self.chunk_bytes)
         for cell in wanted:
@@ -199,7 +200,7 @@ class GrowingArray:
         self._stale.clear()
 
     def _into_tails(self, place: int, tensor: Array) -> None:
-        if tensor.shape == self._chunk[1:] and len(self._tails) == 1 and not self._stale:  # as nearly always
+        if tensor.shape == self._chunk[1:] and len(self._tails) == 1 and not self._stale:  # the usual case
             next(iter(self._tails.values()))[place] = tensor
             return
         wanted = set(cells(tensor.shape, self._chunk)) | self._stale
@@ -211,7 +212,7 @@ class GrowingArray:
         for cell, chunk in self._tails.items():
             block = tensor[self._region(cell)]
             if block.shape != self._chunk[1:]:
-                chunk[place] = self._fill  # a capture taken back may have left something here
+                chunk[place] = self._fill  # a dropped capture may have left values here
             chunk[_corner(place, block)] = block
 
     def _note(self, shape: tuple[int, ...], at: Moment, batch_size: int) -> None:

@@ -22,7 +22,7 @@ from fitscope.store.schema import AVERAGES, site_path
 from fitscope.store.tensors import free
 
 PUT_SECONDS = 10.0
-MOST_BYTES = 256 << 20  #: of an archive: a larger one could not be read in little memory
+MOST_BYTES = 256 << 20  #: the most bytes of an archive, so that it can be read in little memory
 HEAD_BYTES = 3_000  #: approximate bytes of an archive in addition to its numbers
 
 
@@ -30,10 +30,10 @@ HEAD_BYTES = 3_000  #: approximate bytes of an archive in addition to its number
 class _Staged:
     path: str
     average: Average
-    promised: int  #: bytes of the object, not in the store yet
-    put: int = 0  #: bytes of it that are
-    captures: int = 0  #: in the object that is in the store
-    at: float = -np.inf  #: when it was put
+    promised: int  #: bytes of the object that are not in the store yet
+    put: int = 0  #: bytes of the object in the store
+    captures: int = 0  #: captures in the stored object
+    at: float = -np.inf  #: the time when it was put
 
 
 class Averages:
@@ -84,7 +84,7 @@ class Averages:
         return errors
 
     def begin_again(self) -> None:
-        """All stored averages are gone: writes them again."""
+        """Writes all averages again, because the stored ones are gone."""
         for staged in self._staged.values():
             staged.promised, staged.put, staged.captures, staged.at = (
                 archive_bytes(staged.average),
@@ -132,7 +132,7 @@ def decode(data: bytes) -> Average:
         mean = _member(archive, "mean", "f")
         std = _member(archive, "std", "f", mean.shape)
     if min(count, captures) < 0:
-        raise ValueError("its count is negative")
+        raise ValueError(f"its count is {count} and its captures are {captures}; neither may be negative")
     with np.errstate(over="ignore"):
         return Average(mean, std * std * count, count, captures, (first, last))
 
@@ -143,5 +143,6 @@ def _member(
     """One array, which must have this kind and shape."""
     found = member(archive, name)
     if found.dtype.kind not in kinds or (shape is not None and found.shape != shape):
-        raise ValueError(f"its {name} is of type {found.dtype} and shape {found.shape}")
+        wanted = f"kind {' or '.join(kinds)}" + (f" and shape {shape}" if shape is not None else "")
+        raise ValueError(f"its {name} is of type {found.dtype} and shape {found.shape}, not of {wanted}")
     return found

@@ -23,14 +23,14 @@ from fitscope.store.liveness import is_alive, machine, me
 from fitscope.store.places import place
 from fitscope.store.software import software
 
-MOST_STATUS = 16 << 20  #: bytes of a status that is read
+MOST_STATUS = 16 << 20  #: the most bytes of a status that is read
 
 Location = str | os.PathLike[str] | Objects
 Info = Mapping[str, Any]
 
 
 def begin_run(runs: Location, run_id: str, info: Info, *, first: bool = True) -> Objects:
-    """Creates a run that does not exist yet. Not `first`: another rank of the same training may have created it just now."""
+    """Creates a run that does not exist yet. Without `first`, another rank of the same training may have just created it."""
     run = folder(runs, run_id)
     ours = {"format": schema.FORMAT, "id": run_id, **_birth()}
     document = {**ours, **info, **ours}  # fitscope's keys win over the user's
@@ -61,12 +61,12 @@ def writer_of(run: Objects, attempts: int) -> int | None:
             if status["status"] == "running" and ours and pid != os.getpid() and is_alive(status):
                 return int(pid)
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
-            continue  # a process that may be dead cannot be waited for
+            continue  # do not wait for a process that may be dead
     return None
 
 
 def beside(runs: Location, run_id: str) -> str:
-    """A free name next to that of a run which another process writes."""
+    """A free name, similar to that of a run which another process writes."""
     taken = {name.rstrip("/") for name in place(runs).list()}
     return next(name for n in itertools.count(1) if (name := f"{run_id[:190]}+{n}") not in taken)
 
@@ -74,7 +74,7 @@ def beside(runs: Location, run_id: str) -> str:
 def begin_attempt(
     run: Objects, number: int, info: Info, *, start_step: int, world: int, first: bool = True
 ) -> int:
-    """Creates attempt `number`, or the next free one. Returns its number. Not `first`: or joins the one of this number."""
+    """Creates attempt `number`, or the next free one. Returns its number. Without `first`, it may join the attempt of this number."""
     ours = {"attempt": number, "start_step": start_step, "world": world, **me(), **_birth()}
     with usable(run):
         while not run.create(schema.attempt_key(number), schema.encode({**ours, **info, **ours})) and first:

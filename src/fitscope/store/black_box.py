@@ -1,4 +1,4 @@
-"""The steps that a black box wrote, in a folder of the rank, and how they are read back.
+"""Stores the steps of a black box in a folder of the rank, and reads them back.
 
     <rank>/black_box/0000/lap-0.0.npz       the state before the first step of a lap: arrays "0", "1", … in volumes
     <rank>/black_box/0000/lap-0.step-2.npz  a step of it: its batch, what others changed before it, its random state, its logs
@@ -27,7 +27,7 @@ from fitscope.store.npz import member
 Array = np.ndarray[Any, Any]
 
 VOLUME = 64 << 20  #: bytes of arrays in one archive; a larger array has a separate one
-MOST_ARCHIVE = 8 << 30  #: bytes of an archive that is read
+MOST_ARCHIVE = 8 << 30  #: the most bytes of an archive that is read
 BOX = "box.json"
 MODEL = "model.json"
 _PLAIN = "biufcS"  #: kinds of types that NumPy stores itself
@@ -40,12 +40,12 @@ class KeptCall:
     step: int
     epoch: int
     batch: int
-    forms: list[Any]  #: of its batches: see `structure`
-    arrays: list[Array]  #: of its batches, all together
+    forms: list[Any]  #: the forms of its batches: see `structure`
+    arrays: list[Array]  #: the arrays of all its batches
     changed: dict[int, Array]  #: values assigned since the previous step, by number of the variable
-    random: dict[str, Array]  #: by generator
-    facts: dict[str, Any]  #: of the backend
-    logs: Mapping[str, Any] | None = None  #: its result; None if it did not return
+    random: dict[str, Array]  #: the random state of each generator
+    facts: dict[str, Any]  #: facts that the backend needs for a replay
+    logs: Mapping[str, Any] | None = None  #: the logs that it returned; None if it did not return
 
     @property
     def steps(self) -> int:
@@ -62,10 +62,10 @@ class Lap:
 
     step: int
     state: list[Array]
-    names: list[tuple[str, str]]  #: of its variables: group and path
+    names: list[tuple[str, str]]  #: group and path of each variable
     calls: list[KeptCall] = field(default_factory=list)
-    nbytes: int = 0  #: of state and calls
-    put: int = 0  #: calls that were written
+    nbytes: int = 0  #: the bytes of state and calls
+    put: int = 0  #: the number of written calls
 
     def __post_init__(self) -> None:
         self.nbytes = sum(array.nbytes for array in self.state)
@@ -85,7 +85,7 @@ class Lap:
 
 
 class NoRoomError(Exception):
-    """The disk limit of the run does not allow it."""
+    """The disk limit of the run leaves no room for a box."""
 
 
 class Boxes:
@@ -97,7 +97,7 @@ class Boxes:
 
     def write(self, laps: Sequence[Lap], facts: Mapping[str, Any], model: bytes | None) -> str:
         """Writes laps, and returns the path of their folder. OSError if that fails; `NoRoomError` beyond the limit."""
-        calls = [list(lap.calls) for lap in laps]  # the training continues
+        calls = [list(lap.calls) for lap in laps]  # the training adds calls meanwhile
         size = sum(lap.nbytes for lap in laps) + len(model or b"")
         if not self._meter.room(size + size // 50 + (64 << 10)):
             raise NoRoomError(f"it takes {size:,} bytes, more than the limit of the run leaves")
@@ -166,7 +166,7 @@ class Boxes:
 
 
 def entry(array: Array, file: str, name: str) -> dict[str, Any]:
-    """Where an array is, and what it is."""
+    """The place of an array, with its type and shape."""
     return {"file": file, "name": name, "dtype": array.dtype.name, "shape": list(array.shape)}
 
 
@@ -197,7 +197,7 @@ def unpacked(objects: Objects, folder: str, entries: Sequence[Mapping[str, Any]]
         by_file.setdefault(one["file"], []).append(place)
     for file, places in by_file.items():
         if "/" in file:
-            raise ValueError(f"an archive outside of its folder: {file!r}")
+            raise ValueError(f"its field `file` is {file!r}, which is outside its folder")
         data = objects.get(f"{folder}/{file}", MOST_ARCHIVE)
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             for place in places:
@@ -206,7 +206,7 @@ def unpacked(objects: Objects, folder: str, entries: Sequence[Mapping[str, Any]]
 
 
 def _read(archive: zipfile.ZipFile, about: Mapping[str, Any]) -> Array:
-    """One array, of the type and shape that its entry says."""
+    """One array, which must have the type and shape in its entry."""
     name, shape, dtype = about["name"], tuple(about["shape"]), _dtype(about["dtype"])
     found = member(archive, name)
     plain = found.dtype.kind in _PLAIN and found.flags.c_contiguous
@@ -220,13 +220,13 @@ def _read(archive: zipfile.ZipFile, about: Mapping[str, Any]) -> Array:
 def _dtype(name: Any) -> np.dtype[Any]:
     """A type by its name: one of NumPy's numbers, text in bytes, or one of ml_dtypes."""
     if not isinstance(name, str) or not name.isidentifier():
-        raise ValueError(f"unknown type {name!r}")
+        raise ValueError(f"its field `dtype` is {name!r}, not the name of a type")
     if name.startswith("bytes") and name[5:].isdecimal() and int(name[5:]) % 8 == 0:
         return np.dtype(f"S{int(name[5:]) // 8}")
     odd = getattr(_odd_types(), name, None)
     dtype = np.dtype(odd) if isinstance(odd, type) and issubclass(odd, np.generic) else np.dtype(name)
     if dtype.kind not in "biufcV" or dtype.hasobject:
-        raise ValueError(f"{name} is not a type of numbers")
+        raise ValueError(f"its field `dtype` is {name!r}, not a type of numbers")
     return dtype
 
 

@@ -1,9 +1,9 @@
-"""How much memory a Parquet file or an Arrow message takes once it is decoded, found without decoding it.
+"""Finds how much memory a Parquet file or an Arrow message takes once decoded, without decoding it.
 
 Both are compressed, and both state their own size: a file of 2 MB can claim, and become, many gigabytes.
-The sizes in a footer do not bind Arrow; those in a page's own header do: Arrow allocates by them. So the
-headers of the pages that are about to be read are added up first; there are one or two for each column and row group.
-`TooLargeError` is raised beyond `MOST`, which is several times the size of any object that fitscope writes.
+The sizes in a footer do not bind Arrow; those in a page's own header do: Arrow allocates by them. So fitscope
+first adds up the headers of the pages that it is about to read, one or two for each column and row group.
+It raises `TooLargeError` beyond `MOST`, which is several times the size of any object that fitscope writes.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-MOST = 256 << 20  #: bytes of memory for the decoded data of one object
-MOST_FILE = 256 << 20  #: bytes of a file that holds rows
+MOST = 256 << 20  #: the most bytes of memory for the decoded data of one object
+MOST_FILE = 256 << 20  #: the most bytes of a file with rows
 MOST_FOOTER = 2 << 20
 MOST_GROUPS = 4096
 
 _VALUE = 10  # bytes of memory for a value, however few it takes in the file: 8 for a number or a null, 2 for its level
-_HEADER = 16 << 10  # of a page: its statistics may hold two names
+_HEADER = 16 << 10  # bytes of the header of a page, whose statistics may hold two names
 _DELTA_BYTE_ARRAY = 7  # the encoding by which one byte can repeat a string of any length
 _RECORD_BATCH = 3
 
@@ -40,7 +40,7 @@ def within(size: int, what: str) -> int:
 
 
 def footer_fits(source: pa.NativeFile) -> None:
-    """Refuses a Parquet file whose footer is too large to be parsed, before it is."""
+    """Refuses a Parquet file whose footer is too large, before parsing it."""
     size = source.size()
     if size > MOST_FILE:
         raise TooLargeError(f"it has {size:,} bytes, more than the {MOST_FILE:,} that are read")
@@ -53,7 +53,7 @@ def footer_fits(source: pa.NativeFile) -> None:
 
 
 def pages_fit(source: pa.NativeFile, file: Any, places: Collection[int], groups: Iterable[int]) -> None:
-    """Refuses columns, by their places, of row groups of a Parquet file that would take too much memory."""
+    """Refuses columns of row groups of a Parquet file that would take too much memory. `places` are the columns."""
     total = compressed = 0
     for number in groups:
         total += file.metadata.row_group(number).num_rows * len(places)
@@ -63,7 +63,9 @@ def pages_fit(source: pa.NativeFile, file: Any, places: Collection[int], groups:
             within(total, "it")
             compressed += chunk.total_compressed_size
     if compressed > source.size():
-        raise ValueError("its columns overlap")
+        raise ValueError(
+            f"its columns have {compressed:,} bytes, more than the {source.size():,} of the file"
+        )
 
 
 def column_chunk(file: Any, group: int, place: int) -> Any:
@@ -84,7 +86,9 @@ def _chunk(source: pa.NativeFile, chunk: Any) -> int:
         at = chunk.dictionary_page_offset
     end = at + chunk.total_compressed_size
     if not 0 <= at <= end <= source.size():
-        raise ValueError("a column lies outside of the file")
+        raise ValueError(
+            f"a column goes from byte {at:,} to {end:,}, outside the {source.size():,} bytes of the file"
+        )
     memory = values = 0
     while at < end and values < chunk.num_values:
         header = _Thrift(source.read_at(min(_HEADER, end - at), at))
@@ -92,10 +96,10 @@ def _chunk(source: pa.NativeFile, chunk: Any) -> int:
         uncompressed, compressed = page[2], page[3]
         data = page.get(5) or page.get(8)  # a data page, of version 1 or 2
         if uncompressed < 0 or compressed < 0:
-            raise ValueError("a page of negative size")
+            raise ValueError(f"a page has {compressed} bytes, decoded {uncompressed}")
         if data is not None:
             if data[1] < 0 or (data[2] if 5 in page else data[4]) == _DELTA_BYTE_ARRAY:
-                raise ValueError("a page of a kind that fitscope does not write")
+                raise ValueError("a page has an encoding that fitscope does not write")
             values += data[1]
         memory += uncompressed
         at += header.at + compressed
@@ -119,20 +123,22 @@ def message_size(message: Any) -> int:
     data, body = message.metadata, memoryview(message.body) if message.body is not None else memoryview(b"")
     root = _Table(data, *struct.unpack_from("<I", data, 0))
     if root.scalar(1, "<B") != _RECORD_BATCH:
-        raise ValueError("a message does not contain rows")
+        raise ValueError("a message holds something other than rows")
     batch = root.table(2)
     compressed = batch.offset(3) is not None
     total = 0
     for offset, length in batch.vector(2, "<qq"):
         if length and not 0 <= offset <= offset + length <= len(body):
-            raise ValueError("a buffer outside of its message")
+            raise ValueError(
+                f"a buffer goes from byte {offset:,} to {offset + length:,}, outside the {len(body):,} bytes of its message"
+            )
         size = length
         if compressed and length:
             (size,) = struct.unpack_from("<q", body, offset)
             size = length if size == -1 else size
         total = within(total + max(size, 0), "it")
         if size < 0:
-            raise ValueError("a buffer of negative size")
+            raise ValueError(f"a buffer has {size} bytes")
     for rows, _ in batch.vector(1, "<qq"):
         total = within(total + max(rows, 0), "it")
     return total
@@ -148,7 +154,7 @@ class _Thrift:
     def struct(self, depth: int = 0) -> dict[int, Any]:
         """A struct as {field: value}. Text and lists appear without their content."""
         if depth > 4:
-            raise ValueError("a page's header is nested too deep")
+            raise ValueError("the header of a page is nested more than 4 deep")
         found: dict[int, Any] = {}
         field = 0
         while (head := self._byte()) != 0:
@@ -171,7 +177,7 @@ class _Thrift:
         elif kind == 12:
             return self.struct(depth + 1)
         else:
-            raise ValueError("a page's header holds a field of an unknown type")
+            raise ValueError(f"the header of a page has a field of type {kind}, which fitscope does not know")
         return None
 
     def _byte(self) -> int:
@@ -186,7 +192,7 @@ class _Thrift:
             if byte < 128:
                 return value
             shift += 7
-        raise ValueError("a number does not end")
+        raise ValueError("the header of a page has a number of more than 64 bits")
 
     def _number(self) -> int:
         value = self._varint()
@@ -202,7 +208,7 @@ class _Table:
         self._fields = at - struct.unpack_from("<i", data, at)[0]
 
     def offset(self, field: int) -> int | None:
-        """Where a field lies; None if it is not there."""
+        """The offset of a field; None if it is absent."""
         (size,) = struct.unpack_from("<H", self._data, self._fields)
         place = 4 + 2 * field
         (offset,) = struct.unpack_from("<H", self._data, self._fields + place) if place < size else (0,)
@@ -216,7 +222,7 @@ class _Table:
         return _Table(self._data, self._follow(field))
 
     def vector(self, field: int, form: str) -> list[Any]:
-        """The structs of a vector; none if it is not there."""
+        """The structs of a vector; empty if it is absent."""
         if self.offset(field) is None:
             return []
         at = self._follow(field)
@@ -227,5 +233,5 @@ class _Table:
     def _follow(self, field: int) -> int:
         at = self.offset(field)
         if at is None:
-            raise ValueError("a message without its rows")
+            raise ValueError("a message has no rows")
         return int(at + struct.unpack_from("<I", self._data, at)[0])

@@ -2,7 +2,7 @@
 
 Copying a tensor into the page cache costs 2 ns of CPU per byte, mostly for finding pages. That is a tenth of a small network's
 training if its tensors are kept at every tenth step. A direct write from a separate buffer costs a twentieth of that, finishes
-earlier, and evicts nothing from memory. The disk needs whole aligned blocks. The rest of the data is left to the caller, or all
+earlier, and evicts nothing from memory. The disk needs whole aligned blocks. The caller writes the rest of the data, or all
 of it if the system or the file system has no direct writes.
 """
 
@@ -15,16 +15,16 @@ import threading
 
 try:
     import fcntl
-except ImportError:  # not on Windows
+except ImportError:  # Windows lacks this module
     fcntl = None  # type: ignore[assignment]
 
-FROM = 1 << 20  #: bytes; below that it is not worth while
+FROM = 1 << 20  #: bytes from which on a direct write pays
 BLOCK = 4096
 _BUFFER = 4 << 20
 
 _DIRECT: int = getattr(os, "O_DIRECT", 0)
 _REFUSED = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP)
-_lock = threading.Lock()  # over the buffer
+_lock = threading.Lock()  # guards the buffer
 _buffer: mmap.mmap | None = None
 
 
@@ -63,6 +63,6 @@ def _blocks(fd: int, data: memoryview) -> int:
                     return done
                 raise
             done += written
-            if written % BLOCK:  # the disk is full, or nearly: the caller will hear of it
+            if written % BLOCK:  # the disk is full, or nearly: the caller's own write reports it
                 return done
     return done

@@ -10,7 +10,7 @@ Temporary files are in `.tmp/` at the top of the directory, not next to their ta
 lists a directory and then opens every file. A killed process may leave one there; the next writer removes it.
 
 The store follows symbolic links, because a user who names a directory means its contents. Links inside a run came with the run:
-whoever reads it uses `links=False`, and so does a server that shows a directory to others.
+a reader of the run uses `links=False`, and so does a server that shows a directory to others.
 """
 
 # Plain calls: one put is four of them, and pathlib would double its cost.
@@ -40,7 +40,7 @@ _serial = itertools.count()
 class Files(Objects):
     """Objects as files under `root`, which is created with the first object.
 
-    With `links=False` the targets of symbolic links below `root` are neither listed nor read.
+    With `links=False` it neither lists nor reads the targets of symbolic links below `root`.
     """
 
     def __init__(self, root: str | os.PathLike[str], *, durable: bool = False, links: bool = True) -> None:
@@ -82,8 +82,10 @@ class Files(Objects):
             with open(fd, "rb", buffering=0) as file:
                 size = _regular(os.fstat(fd), path)
                 within(size, most, path)
-                return file.read() if most is None else file.read(size)  # no more, also if it grows meanwhile
-        except (NotADirectoryError, IsADirectoryError) as problem:  # to an object store all the same
+                # At most this, even if the file grows meanwhile.
+                return file.read() if most is None else file.read(size)
+        # An object store does not tell these apart.
+        except (NotADirectoryError, IsADirectoryError) as problem:
             raise FileNotFoundError(*problem.args, problem.filename) from problem
 
     def size(self, key: str) -> int:
@@ -101,7 +103,7 @@ class Files(Objects):
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as problem:
-            if problem.errno == errno.ELOOP:  # a link that leads to itself leads nowhere
+            if problem.errno == errno.ELOOP:  # a link to itself has no target
                 return []
             raise
 
@@ -112,7 +114,7 @@ class Files(Objects):
         return inner
 
     def without_links(self) -> Files:
-        """The same directory, below which no link is followed."""
+        """The same directory as a store that follows no link below it."""
         if not self.links:
             return self
         same = Files(self.root, durable=self.durable, links=False)
@@ -139,7 +141,11 @@ class Files(Objects):
             for name in Path(path).relative_to(self._top).parts:
                 way = f"{way}{os.sep}{name}"
                 if os.path.islink(way):
-                    raise FileNotFoundError(errno.ENOENT, "links are not followed here", way)
+                    raise FileNotFoundError(
+                        errno.ENOENT,
+                        "it is a symbolic link, which fitscope does not follow inside a run",
+                        way,
+                    )
         return path
 
     def _stage(self, data: Data) -> str:
@@ -201,7 +207,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _regular(found: os.stat_result, path: str) -> int:
-    """The bytes of a regular file. Pipes, sockets and devices are refused, because reading one may never end."""
+    """The bytes of a regular file. It refuses pipes, sockets and devices, because reading one may never end."""
     if stat.S_ISDIR(found.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
     if not stat.S_ISREG(found.st_mode):

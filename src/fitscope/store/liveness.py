@@ -1,8 +1,8 @@
 """Identifies the process that writes a run, and checks whether it is alive.
 
 A killed process cannot report its end, so its last status says "running" forever. On its own machine the answer is exact: the
-process exists, is not a zombie, and started when the writer did (process ids are reused). From elsewhere only the heartbeat of its
-last flush is known, and the process gets the benefit of the doubt.
+process exists, is not a zombie, and started when the writer did (process ids are reused). On another machine fitscope knows only the
+heartbeat of its last flush, and gives the process the benefit of the doubt.
 """
 
 from __future__ import annotations

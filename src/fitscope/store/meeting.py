@@ -1,4 +1,4 @@
-"""Where several ranks of one training meet: in one run, and in one attempt at it, in any order.
+"""Lets several ranks of one training find one run, and one attempt at it, in any order.
 
 The first rank creates the documents of the run and of the attempt, and the others find them. `next_attempt` returns the attempt
 that a training begins, and `attempt_of` the attempt of a rank that cannot ask the others. Nothing waits.
@@ -26,7 +26,7 @@ from fitscope.store.begin import usable as usable_place
 from fitscope.store.liveness import is_alive
 from fitscope.store.places import place
 
-MOST_BESIDE = 100  #: runs of one name that are tried
+MOST_BESIDE = 100  #: the most runs of one name that are tried
 
 
 def next_attempt(runs: Location, run_id: str, launch: str) -> tuple[str, int]:
@@ -43,7 +43,7 @@ def next_attempt(runs: Location, run_id: str, launch: str) -> tuple[str, int]:
 
 
 def attempt_of(runs: Location, run_id: str, rank: int, launch: str, doing: Any) -> tuple[str, int]:
-    """The same for a rank that knows the name of the run but cannot ask the other ranks.
+    """The run and the attempt, for a rank that knows the name of the run but cannot ask the other ranks.
 
     It is the newest attempt, if the same launch began it and this rank has not written in it; else the next one.
     """
@@ -58,7 +58,7 @@ def attempt_of(runs: Location, run_id: str, rank: int, launch: str, doing: Any) 
         begun = _document(run, schema.attempt_key(attempts - 1))
         own = _document(run, f"{schema.rank_folder(attempts - 1, rank)}/{schema.STATUS}")
         if own.get("status") == "running" and own.get("pid") != os.getpid() and is_alive(own):
-            continue  # another training under this name
+            continue  # another training uses this name
         ours = begun.get("launch") == launch and begun.get("doing") == doing
         return name, attempts - 1 if ours and not own else attempts
     return beside(runs, run_id), 0
@@ -67,7 +67,7 @@ def attempt_of(runs: Location, run_id: str, rank: int, launch: str, doing: Any) 
 def meet(
     runs: Location, run_id: str, attempt: int, info: Info, *, start_step: int, world: int
 ) -> tuple[Objects, int]:
-    """The run and the attempt, created if no other rank has been here."""
+    """The run and the attempt, created if no other rank has done so."""
     run = folder(runs, run_id)
     with usable_place(run):
         if schema.RUN not in run.list():

@@ -1,6 +1,6 @@
 """Reads one array of a .npz file that may be damaged or forged: stored plainly, complete, and of numbers or bytes.
 
-NumPy allocates the size that an array claims. Here the claim is compared with the bytes there are, before anything is allocated.
+NumPy allocates the size that an array claims. fitscope compares the claim with the existing bytes before it allocates anything.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ def member(archive: zipfile.ZipFile, name: str) -> np.ndarray[Any, Any]:
     file = io.BytesIO(archive.read(info))
     version = np.lib.format.read_magic(file)
     if version != (1, 0):
-        raise ValueError(f"its array {name!r} is of version {version}")
+        raise ValueError(f"its array {name!r} is of NPY version {version}, not (1, 0)")
     shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
     if dtype.hasobject:
-        raise ValueError(f"its array {name!r} is of type {dtype}")
+        raise ValueError(f"its array {name!r} is of type {dtype}, not of numbers")
     left = info.file_size - file.tell()
     if left != math.prod(shape) * dtype.itemsize:
-        raise ValueError(f"its array {name!r} says {shape} and has {left} bytes")
+        raise ValueError(f"its array {name!r} of shape {shape} and type {dtype} has {left:,} bytes")
     values = np.frombuffer(file.getbuffer()[file.tell() :], dtype)
     return values.reshape(shape, order="F" if fortran else "C")

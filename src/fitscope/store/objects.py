@@ -1,10 +1,10 @@
 """A store in an object store (S3, Google Cloud, Azure, …), through obstore.
 
-The contract costs nothing here: a PUT is whole, and seen by every later GET. `create` is a conditional PUT,
+The contract costs nothing here: a PUT is whole, and every later GET returns it. `create` is a conditional PUT,
 which S3 has since 2024; a server without it answers with an error rather than with two winners.
 
-obstore is an optional dependency, imported when the first URL is met. Credentials and endpoints come from
-where the provider's own tools take them (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT_URL`, …); for anything else
+obstore is an optional dependency, imported with the first URL. Credentials and endpoints come from
+the places where the provider's own tools find them (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT_URL`, …); for anything else
 make the obstore store yourself: `Remote(obstore.store.S3Store("bucket", …))`.
 """
 
@@ -31,7 +31,7 @@ class Remote(Objects):
         self.store = store
         self.name = repr(store) if name is None else name
         self._prefix = prefix
-        self._made = [0]  # requests, also of the folders below
+        self._made = [0]  # the number of requests, including those of the folders below
 
     @classmethod
     def at(cls, url: str) -> Remote:
@@ -56,7 +56,7 @@ class Remote(Objects):
     def put(self, key: str, data: Data) -> None:
         import obstore
 
-        # attributes and multipart uploads are for larger things than ours: one object, one request
+        # fitscope's objects are too small for attributes and multipart uploads: one object, one request
         self._call(lambda: obstore.put(self.store, self._prefix + key, data, use_multipart=False))
 
     def create(self, key: str, data: Data) -> bool:
@@ -75,7 +75,7 @@ class Remote(Objects):
         import obstore
 
         found = self._call(lambda: obstore.get(self.store, self._prefix + key))
-        within(int(found.meta["size"]), most, self.describe(key))  # known before the body is read
+        within(int(found.meta["size"]), most, self.describe(key))  # the size is known before the body is read
         return self._call(lambda: bytes(found.bytes()), of=0)
 
     def size(self, key: str) -> int:
@@ -124,7 +124,7 @@ def _obstore(url: str) -> None:
 
 
 def _retries() -> Any:
-    """How long obstore repeats a request: by default three minutes, in which the writer could do nothing else."""
+    """Limits how long obstore repeats a request: by default three minutes, in which the writer could do nothing else."""
     backoff = {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=1), "base": 2}
     return {"backoff": backoff, "max_retries": 10, "retry_timeout": timedelta(seconds=RETRY_SECONDS)}
 

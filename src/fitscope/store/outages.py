@@ -1,6 +1,7 @@
-"""A remote store that may be unavailable for a while.
+"""Writes to a remote store that may be unavailable for a while.
 
-obstore repeats a request for some seconds. Outages, lasting throttling and expired credentials remain. A failed put then has two ways out:
+obstore repeats a request for some seconds. Outages, lasting throttling and expired credentials remain.
+fitscope treats a failed put in two ways:
 
 * **Repeated later.** The callers keep tables, indexes and the status, and put them again at the next flush. One failure is
   enough to know: until the next try is due, further puts fail at once, so a flush of a hundred objects takes no longer than one.
@@ -20,7 +21,7 @@ from collections.abc import Callable, Iterator
 from fitscope.store._base import Data, Objects
 
 FIRST, LONGEST = 0.5, 10.0  #: seconds until the next try, which double
-LOOK = 0.05  #: seconds between two looks whether to wait on
+LOOK = 0.05  #: seconds between two checks whether to keep waiting
 
 
 class PatientStore(Objects):
@@ -32,7 +33,7 @@ class PatientStore(Objects):
         self.troubled: Callable[[str], None] = _nobody  #: called once for each outage that it waits for
         self._clock = clock
         self._waits = False
-        self._failed: OSError | None = None  # by the last try
+        self._failed: OSError | None = None  # the error of the last try
         self._pause = FIRST
         self._next_try = 0.0
 
@@ -42,7 +43,7 @@ class PatientStore(Objects):
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Inside this block a failed put is repeated while `may_wait` allows."""
+        """Repeats a failed put inside the block while `may_wait` allows."""
         before, self._waits = self._waits, True
         try:
             yield
@@ -93,7 +94,7 @@ class PatientStore(Objects):
         self._pause = min(2 * self._pause, LONGEST)
 
     def _wait(self) -> bool:
-        """Waits for the next try. False if it is not due and may not be waited for."""
+        """Waits for the next try. False if it is not due and the writer may not wait."""
         while self._clock() < self._next_try:
             if not (self._waits and self.may_wait()):
                 return False

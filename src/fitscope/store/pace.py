@@ -1,4 +1,4 @@
-"""How often a rank writes, which decides how many requests a run costs.
+"""Decides how often a rank writes, and so how many requests a run costs.
 
 In a directory a flush is cheap, so only its spacing in time counts. An object store has a price per request and limits on their
 rate, and a training may have a thousand ranks. There a rank makes at most `PER_MINUTE` requests a minute, whatever the number of
@@ -15,11 +15,11 @@ from collections.abc import Callable
 
 from fitscope.store._base import Objects
 
-PER_MINUTE = 60  #: requests of one rank to an object store
+PER_MINUTE = 60  #: the most requests of one rank to an object store
 LIGHT_SECONDS = (
-    30.0  #: between two writes of a light rank; readers wait four times as long before they call it dead
+    30.0  #: seconds between two writes of a light rank; readers call it dead after four times as long
 )
-LOOK_SECONDS = 30.0  #: between two looks whether the run is still where it was, in an object store
+LOOK_SECONDS = 30.0  #: seconds between two checks that a run in an object store is still there
 
 
 def interval(runtime: float) -> float:
@@ -35,14 +35,15 @@ def sampled_ranks(world: int, most: int | None) -> list[int] | None:
 
 
 class Pace:
-    """When one rank may write next, from the requests that it made."""
+    """Decides when one rank may write next, from the requests that it made."""
 
     def __init__(self, objects: Objects, clock: Callable[[], float] = time.monotonic) -> None:
-        self.light = False  #: the rank writes only its status
+        self.light = False  #: whether the rank writes only its status
         self._objects = objects
         self._clock = clock
         self._tables = self._tensors = 0  # requests in the last flush
-        self._tensors_at = self._look_at = 0.0  # not before this time
+        # The earliest times of the next commit of tensors and the next look.
+        self._tensors_at = self._look_at = 0.0
 
     @property
     def _costly(self) -> bool:
@@ -54,7 +55,7 @@ class Pace:
         return max(usual, self._tables * _SECONDS)
 
     def counted(self, write: Callable[[], object], *, tensors: bool = False) -> None:
-        """Writes, and remembers how many requests that took."""
+        """Calls the write, and counts the requests that it made."""
         before = self._objects.requests
         write()
         made = (self._objects.requests or 0) - (before or 0)
@@ -68,7 +69,7 @@ class Pace:
         return not self._costly or self._clock() >= self._tensors_at
 
     def look_due(self) -> bool:
-        """Whether to look if the run is still where it was. A light rank has nothing there that could be lost."""
+        """Whether to check that the run is still there. A light rank has nothing to lose there."""
         if self.light:
             return False
         if self._costly and self._clock() < self._look_at:

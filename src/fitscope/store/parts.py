@@ -1,4 +1,4 @@
-"""A table on its way into the store: rows collect in memory and leave as immutable Parquet parts.
+"""Brings a table into the store: rows collect in memory and leave as immutable Parquet parts.
 
 A part is visible completely or not at all, never changes, and every Parquet tool can read it. Each page has a checksum.
 
@@ -28,15 +28,14 @@ from fitscope.store._base import Objects
 from fitscope.store.schema import TABLES, part_name, tail_key
 from fitscope.store.tail import SITES, Waiting, stretches
 
-MOST_MEMORY = 50_000_000  #: bytes of rows that may wait, of one table
+MOST_MEMORY = 50_000_000  #: the most bytes of waiting rows of one table
 MOST_WAITING = (
-    32_000_000  #: bytes of compressed rows, some 250,000, that are a part even if that is a smaller share
+    #: Bytes of compressed rows (some 250,000 rows) that make a part even if their share is smaller.
+    32_000_000
 )
-MOST_DECODED = (
-    112_000_000  #: bytes of rows likewise, as a reader decodes them: it refuses a part of `decoded.MOST`
-)
-SHARE = 32  #: a part holds at least one such part of all rows before it
-LONG_STRETCH = 64  #: rows of a site in a part, on average, from which on it pays to say where they are
+MOST_DECODED = 112_000_000  #: likewise the bytes of decoded rows: a reader refuses a part of `decoded.MOST`
+SHARE = 32  #: a part holds at least one SHARE-th of all earlier rows
+LONG_STRETCH = 64  #: average rows of a site in a part from which on it pays to list their places
 PART_BYTES = 4_000  #: the bytes of a part in addition to its rows
 
 _PARQUET: dict[str, Any] = {
@@ -57,7 +56,7 @@ class Encoding(NamedTuple):
 class Rows(ABC):
     """The newest rows of one table."""
 
-    name: str  #: of the table, and of its folder
+    name: str  #: the name of the table and of its folder
     encoding: Encoding
     by: str | None = None  #: the column by which a part is sorted
 
@@ -68,12 +67,12 @@ class Rows(ABC):
     @property
     @abstractmethod
     def memory(self) -> int:
-        """Their approximate size in memory."""
+        """The approximate size of the rows in memory."""
 
     @property
     @abstractmethod
     def disk_bytes(self) -> int:
-        """Their size in a part, estimated high."""
+        """The size of the rows in a part, estimated high."""
 
     @abstractmethod
     def sites(self) -> Counter[str]:
@@ -81,7 +80,7 @@ class Rows(ABC):
 
     @abstractmethod
     def table(self) -> pa.Table:
-        """All rows, sorted as in a part. There must be some."""
+        """All rows, sorted as in a part. There must be at least one."""
 
     @abstractmethod
     def clear(self) -> None:
@@ -96,17 +95,17 @@ class Parts:
         self._new = rows
         self._waiting = Waiting(TABLES[rows.name], rows.by)
         self._waiting_disk = 0  # an upper estimate of their bytes in a part
-        self._part: bytes | None = None  # encoded, not yet put
+        self._part: bytes | None = None  # the next part, encoded but not stored yet
         self._part_sites: Counter[str] = Counter()
-        self._number = 0  # of the next part
+        self._number = 0  # the number of the next part
         self._in_tail: Counter[str] = Counter()  # rows that are in the tail and in no part
-        self._outdated = False  # there is a tail with rows that are in a part, or given up
+        self._outdated = False  # whether the stored tail has rows that are in a part or discarded
         self.name = rows.name
-        self.parts = 0  #: in the store
-        self.rows = 0  #: in them
+        self.parts = 0  #: the number of stored parts
+        self.rows = 0  #: the number of rows in them
         self.tail_key = tail_key(rows.name)
-        self.tail_bytes = 0  #: of the tail in the store
-        self._put_sites: Counter[str] = Counter()  # rows in parts
+        self.tail_bytes = 0  #: bytes of the stored tail
+        self._put_sites: Counter[str] = Counter()  # the number of rows in parts, by site
 
     @property
     def stored(self) -> int:
@@ -131,12 +130,12 @@ class Parts:
     @property
     def disk_bytes(self) -> int:
         """The approximate size of all waiting rows in parts."""
-        # Compressed in the tail they take more than in a part, but less than the guess for the newest.
+        # Compressed rows in the tail take more than in a part, but less than the estimate for the newest rows.
         waiting = self._new.disk_bytes + min(self._waiting_disk, self._waiting.bytes)
         return (waiting + PART_BYTES if waiting else 0) + len(self._part or b"")
 
     def next_part(self, *, due: bool = False) -> bytes | None:
-        """The bytes of the next part: the one that failed before, else all rows if a part is due, else None."""
+        """The bytes of the next part: the part that failed before, or all rows if a part is due, or None."""
         rows = len(self._new) + len(self._waiting)
         share = self.parts < SHARE or rows * SHARE >= self.rows
         much = self._waiting.bytes >= MOST_WAITING or self._waiting.memory >= MOST_DECODED
@@ -161,7 +160,7 @@ class Parts:
             self._new.clear()
 
     def next_tail(self) -> bytes | None:
-        """The bytes of the tail to write. None if the stored one is current, or a part has to be written first."""
+        """The bytes of the tail to write. None if the stored tail is current, or a part must be written first."""
         if self._part is not None:
             return None
         self.gather()
@@ -170,12 +169,12 @@ class Parts:
         return self._waiting.tail(part_name(self._number))
 
     def tail_is_put(self, size: int) -> None:
-        """Notes that the tail from `next_tail`, of this many bytes, is in the store."""
+        """Records that the tail from `next_tail`, of this many bytes, is in the store."""
         self._in_tail, self._outdated = self._waiting.sites.copy(), False
         self.tail_bytes = size
 
     def begin_again(self) -> Counter[str]:
-        """All stored parts are gone: returns their rows by site. Waiting rows are written again."""
+        """Starts again, because all stored parts are gone. Returns their rows by site; waiting rows are written again."""
         gone, self._put_sites = self._put_sites, Counter()
         self.rows, self._in_tail, self.tail_bytes = 0, Counter(), 0
         self._outdated = False

@@ -1,6 +1,6 @@
 """Converts a path, a URL or a store that the user passed to a store.
 
-All problems of a place that can be detected before the training are reported here, in the user's words. Nothing is created: a
+It reports every problem of a place that can be detected before the training, in the user's words. It creates nothing, so a
 scope that is never used leaves no trace.
 """
 
@@ -24,7 +24,7 @@ SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss")
 
 
 def place(to: str | os.PathLike[str] | Objects, *, writing: bool = True) -> Objects:
-    """The store at `to`; with `writing`, one that is writable as far as can be checked without writing."""
+    """The store at `to`; with `writing`, it must be writable, as far as can be checked without writing."""
     if isinstance(to, Objects):
         return to
     if not isinstance(to, (str, os.PathLike)):
@@ -58,13 +58,13 @@ def path_of(to: str | os.PathLike[str], what: str) -> Path:
         problem = "it is not text" if not isinstance(text, str) else "it contains a null character"
     except (TypeError, UnicodeEncodeError):
         problem = "it is not text that a path can have"
-    except (RuntimeError, OSError) as error:  # no such user; or the current directory was deleted
+    except (RuntimeError, OSError) as error:  # there is no such user, or the current directory was deleted
         problem = str(error)
     raise StoreError(what, f"{to!r} ({problem})", "Choose another path")
 
 
 def new_file_at(to: str | os.PathLike[str]) -> Path:
-    """The absolute path of a file to write. What is there must be a regular file: a device or a pipe is never replaced."""
+    """The absolute path of a file to write. An existing one must be a regular file: fitscope never replaces a device or a pipe."""
     path = path_of(to, "the name of a file")
     try:
         path = path.resolve()
@@ -106,7 +106,7 @@ def in_utf8(path: str) -> str:
 
 
 def alone(objects: Objects) -> Objects:
-    """A run's own objects. A link inside a run came with the run, and may lead to any file: none is followed."""
+    """A run's own objects. A link inside a run came with the run and may lead to any file, so fitscope follows none."""
     return objects.without_links() if isinstance(objects, Files) else objects
 
 

@@ -1,7 +1,7 @@
 """Reserved disk space for the last status: even on a completely full disk a run can still report its losses.
 
-Only in a local directory. The room is a file among the temporary ones; it is given up when a status cannot be put, and
-taken again as soon as there is room.
+Only in a local directory. The space is a file among the temporary ones. fitscope deletes it when it cannot put a status, and
+reserves it again as soon as there is room.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Reserve:
-    """The room of one rank."""
+    """The reserved space of one rank."""
 
     def __init__(self, objects: Objects) -> None:
         self._path = Path(objects.staged("reserve")) if isinstance(objects, Files) else None
         self._held = False
 
     def hold(self) -> None:
-        """Takes the room, if there is any."""
+        """Reserves the space, if there is any."""
         if self._path is None or self._held:
             return
         try:

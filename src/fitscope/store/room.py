@@ -1,4 +1,4 @@
-"""The data handed to a writer at once, and whether the run has room for it.
+"""Decides whether a run has room for the data that a writer gets at once.
 
 A run with a limit takes all records of a step or none. Several steps that come together are a `Load`; if the run has no room for
 all of them, the writer tries them one by one.
@@ -44,7 +44,7 @@ class Load:
 
 
 class Room:
-    """The room of a run below its limit, for what is not on disk yet."""
+    """The room of a run below its limit, for data that is not on disk yet."""
 
     def __init__(self, meter: Meter, tables: TableStore, tensors: TensorStore) -> None:
         self._meter = meter
@@ -57,7 +57,7 @@ class Room:
             return True
         rows = self._tables.cost(load.stats, load.samples)
         captures = sum(self._tensors.cost(record, tensor) for record, tensor in load.tensors)
-        # The cost is that of one more capture. Each further one of the same site may begin a chunk.
+        # `cost` is that of one more capture. Each further capture of the same site may begin a chunk.
         captures += (len(load.tensors) - len({record.site for record, _ in load.tensors})) * SHARED_CHUNK
         return self._meter.room(captures + self._tables.disk_bytes + rows + PART_BYTES)
 

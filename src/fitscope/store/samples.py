@@ -39,7 +39,7 @@ class SamplesRows(Rows):
         self._origin = (attempt, rank)
         self._batches: list[Samples] = []
         self._count = 0
-        self._numbers = 0  # in targets and predictions
+        self._numbers = 0  # the number of values in targets and predictions
 
     def __len__(self) -> int:
         return self._count
@@ -53,7 +53,7 @@ class SamplesRows(Rows):
         return self._count * ROW_BYTES + self._numbers * 8
 
     def add(self, samples: Samples) -> None:
-        """Takes the rows of one batch. ValueError if its columns are not all of one length."""
+        """Takes the rows of one batch. ValueError if its columns differ in length."""
         samples = storable(samples)
         if len(samples):
             self._batches.append(samples)
@@ -70,7 +70,7 @@ class SamplesRows(Rows):
         self._batches, self._count, self._numbers = [], 0, 0
 
     def table(self) -> pa.Table:
-        """All rows, in order. There must be some."""
+        """All rows, in order. There must be at least one."""
         batches = self._batches
         lengths = np.array([len(samples) for samples in batches])
 

@@ -1,4 +1,4 @@
-"""The layout of a run as text: what lies where, what each field means, and how that changed.
+"""The layout of a run: its files, the meaning of each field, and the history of both.
 
     <run>/run.json                                    created once, never changed: what this run is
     <run>/attempts/0000.json                          created once per start of the training
@@ -55,37 +55,37 @@ RUN = "run.json"
 #   id            the run's name; its folder is called the same
 #   created       ISO 8601, UTC;  created_ns: the same in nanoseconds since 1970
 #   software      versions: python, platform, fitscope, numpy, keras, tensorflow, jax, torch, …
-#   and whatever the capturing side says about the run: model, plan, notes, …
+#   and further facts from the capturing side: model, plan, notes, …
 
 NOTES = "notes.json"
-#   notes         what people wrote about the run later: any JSON; those of run.json count if it is absent
+#   notes         notes that people added later: any JSON; if absent, those of run.json count
 #   tags          short texts
 
 ATTEMPTS = "attempts"
 #   attempt       its number, counted from 0
 #   start_step    the step it started at: it owns the steps from here to the next attempt's start
-#   world         how many ranks write
+#   world         the number of ranks that write
 #   launch        the same for all ranks of one start, if there are several;  doing: train, evaluate, predict or loop
-#   shards        true: what several ranks wrote of one site at one moment are parts of one tensor, each element once;
-#                 else of samples each rank has its own, and all else is the same on every rank
+#   shards        true: ranks hold parts of one tensor, each element once; else each rank has its own samples, and
+#                 everything else is the same on every rank
 #   sampled       the ranks that record everything, if not all do; the others write their status alone
-#   host, pid     of the process that began it;  created, software: as above
-#   and whatever the capturing side says: model, plan, … of this attempt
+#   host, pid     the process that began it;  created, software: as above
+#   and further facts from the capturing side: model, plan, … of this attempt
 
 STATUS = "status.json"
-#   status        running | complete | interrupted | failed: the last word of the process that writes
+#   status        running | complete | interrupted | failed: as the writing process last reported it
 #   heartbeat     seconds since 1970 of the last flush
-#   host, machine, pid, started    who writes, so that readers can tell whether it lives (see `liveness`)
+#   host, machine, pid, started    the writing process, so that readers can check whether it lives (see `liveness`)
 #   step          the last step recorded
-#   rows, parts   of the stats table, rows of the tail included;  captures: of tensors;  bytes: of all objects
+#   rows, parts   of the stats table, with the rows of the tail;  captures: of tensors;  bytes: of all objects
 #   samples       rows of the samples table
 #   averages      {site: path below `averages`, without its ending}
 #   limit, full_at     the bytes allowed; the step at which recording stopped because of them, or null
 #   lost          {site: records that were handed over and are not in the run}
-#   errors        the first ones, in words;  errors_total: how many there were
-#   black_box     what a black box keeps, dropped and wrote, where there is one
-#   pulse         {step, time, cpu, loss, weights}: lists of one length, for a few steps, where there are several ranks
-#   dropped, overhead, …    whatever the capturing side notes
+#   errors        the texts of the first errors;  errors_total: the number of all
+#   black_box     the steps that a black box keeps, dropped and wrote, if there is one
+#   pulse         {step, time, cpu, loss, weights}: lists of one length, for a few steps, if there are several ranks
+#   dropped, overhead, …    further facts from the capturing side
 
 STATS = "stats"
 SAMPLES = "samples"
@@ -94,39 +94,39 @@ AVERAGES = "averages"
 TAIL = "tail"
 BLACK_BOX = "black_box"
 
-#: One row: what is known about the tensor seen at one site at one step.
+#: One row: the facts about the tensor at one site at one step.
 STATS_SCHEMA = pa.schema(
     [
         ("step", pa.int64()),  # the optimizer's iteration count before the step
         ("epoch", pa.int32()),
         ("batch", pa.int32()),  # index of the batch within its epoch
         ("time", pa.float64()),  # seconds since 1970
-        ("attempt", pa.int16()),  # which start of the training wrote it
-        ("rank", pa.int32()),  # which of its processes
-        ("site", pa.string()),  # its name, made of the four below (see sites.py)
+        ("attempt", pa.int16()),  # the start of the training that wrote it
+        ("rank", pa.int32()),  # the process of that start
+        ("site", pa.string()),  # the name, made of the next four columns (see sites.py)
         ("kind", pa.string()),  # activations, gradients, weights, loss, …, changes/activations, …
         ("layer", pa.string()),  # the path of the layer, else null
         ("weight", pa.string()),  # the name of the weight in its layer, else null
         ("pass", pa.string()),  # train, validation, evaluate or predict
-        ("dtype", pa.string()),  # of the whole tensor in the step
-        ("shape", pa.list_(pa.int64())),  # likewise
-        ("batched", pa.bool_()),  # the first axis counts samples
-        ("value", pa.float64()),  # the tensor itself where it is a scalar, else null
-        ("count", pa.int64()),  # elements seen
-        ("mean", pa.float64()),  # mean … rms: of the finite elements
+        ("dtype", pa.string()),  # the dtype of the whole tensor in the step
+        ("shape", pa.list_(pa.int64())),  # the shape of the whole tensor in the step
+        ("batched", pa.bool_()),  # whether the first axis is the samples of the batch
+        ("value", pa.float64()),  # the tensor itself if it is a scalar, else null
+        ("count", pa.int64()),  # the elements read
+        ("mean", pa.float64()),  # mean, std, min, max and rms ignore NaN and Inf
         ("std", pa.float64()),
         ("min", pa.float64()),
         ("max", pa.float64()),
         ("rms", pa.float64()),
-        ("cosine", pa.float64()),  # similarity with the batch before, at sites of changes, else null
+        ("cosine", pa.float64()),  # similarity with the previous batch, for sites under changes/, else null
         (
             "error",
             pa.float64(),
-        ),  # of a derived value: it is off by no more than this (inf: not known); null: it was seen
+        ),  # the error bound of a derived value (inf: unknown); null: the value was captured
         (
             "over",
             pa.int32(),
-        ),  # of a derived value: the steps of which it is the mean, mostly 1; null: it was seen
+        ),  # the number of steps that a derived value is the mean of, mostly 1; null: it was captured
         ("zeros", pa.int64()),
         ("negatives", pa.int64()),
         ("nans", pa.int64()),
@@ -135,11 +135,11 @@ STATS_SCHEMA = pa.schema(
             "buckets",
             pa.list_(pa.int16()),
         ),  # the histogram's non-empty buckets, −256…256 (see reduce/stats.py)
-        ("counts", pa.list_(pa.int64())),  # and how many elements fell into each
+        ("counts", pa.list_(pa.int64())),  # the number of elements in each bucket
     ]
 )
 
-#: One row: what was seen of one sample, in a batch and at an output.
+#: One row: the facts about one sample, in a batch and at an output.
 SAMPLES_SCHEMA = pa.schema(
     [
         ("step", pa.int64()),  # step … rank: as above
@@ -148,40 +148,38 @@ SAMPLES_SCHEMA = pa.schema(
         ("time", pa.float64()),
         ("attempt", pa.int16()),
         ("rank", pa.int32()),
-        ("sample", pa.int32()),  # its row in the batch, of this rank
+        ("sample", pa.int32()),  # the row of the sample in the batch of this rank
         ("pass", pa.string()),  # train, validation, evaluate or predict
-        ("output", pa.string()),  # the model's output, empty unless it has several
+        ("output", pa.string()),  # the output of the model, empty unless it has several
         (
             "id",
             pa.string(),
-        ),  # what the sample is called, if it has a name; null, as all below, if not asked for
+        ),  # the name of the sample, if it has one; null, as all below, if not requested
         ("loss", pa.float64()),
         ("weight", pa.float64()),
-        (
-            "target",
-            pa.list_(pa.float64()),
-        ),  # all numbers of the sample, in C order, up to LONGEST_VALUE of them
-        ("prediction", pa.list_(pa.float64())),  # null where there are more: those are tensors
+        # All numbers of the sample in C order; null if it has more than LONGEST_VALUE: record those as tensors.
+        ("target", pa.list_(pa.float64())),
+        ("prediction", pa.list_(pa.float64())),
     ]
 )
 
-LONGEST_VALUE = 64  #: numbers of one target or prediction in the samples table
+LONGEST_VALUE = 64  #: the most numbers of one target or prediction in the samples table
 
 TABLES = {STATS: STATS_SCHEMA, SAMPLES: SAMPLES_SCHEMA}
 
 # An average is a NumPy archive (.npz, not compressed):
 #   site                    its name
 #   mean, std               of each element, float64, in the shape of one sample; the population's
-#   count                   the observations (samples, or tensors where there are none)
-#   captures                the batches they came in;  first_step, last_step: of these
+#   count                   the number of observations (samples, or tensors without samples)
+#   captures                the number of batches;  first_step, last_step: their first and last step
 
 # The array of a site has the dimensions step, sample, dim_1, … (step, dim_0, … where there are no samples).
 # Its attributes, committed together with its shape:
 #   site          the site's name
 #   dtype         of the tensor in the step; the array holds a wider type where Zarr has none such (STORED_AS)
-#   batched       the first axis of a capture counts samples
+#   batched       whether the first axis of a capture is the samples of the batch
 #   step, epoch, batch      of each capture, lists
-#   size          the rows kept of each capture (batched only): what lies beyond is padding
+#   size          the rows kept of each capture (batched only): further rows are padding
 #   batch_size    the rows the tensor had in the step (batched only)
 #   shapes        the whole shape kept of each capture, only where more than the rows varies
 #   offset        where each capture begins in the tensor of all ranks, only where a rank holds a part of it

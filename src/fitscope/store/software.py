@@ -7,7 +7,7 @@ import sys
 
 from fitscope._version import __version__
 
-#: Noted only when loaded: a framework that is merely installed had no part in the run.
+#: Listed only if loaded: a framework that is merely installed had no part in the run.
 PACKAGES = ("numpy", "pyarrow", "numba", "keras", "tensorflow", "tf_keras", "jax", "torch")
 
 

@@ -21,18 +21,19 @@ from fitscope.store.parts import Encoding, Rows
 from fitscope.store.schema import STATS, STATS_SCHEMA
 from fitscope.store.tail import sort
 
-ROW_MEMORY = 250  #: bytes of a row in memory, about
-ROW_BYTES = 150  #: a row on disk, guessed high
-STRETCH_BYTES = 40  #: the same, for one scalar over many steps
+ROW_MEMORY = 250  #: rough bytes of a row in memory
+ROW_BYTES = 150  #: bytes of a row on disk, estimated high
+STRETCH_BYTES = 40  #: likewise, for one scalar over many steps
 
 # Chosen by measurement (82 sites × 40 to 3,000 steps, `bench/growth.py`): floats split into byte planes, small integers
 # as deltas, the histograms' counts in byte planes again: 54 to 60 bytes a row, fewer than with pyarrow's defaults, and
-# faster. Buckets are left as they are: rows of a site repeat most of them, which zstd sees.
+# faster. Buckets stay as they are: rows of a site repeat most of them, which zstd compresses well.
 _FLOATS = ("time", "value", "mean", "std", "min", "max", "rms", "cosine", "error", "counts.list.element")
 _INTEGERS = ("step", "epoch", "batch", "count", "zeros", "negatives", "nans", "infs", "over")
 _DICTIONARIES = ["site", "kind", "layer", "weight", "pass", "dtype"]
 _ENCODINGS = dict.fromkeys(_FLOATS, "BYTE_STREAM_SPLIT") | dict.fromkeys(_INTEGERS, "DELTA_BINARY_PACKED")
-_STATISTICS = ["step", "site"]  # columns by which readers skip parts; others would only fill the footer
+# Only these have min and max in the footer: readers skip parts by them, and more would enlarge the footer.
+_STATISTICS = ["step", "site"]
 
 
 class StatsRows(Rows):
@@ -71,7 +72,7 @@ class StatsRows(Rows):
 
     def sites(self) -> Counter[str]:
         found: Counter[str] = Counter()
-        times: dict[int, int] = {}  # steps with the same heads: many
+        times: dict[int, int] = {}  # many steps share the same heads
         for block in self._blocks:
             times[id(block.heads)] = times.get(id(block.heads), 0) + len(block.ats)
         for block in self._blocks:
@@ -86,7 +87,7 @@ class StatsRows(Rows):
         self._blocks, self._stretches, self._length, self._stretched = [], [], 0, 0
 
     def table(self) -> pa.Table:
-        """All rows, sorted by site and then by arrival. There must be some."""
+        """All rows, sorted by site and then by arrival. There must be at least one."""
         tables = [self._of_blocks()] if self._blocks else []
         tables += [self._of_stretch(stretch) for stretch in self._stretches]
         return tables[0] if len(tables) == 1 else sort(pa.concat_tables(tables).unify_dictionaries(), "site")

@@ -14,7 +14,7 @@ from typing import Any
 from fitscope.store import schema
 from fitscope.store.liveness import me
 
-MOST_ERRORS = 50  #: kept in words; the rest is only counted
+MOST_ERRORS = 50  #: errors kept as text; the rest is only counted
 
 
 class Status:
@@ -39,7 +39,7 @@ class Status:
             self._facts.update(facts)
 
     def refuse(self, sites: Iterable[str]) -> None:
-        """Counts records that were not handed over."""
+        """Counts records that the training did not hand over."""
         with self._lock:
             self._refused.update(sites)
 

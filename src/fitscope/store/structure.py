@@ -1,4 +1,4 @@
-"""The nested form of a batch as JSON: tuples, lists and dicts around arrays, so that a stored batch comes back as it was.
+"""Stores the nested form of a batch as JSON: tuples, lists and dicts around arrays. A stored batch comes back unchanged.
 
 An array is `{"array": n}`, its number in a list next to the form. Python numbers, strings and None stand for themselves. Nothing is
 pickled, and reading a form calls no code that it names.
@@ -15,11 +15,11 @@ Form = Any  #: JSON
 
 
 def taken_apart(batch: Any, array: Callable[[Any], Any], leaves: list[Any]) -> Form:
-    """The form of a batch. Its leaves are added to a list, each as `array` makes it, which raises if it cannot be stored."""
+    """The form of a batch. It appends the leaves to a list, each converted by `array`, which raises if one cannot be stored."""
 
     def form(value: Any, depth: int) -> Form:
         if depth > DEEPEST:
-            raise ValueError(f"a batch is nested deeper than {DEEPEST}")
+            raise ValueError(f"the batch is nested more than {DEEPEST} deep")
         if type(value) is float:
             return {"float": value.hex()}  # JSON has no NaN
         if value is None or isinstance(value, bool | int | str):
@@ -45,7 +45,7 @@ class Absent:
 
 
 def put_together(form: Form, leaves: Sequence[Any], missing: Any = None, depth: int = 0) -> Any:
-    """The batch of a form and its leaves. ValueError if that is none."""
+    """The batch of a form and its leaves. ValueError if the form is invalid."""
     if not isinstance(form, dict) or len(form) != 1 or depth > DEEPEST:
         raise ValueError("it is not the form of a batch")
     ((kind, inside),) = form.items()

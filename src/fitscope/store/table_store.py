@@ -1,4 +1,4 @@
-"""The table rows of one rank: they wait in memory, and leave as parts and tails.
+"""Writes the table rows of one rank: they wait in memory, and leave as parts and tails.
 
 Rows of two tables, statistics and samples, up to a bound of memory. Errors go to the list of the caller, and rows that failed to
 be written wait for the next time. A row that cannot be encoded is lost and counted, so that it does not block all later rows.
@@ -22,7 +22,7 @@ from fitscope.store.stats_table import ROW_BYTES, StatsRows
 
 T = TypeVar("T")
 
-FLUSH_MEMORY = MOST_MEMORY // 4  #: bytes of rows waiting that call for a part before the flush is due
+FLUSH_MEMORY = MOST_MEMORY // 4  #: bytes of waiting rows that make a part before the flush is due
 
 
 class TableStore:
@@ -75,7 +75,7 @@ class TableStore:
         self.lost[samples.site] += len(samples)
 
     def lose(self, block: Block) -> None:
-        """Counts the rows of a block that is not taken."""
+        """Counts the rows of a refused block as lost."""
         for head in block.heads:
             self.lost[head.site] += len(block.ats)
 
@@ -104,7 +104,7 @@ class TableStore:
             self._commit(parts, errors, last=last)
 
     def begin_again(self) -> None:
-        """All stored rows are gone: counts them as lost."""
+        """Counts all stored rows as lost, because they are gone."""
         for parts in (self.stats, self.samples):
             self.lost.update(parts.begin_again())
 
@@ -114,7 +114,7 @@ class TableStore:
             self.lost.update(parts.discard())
 
     def put(self, parts: Parts, errors: list[OSError], *, due: bool = False) -> None:
-        """Writes a part that failed before, then one of all other rows if it is due."""
+        """Writes a part that failed before, then a part of all other rows if one is due."""
         while (part := self._encoded(parts, lambda: parts.next_part(due=due), errors)) is not None:
             if not self._meter.room(len(part)):
                 self._full()
@@ -131,7 +131,7 @@ class TableStore:
         self.put(parts, errors, due=last)
         tail = self._encoded(parts, parts.next_tail, errors)
         if tail is not None and not self._meter.room(len(tail) - parts.tail_bytes + parts.disk_bytes):
-            self.put(parts, errors, due=True)  # which takes less room
+            self.put(parts, errors, due=True)  # a part takes less room
             tail = self._encoded(parts, parts.next_tail, errors)
         if tail is not None:
             try:

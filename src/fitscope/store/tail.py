@@ -22,14 +22,14 @@ import pyarrow as pa
 
 from fitscope.store import decoded
 
-GROUP_ROWS = 16_384  #: rows in a row group, about: they are decoded to get one site of a part
-MOST_GROUPS = 16  #: in a part: more make its footer long
+GROUP_ROWS = 16_384  #: rough rows in a row group, all of which a reader decodes for one site
+MOST_GROUPS = 16  #: the most row groups in a part: more would enlarge its footer
 SITES = b"fitscope.sites"  #: in a part's footer: [[site, rows], …] in the order of its rows
 PART = b"fitscope.part"  #: in a tail's schema: the part that its rows will be in
-CHECKSUM = b"fitscope.crc32"  #: in a tail's schema: of all that comes after it
+CHECKSUM = b"fitscope.crc32"  #: in a tail's schema: the checksum of all bytes after it
 
-_END = b"\xff\xff\xff\xff\0\0\0\0"  # of an IPC stream
-_LZ4 = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)  # 0.6 µs a row cheaper than zstd
+_END = b"\xff\xff\xff\xff\0\0\0\0"  # the end of an IPC stream
+_LZ4 = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)  # LZ4 costs 0.6 µs less per row than zstd
 
 
 class Waiting:
@@ -39,17 +39,17 @@ class Waiting:
         self._form = form
         self._by = by
         self._bounds: list[str] = []  # the names with which each range but the first begins
-        self._batches: list[tuple[int, bytes]] = []  # each a message of the stream, with its range
+        self._batches: list[tuple[int, bytes]] = []  # messages of the stream, each with its range
         self._checksum = 0
-        self.sites: Counter[str] = Counter()  #: how many rows of each wait
-        self.bytes = 0  #: that they take up, here and in a tail
-        self.memory = 0  #: that they take up when decoded
+        self.sites: Counter[str] = Counter()  #: the number of waiting rows of each site
+        self.bytes = 0  #: bytes of the rows, here and in a tail
+        self.memory = 0  #: bytes of the decoded rows
 
     def __len__(self) -> int:
         return self.sites.total()
 
     def expect(self, rows: int, like: Counter[str]) -> None:
-        """Chooses the ranges for a part of this many rows, with sites like these. Nothing may wait."""
+        """Chooses the ranges for a part of this many rows, with sites like these. No rows may wait."""
         assert not self._batches
         groups = min(max(rows // GROUP_ROWS, 1), MOST_GROUPS)
         names = sorted(like)
@@ -109,12 +109,12 @@ class Waiting:
 
 
 class Tail:
-    """One tail as a reader sees it, repeatedly while it grows."""
+    """One tail, which a reader reads again and again while it grows."""
 
     def __init__(self, part: str) -> None:
         self.part = part  #: the name of the part that its rows will be in
-        self._taken = 0  # bytes of messages
-        self._checksum = 0  # of these
+        self._taken = 0  # the bytes of messages taken so far
+        self._checksum = 0  # the checksum of these bytes
 
     def take(self, data: bytes) -> list[pa.RecordBatch]:
         """The rows added since the last call. Raises, in one of many ways, if it cannot be read."""
@@ -125,14 +125,14 @@ class Tail:
         end = len(data) - len(_END)
         checksum = zlib.crc32(memoryview(data)[begin:end], self._checksum)
         if f"{checksum:08x}".encode() != form.metadata[CHECKSUM]:
-            raise ValueError("its rows and their checksum differ")
+            raise ValueError("its checksum is not that of its rows")
         batches = []
         memory = 0
         while stream.tell() < end:
             message = pa.ipc.read_message(stream)
             memory = decoded.within(memory + decoded.message_size(message), "it")
             batches.append(pa.ipc.read_record_batch(message, form))
-            batches[-1].validate(full=True)  # Arrow believes the offsets in a message
+            batches[-1].validate(full=True)  # Arrow does not check the offsets in a message itself
         self._taken, self._checksum = self._taken + end - begin, checksum
         return batches
 
@@ -162,7 +162,7 @@ def sort(table: pa.Table, by: str) -> pa.Table:
 
 
 def stretches(column: pa.ChunkedArray) -> tuple[list[str], list[int]]:
-    """The names in a sorted column, and where the rows of each begin and end."""
+    """The names in a sorted column, and where the rows of each name begin and end."""
     found = column.combine_chunks()
     codes = found.indices.to_numpy()
     starts = np.flatnonzero(np.diff(codes, prepend=-1))

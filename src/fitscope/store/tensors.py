@@ -1,4 +1,4 @@
-"""The tensors of one rank: a Zarr v3 hierarchy with one group per site, which holds one growing array.
+"""Writes the tensors of one rank: a Zarr v3 hierarchy with one group per site, which holds one growing array.
 
 `flush` keeps the order that the guarantee needs: chunks, then the arrays' zarr.json, then the root's list of arrays. Groups exist
 only so that `zarr.open`, `xarray.open_zarr(group=…)` and `xarray.open_datatree` find the arrays.
@@ -32,12 +32,13 @@ class TensorStore:
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
         self._open: dict[ArrayKind, GrowingArray] = {}
-        self._full: list[GrowingArray] = []  # complete, but not committed yet
+        self._full: list[GrowingArray] = []  # arrays that are complete, but not committed yet
         self._listed: list[dict[str, str]] = []  # the arrays in the root's document
-        self._listed_put = 0  # how many of these are in the document that is in the store
+        self._listed_put = 0  # the number of arrays in the stored document
         self._root_bytes = 0
-        self._leaves: set[str] = set()  # groups that hold an array, and
-        self._folders: set[str] = set()  # those above them; in one case, for file systems that know only one
+        self._leaves: set[str] = set()  # the groups that hold an array
+        # The groups above them. Both are in lower case, for file systems that ignore case.
+        self._folders: set[str] = set()
         self._groups_put: set[str] = set()
         self.captures = 0
         self.lost: dict[str, int] = {}
@@ -80,7 +81,7 @@ class TensorStore:
         return errors
 
     def begin_again(self) -> None:
-        """All stored arrays are gone: counts them as lost, and starts new arrays."""
+        """Counts all stored arrays as lost, because they are gone, and starts new ones."""
         for site, captures in self._kept.items():
             self._lose(site, captures)
         for array in (*self._full, *self._open.values()):
@@ -117,7 +118,7 @@ class TensorStore:
         return array
 
     def _claim(self, site: str) -> str:
-        """A separate group for one more array of a site: not above, below or equal to another's."""
+        """A separate group for one more array of a site: not above, below or equal to the group of another array."""
         *above, last = site_path(site).split("/")
         path = ""
         for part in above:

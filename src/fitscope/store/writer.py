@@ -10,7 +10,7 @@ depends on `close`. Beyond that:
   by site, every record that was handed over and is not in the run.
 
 Used by one thread at a time, except for `note`, which any thread may call. `flush` is also the heartbeat by
-which other machines tell that this process lives: call it whenever `pace` says so, also when nothing is new.
+which other machines know that this process lives: call it whenever `pace` says so, also when nothing is new.
 """
 
 from __future__ import annotations
@@ -59,17 +59,17 @@ class RunWriter:
 
     def __init__(self, run: Objects, run_id: str, attempt: int, rank: int, limit: int | None) -> None:
         self.id = run_id
-        self.number = attempt  #: of the attempt
+        self.number = attempt  #: the number of the attempt
         self.rank = rank
-        self.world = 1  #: how many ranks write this attempt
-        self.shards = False  #: they hold parts of the same tensors
+        self.world = 1  #: the number of ranks that write this attempt
+        self.shards = False  #: whether ranks hold parts of the same tensors
         self.run = run  #: the objects of the whole run
         self.path = run.describe()
         self.full_at: int | None = None  #: the step at which the limit stopped the recording
         mine = run.folder(schema.rank_folder(attempt, rank))
         self.patient = (
             None if mine.requests is None else PatientStore(mine)
-        )  #: a store that may go away for a while
+        )  #: the store may be unreachable for a while
         self._objects = self.patient or mine
         self.pace = Pace(self._objects)  #: when to flush
         self._meter = Meter(self._objects, limit)
@@ -83,7 +83,7 @@ class RunWriter:
         self._status = Status()
         self._status_bytes = 0
         self._reserve = Reserve(self._objects)
-        self._documents: dict[str, bytes] = {}  # of the run and the attempt, by key
+        self._documents: dict[str, bytes] = {}  # the documents of the run and the attempt, by key
         self.trouble: str | None = None  #: why the run is not the requested one
 
     @classmethod
@@ -146,7 +146,7 @@ class RunWriter:
         rank: int,
         limit: int | None = None,
     ) -> RunWriter:
-        """Writes as one of several ranks that agreed on the run and the attempt. Whichever comes first begins both."""
+        """Writes as one of several ranks that agreed on the run and the attempt. The first rank begins both."""
         told = info or {}
         run, number = meet(runs, run_id, attempt, told, start_step=start_step, world=world)
         writer = cls(run, run_id, number, rank, limit)
@@ -179,7 +179,7 @@ class RunWriter:
 
     @property
     def limited(self) -> bool:
-        """There is a limit."""
+        """Whether there is a limit."""
         return self._meter.limit is not None
 
     @property
@@ -193,11 +193,11 @@ class RunWriter:
         return dict(self._refused + self._tables.lost + Counter(self._tensors.lost) + self._status.refused)
 
     def reached(self, step: int) -> None:
-        """Notes a step without records: a light rank writes only its status."""
+        """Records a step without data: a light rank writes only its status."""
         self._step = max(step, self._step or 0)
 
     def refuse(self, sites: Iterable[str]) -> None:
-        """Counts records that are not even handed over, because the run is full. Anybody may call it."""
+        """Counts records that the training does not hand over because the run is full. Any thread may call it."""
         self._status.refuse(sites)
 
     def write(
@@ -216,7 +216,7 @@ class RunWriter:
             raise errors[0]
 
     def _take(self, load: Load, errors: list[OSError]) -> None:
-        """Takes a load if there is room for it, and else as many of its steps as there is room for."""
+        """Takes a load if there is room for it, otherwise as many of its steps as fit."""
         if self.full or not self._room.make(load, errors) or self.full:
             steps = [] if self.full else load.by_step()
             if len(steps) > 1:
@@ -230,7 +230,7 @@ class RunWriter:
         self._step = max((*known, *(at.step for at in load.moments() if at.step < 1 << 63)), default=None)
         for block in load.stats:
             self._tables.add(block)
-        with self._waiting():  # a large tensor is put now or never
+        with self._waiting():  # a large tensor is put now or lost
             for record, tensor in load.tensors:
                 try:
                     self._tensors.write(record, tensor)
@@ -281,7 +281,7 @@ class RunWriter:
             self._refused.setdefault(site, 1)
 
     def flush(self, *, tensors: bool = True) -> None:
-        """Commits everything written. A failed write is repeated next time. Without `tensors`, those and the averages wait.
+        """Commits everything written. A failed write is repeated next time. Without `tensors`, tensors and averages wait.
 
         The order is the guarantee: chunks, their indexes, the parts and tails of the tables, and finally the status.
         """
@@ -293,7 +293,7 @@ class RunWriter:
             raise errors[0]
 
     def _still_there(self) -> list[OSError]:
-        """Checks that the run's folder is where it was. If it was moved or removed, the run begins again in a new one."""
+        """Checks that the run's folder is still there. If it was moved or removed, the run begins again in a new one."""
         try:
             self.run.size(schema.RUN)
             return []
@@ -345,7 +345,7 @@ class RunWriter:
             raise errors[0]
 
     def _waiting(self) -> contextlib.AbstractContextManager[None]:
-        """Inside, a store that went away is waited for, as long as the queue has room."""
+        """Waits for an unreachable store inside the block, as long as the queue has room."""
         return contextlib.nullcontext() if self.patient is None else self.patient.waiting()
 
     def _commit_tensors(self, *, last: bool = False) -> list[OSError]:

@@ -31,7 +31,7 @@ def adapter(backend: str) -> Adapter:
         )
     try:
         found: Adapter = importlib.import_module(ADAPTERS[backend]).ADAPTER
-    except Exception as error:  # a name that this version of a framework no longer has, for one
+    except Exception as error:  # for example, this version of the framework lacks a name
         raise AdapterError(
             f"fitscope cannot be used with {versions('keras', backend) or backend}: its adapter does not load "
             f"({type(error).__name__}: {error}). Nothing is recorded. Upgrade fitscope, or use older versions of these"

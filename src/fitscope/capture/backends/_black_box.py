@@ -18,7 +18,7 @@ from fitscope.store.structure import Absent
 
 Array = np.ndarray[Any, Any]
 
-LARGEST_LOG = 1024  #: elements; a larger value that a step returns is not one of its logs
+LARGEST_LOG = 1024  #: elements of a log; a larger result of a step is no log
 
 
 class Keeper(ABC):
@@ -57,7 +57,7 @@ class Keeper(ABC):
 
     @abstractmethod
     def ran(self, result: Any) -> Any:
-        """Notes the result of the step, and returns its logs."""
+        """Takes the result of the step, and returns its logs."""
 
     def random(self) -> dict[str, Array]:
         """The state of the generators of this process, if the step is Python that may draw from them."""

@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-_copies = threading.local()  # .of: the copies of this thread, by module; only inside a block
+_copies = threading.local()  # `.of`: the copies that this thread draws from, by module; only inside a block
 _lock = threading.Lock()
-_blocks = 0  # that threads are in
+_blocks = 0  # the number of blocks that threads are in
 _shared: list[tuple[ModuleType, str, Any]] = []  # the functions that are replaced, while there is a block
 
 

@@ -1,4 +1,4 @@
-"""Numbers that are known when a step is traced."""
+"""Holds numbers that are known when a step is traced."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Traced:
     """The result of tracing a program."""
 
     seen: Harvest = field(default_factory=Harvest)  #: sites and failures
-    effects: bool = False  #: it prints, or calls back
+    effects: bool = False  #: whether it prints or calls back
     lasting: list[str] = field(default_factory=list)  #: callbacks with a result, which cannot be left out
 
     def harvest(self, tensors: dict[str, Any]) -> Harvest:
@@ -146,7 +146,7 @@ class Step(Program):
 
 
 def _alone(results: Any) -> Any:
-    """The result of the twin. Among several processes it ends first: its messages must not meet those of the user's own program."""
+    """The result of the twin. With several processes it waits for the twin, whose messages must not meet those of the user's program."""
     return jax.block_until_ready(results) if jax.process_count() > 1 else results
 
 
@@ -248,7 +248,7 @@ class Fit(_Keras):
         if len(held.batches) == 1:
             return [self._traced.harvest(_alone(self._shown(held.state, held.batches[0], _ZERO)))]
         harvests, state = [], held.state
-        for data in held.batches:  # the next one needs the state after this one
+        for data in held.batches:  # the next batch needs the state after this one
             (_, state), tensors = _alone(self._beside(state, data, _ZERO))
             harvests.append(self._traced.harvest(tensors))
         return harvests

@@ -28,7 +28,7 @@ class HeldArguments(Held):
 
     def save(self) -> None:
         self._saved = self._copy()
-        jax.block_until_ready(_arrays(self._saved))  # a lack of memory raises here
+        jax.block_until_ready(_arrays(self._saved))  # if memory runs out, this raises
 
     def call(self) -> Call:
         return self._call
@@ -75,7 +75,7 @@ def held_batches(model: Any, call: Call) -> HeldBatches:
 
 
 def _arrays(tree: Any) -> list[Any]:
-    leaves = jax.tree.leaves(tree, is_leaf=lambda value: isinstance(value, Iterator))  # of batches
+    leaves = jax.tree.leaves(tree, is_leaf=lambda value: isinstance(value, Iterator))  # over batches
     return [leaf for leaf in leaves if isinstance(leaf, jax.Array)]
 
 
@@ -100,7 +100,7 @@ def _copy(array: jax.Array) -> jax.Array:
 def signature(tree: Any) -> Hashable:
     """The shapes and dtypes of the arguments. JAX compiles one program for each combination."""
     leaves, structure = jax.tree.flatten(tree)
-    # The text of a dtype would take longer to make than all the rest.
+    # Making the text of a dtype would take longer than everything else here.
     return structure, tuple([(np.shape(leaf), getattr(leaf, "dtype", type(leaf))) for leaf in leaves])
 
 
@@ -133,7 +133,7 @@ def _shards(array: Any) -> list[Any]:
 
 
 def same_on_device(a: Any, b: Any) -> bool:
-    """The same comparison without a copy to this machine's memory."""
+    """Compares like `_differing`, without a copy to this machine's memory."""
     if a.dtype == jnp.bool_ or jnp.issubdtype(a.dtype, jnp.complexfloating):
         return bool(jnp.array_equal(a, b, equal_nan=a.dtype != jnp.bool_))
     bits = jnp.dtype(f"uint{8 * a.dtype.itemsize}")

@@ -1,4 +1,4 @@
-"""Tensors of JAX that lie on several devices, or on the devices of several processes.
+"""Divides JAX tensors that lie on several devices, or on the devices of several processes.
 
 A process records the shards that it owns: those with `replica_id == 0` on its own devices. JAX gives that number to exactly one of
 the devices that hold the same elements, so over all processes every element is recorded once. Nothing is gathered, and no process
@@ -30,7 +30,7 @@ def divide(harvest: Harvest) -> None:
     """Replaces each tensor of all processes by the part that this process owns, and drops the others."""
     for name, tensor in list(harvest.tensors.items()):
         if not isinstance(tensor, jax.Array) or tensor.is_fully_addressable:
-            if jax.process_index() > 0:  # every process has it, and one records it
+            if jax.process_index() > 0:  # every process has it, and the first one records it
                 del harvest.tensors[name]
             continue
         try:

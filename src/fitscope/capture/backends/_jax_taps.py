@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import jax.extend.core as jex
 import jax.numpy as jnp
-from jax._src import api  # its `vjp`, see `_compat`
+from jax._src import api  # fitscope patches api.vjp: see _compat.jax_differentiators
 from jax.experimental.sparse import JAXSparse
 from jax.interpreters import ad, batching, mlir
 
@@ -31,7 +31,7 @@ from fitscope.plan.wants import LOSS
 from fitscope.sites import Site
 
 _tap_p = jex.Primitive("fitscope_tap")
-_running = threading.local()  # .collector: of the eager step that runs in this thread
+_running = threading.local()  # `.collector`: that of the eager step that runs in this thread
 
 
 @contextmanager
@@ -88,7 +88,7 @@ def _gradient_tap(name: str) -> Any:
 class Collector:
     """The target of the taps of one trace, or of one eager step."""
 
-    recomputing = False  # JAX repeats its own program, and calls no layer again
+    recomputing = False  # for `keras.remat`, JAX repeats its own program and calls no layer again
 
     def __init__(self) -> None:
         self.harvest = Harvest()
@@ -219,7 +219,7 @@ def _with_loss(collector: Collector, ask: Ask) -> Any:
 
     def make(vjp: Any) -> Any:
         def wrapped(fun: Any, *primals: Any, **kwargs: Any) -> Any:
-            # A gradient with respect to one array is one of the step's own making (a penalty), unless it is that of a weight.
+            # The step itself takes a gradient with respect to one array, for a penalty, unless that array is a weight.
             alone = [x for x in primals if isinstance(x, jax.Array)]
             if len(alone) == len(primals) and not all(x.shape in weights for x in alone):
                 return vjp(fun, *primals, **kwargs)
@@ -239,7 +239,7 @@ def _with_loss(collector: Collector, ask: Ask) -> Any:
 
 
 def _with_loss_of_public(collector: Collector) -> Any:
-    """The same for a JAX version with other internal names; it covers gradient functions made in the step."""
+    """Like `_with_loss`, for a JAX version with other internal names. It covers gradient functions made in the step."""
 
     def make(transform: Any) -> Any:
         def wrapped(fun: Any, *args: Any, **kwargs: Any) -> Any:

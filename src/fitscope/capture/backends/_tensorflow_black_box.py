@@ -7,7 +7,7 @@ The queue is refilled for each step; it never holds more than that step's batch,
 Variables change in place and nothing counts the changes. So the state is copied again at the first batch of an epoch, where Keras
 and
 callbacks assign most, and at every step of a custom loop. Before every other step the scalars of the optimizer are kept: callbacks
-change the learning rate. A weight that a callback changes between two batches is not seen here; a replay then reports that its
+change the learning rate. fitscope misses a weight that a callback changes between two batches; a replay then reports that its
 logs differ.
 """
 
@@ -26,11 +26,11 @@ from fitscope.capture.backends._tensorflow_programs import again, held_batches
 from fitscope.store.structure import Absent
 
 MISSING = "a missing part of a batch"  #: stands for an Optional in a batch that was put together
-FIRST = 4  #: steps that may still make variables: of the optimizer, of metrics
+FIRST = 4  #: the number of first steps that may create variables of the optimizer or of metrics
 
 
 def array_of(tensor: Any) -> Array:
-    """The array of a tensor. NumPy cannot ask TensorFlow for that of a single number in bfloat16."""
+    """The array of a tensor. NumPy cannot read a single number in bfloat16 from TensorFlow."""
     number = tf.is_tensor(tensor) and tensor.dtype == tf.bfloat16 and tensor.shape.rank == 0
     return np.asarray(tensor.numpy() if number else tensor)
 
@@ -59,7 +59,7 @@ class TensorFlowKeeper(Keeper):
             if self._mailbox is None or not self._mailbox.suits(spec):
                 self._mailbox = _Mailbox(type(iterator), spec)
             return [batch], Call((self._mailbox.give(batch),), {}), {"spec": self._mailbox.described}
-        except Exception:  # elements that a queue does not take; the batch is drawn, and the step needs it
+        except Exception:  # a queue does not take these elements; the batch is drawn, and the step needs it
             self._mailbox = None
             return [batch], Call((again(spec, [batch]),), {}), {"spec": _described(spec)}
 

@@ -46,8 +46,8 @@ class _Graph(Program):
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
-        self._obstacles: dict[Any, Obstacle | None] = {}  # by graph
-        self._handles: list[Any] = []  # of all variables that those graphs may change
+        self._obstacles: dict[Any, Obstacle | None] = {}  # the obstacle of each graph
+        self._handles: list[Any] = []  # the handles of all variables that these graphs may change
         self.identical = None if trace.compiled else _BY_CONSTRUCTION
 
     def _concrete(self, call: Call) -> Any:
@@ -167,7 +167,7 @@ class Fit(_Graph):
                 elif self._model.steps_per_execution == 1:
                     logs, tensors = self._on_iterator(iterator)
                 else:
-                    # Keras asks for a batch here too: a graph that finds none counts the step all the same.
+                    # Keras asks for a batch here too: a graph that finds none still counts the step.
                     optional = iterator.get_next_as_optional()
                     if not optional.has_value():
                         raise StopIteration
@@ -231,7 +231,7 @@ def held_batches(model: Any, call: Call) -> HeldBatches:
         return HeldBatches(batches, lambda: again(iterator.element_spec, batches))
     try:
         replicas.again(iterator, batches)
-    except Exception:  # its parts are not public: the batch is drawn, and the step needs it
+    except Exception:  # the iterator's parts are not public; the batch is drawn, and the step needs it
         return HeldBatches(batches, lambda: iter(batches))
     return HeldBatches(batches, lambda: replicas.again(iterator, batches))
 

@@ -1,4 +1,4 @@
-"""A step on several replicas of `tf.distribute.MirroredStrategy`: who is who, what leaves it, and its batches once more.
+"""Records a step on several replicas of `tf.distribute.MirroredStrategy`.
 
 The strategy splits a batch by rows, and runs the step once for each replica on its rows. Nothing is gathered: each replica hands
 out its own rows, or the statistics of them, and the writer thread puts them one after the other, in the order of replicas, which is
@@ -7,8 +7,8 @@ the order of the rows in the batch. Small tensors are joined inside the step, be
     loss                  the sum over replicas. Keras divides the loss of a replica, the mean over its rows, by the number of
                           replicas, and the strategy adds up the gradients: this sum is what the training minimises
     weight_gradients      the sum over replicas, before clipping: the gradient of that loss; `/local[0]` and so on are its parts
-    weights, updates, learning_rate      of the first replica: all have the same
-    metrics               of the states of all replicas, added up as Keras does at the end of an epoch
+    weights, updates, learning_rate      those of the first replica: all replicas have the same
+    metrics               from the states of all replicas, added up as Keras does at the end of an epoch
     other scalars         one for each replica, as a vector
 """
 
@@ -146,7 +146,7 @@ class Replicas:
                 whole.failed[site] = _UNEVEN
 
     def _together(self, site: Site, found: list[Any], *, mean: bool) -> Any | None:
-        """One tensor for all replicas; None if each is to hand out its own."""
+        """One tensor for all replicas; None if each replica returns its own."""
         scalar = not isinstance(found[0], Thin) and found[0].shape.rank == 0
         if site.base == "weight_gradients" or (site.base == "loss" and scalar):
             total = tf.add_n(found)
@@ -178,7 +178,7 @@ def _merged_state(aggregation: str, parts: list[Any]) -> Any:
     return tf.cast(total / len(parts), total.dtype) if aggregation == "mean" else total
 
 
-# ---- a batch once more -----------------------------------------------------------------------------------------
+# ---- the same batch again -----------------------------------------------------------------------------------------
 
 
 def again(iterator: Any, batches: Iterable[Any]) -> Any:
@@ -188,7 +188,7 @@ def again(iterator: Any, batches: Iterable[Any]) -> Any:
     first, *more = (tf.data.Dataset.from_tensors(some) for some in rows)
     for one in more:
         first = first.concatenate(one)
-    # with the spec of the user's own, whose shapes may be partly unknown, so that no step is traced again
+    # It has the spec of the user's own iterator, whose shapes may be partly unknown, so no step is traced again.
     dataset = tf.data.experimental.from_variant(
         tf.data.experimental.to_variant(first), structure=source._element_spec
     )

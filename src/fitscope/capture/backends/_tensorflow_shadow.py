@@ -17,7 +17,7 @@ from typing import Any
 
 import tensorflow as tf
 
-#: Operations that a value may be handed to without ever being fused into them, or whose fusion moves bytes only.
+#: Operations that are never fused with their inputs, or whose fusion only moves bytes.
 _HARMLESS = {
     "AvgPool", "BatchMatMulV2", "Cast", "ConcatV2", "Conv1D", "Conv2D", "Conv2DBackpropInput", "Conv3D",
     "DepthwiseConv2dNative", "Einsum", "ExpandDims", "Identity", "MatMul", "MaxPool", "Mean", "Pack", "Pad",
@@ -25,22 +25,22 @@ _HARMLESS = {
     "Split", "Squeeze", "StridedSlice", "Sum", "Tile", "Transpose", "Unpack",
 }  # fmt: skip
 
-#: Activations, which are fused with a product and its bias and with nothing else.
+#: Activations: TensorFlow fuses them with a product and its bias, and with nothing else.
 _ACTIVATIONS = {"Elu", "LeakyRelu", "Relu", "Relu6", "Sigmoid", "Tanh"}
 _PRODUCTS = {"BatchMatMulV2", "Conv2D", "Conv3D", "DepthwiseConv2dNative", "Einsum", "MatMul"}
 
 _NORMS = {"FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"}
 
-#: Operations that sum: cheap to do again, and folded into one another wherever that is possible.
+#: Operations that sum: cheap to repeat, and TensorFlow folds them into one another where it can.
 _SUMS = {"Add", "AddV2", "AddN", "Sub"}
 
-#: Operations of the backward pass whose results are never fused into anything, not even into a sum: expensive to do again.
+#: Operations of the backward pass that are expensive to repeat. TensorFlow fuses their results into nothing, not even into a sum.
 _GRADIENTS = {
     "AvgPoolGrad", "Conv2DBackpropInput", "Conv3DBackpropInputV2", "DepthwiseConv2dNativeBackpropInput",
     "MaxPoolGrad",
 }  # fmt: skip
 
-#: Operations that work number by number and round exactly: on some rows alone they give the same.
+#: Elementwise operations that round exactly: on some of the rows they give the same bits.
 _BY_NUMBER = {*_SUMS, "BiasAdd", "LeakyRelu", "Mul", "Relu", "Relu6", "ReluGrad", "SelectV2"}
 
 #: Operations that look at a tensor's shape only. They do not count as a use: TensorFlow finds another way for them.
@@ -55,14 +55,14 @@ _SUMMED_AS_THEY_ARE = {
 #: The borders of a TF1 loop or branch. Nothing is fused across them, and they must not be there twice.
 _BORDERS = {"Enter", "Exit", "Merge", "NextIteration", "Switch"}
 
-#: Operations that may hand on the very buffer they are given.
+#: Operations that may return their input buffer itself.
 _SAME_BUFFER = {
     "Enter", "ExpandDims", "Identity", "IdentityN", "PreventGradient", "RefIdentity", "Reshape", "Snapshot", "Squeeze",
     "StopGradient",
 }  # fmt: skip
 
 _MOST = 24  #: operations in one shadow
-_MARK = "_fitscope_shadow"  #: an attribute
+_MARK = "_fitscope_shadow"  #: the attribute that marks a shadow
 
 
 class NoShadow(Exception):  # noqa: N818 - a message: why a value cannot be computed separately
@@ -73,9 +73,9 @@ class NoShadow(Exception):  # noqa: N818 - a message: why a value cannot be comp
 class Excerpt:
     """The part of a graph that runs: uses outside it do not count."""
 
-    ops: Collection[Any] | None = None  #: None: all of it
-    fed: Collection[str] = ()  #: names of tensors that are given from outside
-    written: Collection[str] | None = None  #: reference variables that it may write to; None: it may be any
+    ops: Collection[Any] | None = None  #: the operations that run; None: all
+    fed: Collection[str] = ()  #: names of tensors that are fed
+    written: Collection[str] | None = None  #: reference variables that it may write to; None: any
 
     def runs(self, op: Any) -> bool:
         return self.ops is None or op in self.ops
@@ -147,7 +147,7 @@ def rows_of(tensor: Any, numbers: Any) -> Any:
             inputs.append(x)  # the same for all rows
         elif x.shape[0] is not None and x.shape[0] == tensor.shape[0]:
             inputs.append(rows_of(x, numbers))
-        else:  # it may turn out to have one row for all
+        else:  # it may have one row for all samples
             inputs.append(rows_of(x, tf.minimum(numbers, tf.shape(x)[0] - 1)))
     return _again(op, inputs, "rows").outputs[tensor.value_index]
 
@@ -182,7 +182,7 @@ def _shadow(tensor: Any, done: dict[Any, Any], budget: list[int], excerpt: Excer
     if op not in done:
         if _is_source(tensor, excerpt):
             return tensor
-        budget[0] -= excerpt.runs(op)  # a value that is not computed anyway is not computed at all
+        budget[0] -= excerpt.runs(op)  # an operation that the run skips is not repeated
         if budget[0] < 0:
             raise NoShadow(f"computing it separately would take more than {_MOST} operations")
         if any(changes(x, excerpt) for x in op.inputs):
@@ -224,4 +224,4 @@ def _stays(x: Any, op: Any, excerpt: Excerpt) -> bool:
         return True
     return (users[0] is not op or op.type in _PRODUCTS) and _settled(
         x, excerpt
-    )  # nothing is fused into a product
+    )  # TensorFlow fuses nothing into a product

@@ -39,7 +39,7 @@ class Collector:
         self.losses = Losses(self)
         self.graph = _graph()
         self.ungraded: dict[Site, Any] = {}  # site → tensor that still needs its gradient from a tape
-        self.logits: dict[Site, Site] = {}  # a site → the one of the logits behind it
+        self.logits: dict[Site, Site] = {}  # site → the site of its logits
         self.recomputing = False
         self.again: dict[
             Site, Any
@@ -86,7 +86,7 @@ class Collector:
                 self.failed[name] = (
                     f"Keras computes the loss from the logits, so no gradient passes here; theirs is {behind}"
                 )
-            else:  # the gradient came where it was expected, or nowhere
+            else:  # the gradient arrived at the expected site, or at none
                 self.ungraded.pop(behind, None)
                 self.harvest.sites.pop(behind, None)
                 self.harvest.tensors.pop(behind, None)
@@ -94,7 +94,7 @@ class Collector:
             self.failed[name] = REMATERIALIZED if name in self.rematerialized else NO_GRADIENT
 
     def graded(self, names: list[Site], gradients: list[Any]) -> None:
-        """Takes the answer of a tape."""
+        """Takes the gradients that a tape returned."""
         for name, gradient in zip(names, gradients, strict=True):
             if gradient is not None and name in self.ungraded:
                 with kept(self, name):
@@ -113,7 +113,7 @@ class Collector:
 #: Why a call of a layer has no gradient, if the layer is called several times and `keras.remat` computes it again.
 REMATERIALIZED = "the backward pass computes the layer again, to save memory, and does not tell to which of its calls a gradient belongs"
 
-#: Types without numbers.
+#: Types that hold no numbers.
 _NO_NUMBERS = (tf.string, tf.variant, tf.resource)
 
 
@@ -141,12 +141,12 @@ def asking_tapes_of(mine: Callable[[], Collector | None], wants_loss: bool) -> I
     original = tf.GradientTape.gradient
 
     def gradient(tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
-        # A gradient with respect to anything but weights is one of the step's own making, as a penalty needs it.
+        # The step itself takes gradients with respect to anything but weights, for example for a penalty.
         of_weights = any(hasattr(source, "assign") for source in tf.nest.flatten(sources))
         collector = mine()
         if collector is None or _graph() is not collector.graph or not (of_weights or collector.recomputing):
             return original(tape, target, sources, *args, **kwargs)
-        if collector.recomputing:  # the tape of a custom gradient: it knows only what was computed again
+        if collector.recomputing:  # the tape of a custom gradient: it knows only the recomputed tensors
             wanted, collector.again = collector.again, {}
         else:
             wanted = collector.ungraded

@@ -110,7 +110,7 @@ class Trace:
     def harvest(self, tensors: Any) -> Harvest:
         """The harvest of one run of the step, from the tensors that it returned."""
         seen = self._seen
-        if isinstance(tensors, tuple):  # of all replicas together, and of each
+        if isinstance(tensors, tuple):  # the tensors of all replicas together, and those of each
             whole, *each = tensors
             rows = [name for name in each[0] if all(name in one for one in each)]
             tensors = {**whole, **{name: ReplicaRows(tuple(one[name] for one in each)) for name in rows}}

@@ -1,4 +1,4 @@
-"""Small tensors of an eager torch step, copied to one vector.
+"""Copies small tensors of an eager torch step to one vector.
 
 A tensor that leaves the step by itself costs the training thread and the writer thread some microseconds of Python each. Joined, it
 costs one, because torch copies all of them in one call. A vector has a *layout*: for each tensor its number, its rank and its shape.
@@ -55,7 +55,7 @@ def small(tensor: Any) -> bool:
 def flat(tensors: Sequence[Any]) -> Any:
     """A copy of these tensors of one dtype, one after the other."""
     with torch.no_grad():
-        if len(tensors) == 1:  # of which torch makes a view
+        if len(tensors) == 1:  # torch makes a view of a single tensor
             return tensors[0].reshape(-1).clone()
         return _flatten_dense_tensors(tensors)
 
@@ -106,7 +106,8 @@ def _one(layouts: list[Layout]) -> Layout:
     known = _together.get(key)
     if known is None:
         _bounded(_together)
-        known = _together[key] = layouts, np.concatenate(layouts)  # which keeps them, and so their ids
+        # The dict keeps the layouts, and so their ids.
+        known = _together[key] = layouts, np.concatenate(layouts)
     return known[1]
 
 

@@ -58,7 +58,7 @@ class Collector:
                 self.versions[site] = tensor._version
             return tensor
         if isinstance(tensor, torch.Tensor) and tensor.is_meta:
-            return tensor  # Keras is only asking for a shape
+            return tensor  # Keras only asks for a shape
         if isinstance(tensor, torch.Tensor) and tensor.layout is not torch.strided:
             self.see(numbers_inside(self, site, "sparse"), tensor.detach().to_sparse().coalesce().values())
             return tensor
@@ -98,7 +98,7 @@ class Collector:
             return tensor
         self.failed[site] = NO_GRADIENT
 
-        def keep(grad: Any) -> None:  # None: autograd passes by, but has nothing to hand on
+        def keep(grad: Any) -> None:  # None: autograd calls the hook without a gradient
             if grad is not None and self.taken(site) is None:
                 self.failed.pop(site, None)
                 guarded(self, site, grad)
@@ -137,7 +137,7 @@ class Collector:
 
 #: Kinds whose tensors the step changes in place.
 CHANGED = frozenset(("weight_gradients", "loss_scale", "learning_rate"))
-#: Kinds whose tensors may have a value for each sample, which is needed by itself.
+#: Kinds whose tensors may have a value for each sample; they are never joined with others.
 OF_SAMPLES = frozenset(("loss", "sample_loss"))
 
 
@@ -207,7 +207,7 @@ def _watching_local(ask: Ask, collector: Collector) -> Iterator[None]:
             if gradient is None:
                 return
             with kept(collector, site):
-                before = collector.taken(site)  # of an earlier backward pass of the step
+                before = collector.taken(site)  # the gradient of an earlier backward pass of the step
                 collector.see(
                     site, gradient if before is None else _plus(before, ask.finish.thin(site, gradient))
                 )

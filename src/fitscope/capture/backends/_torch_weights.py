@@ -1,4 +1,4 @@
-"""The weights before a step of torch, and the updates that the step makes.
+"""Records the weights before a torch step, and the updates that the step makes.
 
 A step changes weights in place, so fitscope copies them before it. Copies and differences of all small weights are one vector each. The
 others are taken one by one, and so is everything where small tensors do not leave the step joined.
@@ -70,9 +70,9 @@ class WeightTaps:
             sites = [ask.wants.site((kind, weight.path)) for kind in ("weights", "updates")]
             if any(sites):
                 self._wanted.append(_Wanted(weight.variable, *sites))
-        self._known: list[Any] = []  # the tensors that these groups are of, and their shapes
+        self._known: list[Any] = []  # the tensors of these groups, and their shapes
         self._shapes: list[Any] = []
-        self._groups: list[tuple[_Group, list[int]]] = []  # with the positions of their weights
+        self._groups: list[tuple[_Group, list[int]]] = []  # each group, with the positions of its weights
         self._rest: list[_Wanted] = self._wanted
 
     @contextmanager
@@ -103,7 +103,7 @@ class WeightTaps:
     # ---- before the step -------------------------------------------------------------------------------------
 
     def _sort(self, values: list[Any]) -> None:
-        """Finds the small weights, where they are not those of the step before."""
+        """Finds the small weights, unless they are those of the previous step."""
         shapes = [value.shape for value in values]
         if all(map(operator.is_, values, self._known)) and shapes == self._shapes:
             return
@@ -120,7 +120,7 @@ class WeightTaps:
         ]
 
     def _values(self) -> list[Any]:
-        """The tensors of all weights. Outside of Keras's scopes a variable is the tensor that it holds; asking it takes 4 µs."""
+        """The tensors of all weights. Outside of Keras's scopes that is the tensor a variable holds; asking the variable takes 4 µs."""
         if any(get_global_attribute(scope) is not None for scope in ("stateless_scope", "autocast_scope")):
             return [one.variable.value for one in self._wanted]
         held = [getattr(one.variable, "_value", None) for one in self._wanted]
@@ -148,7 +148,7 @@ class WeightTaps:
             group.show(collector, group.weights, old)
             if group.updates[2] is not None:
                 group.show(collector, group.updates, minus(flat(after), old))
-        else:  # one was replaced: the others still moved
+        else:  # a weight was replaced: record each by itself
             each = zip(group.wanted, old.split(group.sizes), group.shapes, strict=True)
             for wanted, value, shape in each:
                 self._show_one(collector, wanted, value.view(shape))

@@ -40,8 +40,8 @@ from fitscope.plan.sampling import as_rows, stride
 from fitscope.sites import Site
 
 _TRACES = itertools.count(1)  # their numbers
-#: Bytes of a joined vector. XLA divides the copy of a longer one among its worker threads. To wake them at each step takes many times
-#: what the copy does: of a step of tiny layers, as long as the step itself.
+#: Bytes of a joined vector. XLA divides the copy of a longer one among its worker threads. Waking them at each step takes many times
+#: as long as the copy: with tiny layers, as long as the step itself.
 LONGEST = 65_536
 
 
@@ -55,7 +55,7 @@ def _single_step(ask: Ask, collector: Collector, state: Any, data: Any) -> Any:
             before = _weights(model, state)
             _show(collector, ask, "weights", before)
         logs, after_state = getattr(model, PHASES[ask.phase][1])(state, data)
-        if ask.phase == "predict":  # its step returns only the state that may have changed
+        if ask.phase == "predict":  # Keras's predict step returns only the state that may change
             after_state = (state[0], after_state)
         if ask.phase == "train" and before:
             with kept(collector, *(Site.at(place) for place in wants if place[0] == "updates")):
@@ -84,8 +84,9 @@ def _traced(ask: Ask, fresh: Any, args: tuple[Any, ...], zero: Any, traced: Trac
     """The results of a step and its tapped values, inside the program that is being traced."""
     ask.traced()
     collector = Collector()
-    # A function under `jax.jit` or `jax.checkpoint` inside the step may close over the weights, which are tracers here. The user's own
-    # step must find neither these nor the taps when it is traced, and this one not those of the user's step.
+    # A function under `jax.jit` or `jax.checkpoint` inside the step may close over the weights, which are tracers here. JAX caches its
+    # trace. In this block JAX neither reads nor leaves such a trace, so the user's own step never meets our tracers or taps, nor this
+    # trace those of the user's step.
     with jax_traced_apart(jax, next(_TRACES)), own_draws():
         jaxpr, shape = jax.make_jaxpr(fresh(collector), return_shape=True)(*args)
     traced.effects = bool(jaxpr.effects)
@@ -240,7 +241,7 @@ class JaxAdapter(Adapter):
         return int(tensor.nbytes)
 
     def settle(self, values: Any) -> None:
-        leaves = jax.tree.leaves(values, is_leaf=lambda value: isinstance(value, Iterator))  # of batches
+        leaves = jax.tree.leaves(values, is_leaf=lambda value: isinstance(value, Iterator))  # over batches
         jax.block_until_ready([leaf for leaf in leaves if isinstance(leaf, jax.Array)])
 
     def iterations(self, optimizer: Any) -> int:

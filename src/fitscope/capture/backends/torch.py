@@ -39,7 +39,7 @@ class TorchAdapter(Adapter):
         return SHARDED if any(base.__name__ == "FSDPModule" for base in type(model).__mro__) else None
 
     def unbuilt(self, model: Any) -> bool:
-        return bool(unbuilt(model))  # only predict() leaves it at that
+        return bool(unbuilt(model))  # Keras runs predict() on an unbuilt model
 
     def build(self, model: Any, phase: str, *args: Any) -> tuple[Any, ...]:  # noqa: ARG002
         from keras.src import backend
@@ -134,7 +134,7 @@ class TorchAdapter(Adapter):
         return tensor.numpy(force=True)
 
     def nbytes(self, tensor: Any) -> int:
-        if isinstance(tensor, np.ndarray):  # of which there is one for all steps
+        if isinstance(tensor, np.ndarray):  # all steps share one array
             return 0
         return int(tensor.numel()) * int(tensor.element_size())
 

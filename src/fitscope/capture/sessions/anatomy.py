@@ -1,4 +1,4 @@
-"""A TF1 graph taken apart: layers, although a graph has none, and weights.
+"""Finds the parts of a TF1 graph: weights, and layers, although a graph has none.
 
 A layer is a scope of names: the innermost scope that holds a trained variable, or else the first part of a name. Its outputs are
 the tensors that operations outside it use. `conv1/Conv2D`, `conv1/BiasAdd` and `conv1/Relu` so become the layer `conv1` with the
@@ -187,14 +187,14 @@ def _layers(graph: Any, roles: Roles) -> Iterator[tuple[str, Tensor, bool]]:
                 and (leaves or tensor.name in last)
                 and tensor.dtype.base_dtype.is_floating
                 and tensor.shape.rank != 0
-                and (tensor.shape.rank is not None or tensor.name in weighed)  # else it may be a setting
+                and (tensor.shape.rank is not None or tensor.name in weighed)  # otherwise it may be a setting
                 and graph.is_fetchable(tensor)
             ):
                 outputs.setdefault(mine, []).append(tensor)
     for scope, tensors in outputs.items():
         around = any(
             other.startswith(f"{scope}/") for other in outputs
-        )  # other layers: this is no name for one of them
+        )  # it contains several layers, so it names none of them
         for tensor in tensors:
             short = len(tensors) == 1 and not around
             yield scope if short else site_path(tensor), tensor, tensor.name in weighed

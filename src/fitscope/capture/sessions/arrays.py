@@ -16,7 +16,7 @@ class Later:
     """An array that is created on the writer thread."""
 
     make: Callable[[], Array]
-    nbytes: int  #: its size until then
+    nbytes: int  #: the size of the array until then
 
 
 class Arrays:

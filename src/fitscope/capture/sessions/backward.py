@@ -1,4 +1,4 @@
-"""The backward pass of a TF1 graph: which operation is the gradient of which, and the tensors that were differentiated.
+"""Reads the backward pass of a TF1 graph: which operation computes which gradient, and which tensors were differentiated.
 
 `tf.gradients` puts the gradient of the operation a/b into SCOPE/a/b_grad/…, where SCOPE is `gradients` or whatever the user called it, and
 begins with SCOPE/grad_ys_0. The scopes of a graph are known by that beginning, never by their name.
@@ -65,14 +65,14 @@ class Backward:
     def __init__(self, graph: Any, ops: set[Op]) -> None:
         self.graph = graph
         self.ops = ops
-        self.by_forward: dict[str, list[Op]] = {}  #: the operations of each one's gradient
+        self.by_forward: dict[str, list[Op]] = {}  #: for each operation, the operations of its gradient
         for op in ops:
             forward = differentiated(op)
             if forward is not None:
                 self.by_forward.setdefault(forward, []).append(op)
 
     def losses(self, among: Collection[Op]) -> list[Tensor]:
-        """The tensors that gradients were taken of, if their backward pass begins in these operations."""
+        """The differentiated tensors whose backward pass begins in these operations."""
         inner = inner_scopes(self.graph)
         found: list[Tensor] = []
         for seed in sorted((op for op in among if _SEED.search(op.name)), key=lambda op: str(op.name)):
@@ -95,7 +95,7 @@ class Backward:
         of its operation from outside, in its shape.
         """
         while tensor.op.type == "Identity" and tensor.op.name not in self.by_forward:
-            before = tensor.op.inputs[0]  # an identity hands its gradient on, and has no operation for that
+            before = tensor.op.inputs[0]  # an identity passes its gradient on without an operation
             if [user for user in before.consumers() if user.type not in SHAPE_ONLY and user in self.ops] != [
                 tensor.op
             ]:
@@ -133,7 +133,7 @@ def _same_shape(a: Tensor, b: Tensor) -> bool:
     return bool(a.shape.is_compatible_with(b.shape)) and a.shape.rank == b.shape.rank
 
 
-#: Sums pass a gradient on as it is, so that the backward pass does not show them.
+#: Sums pass a gradient on unchanged, so the backward pass has no operation for them.
 _PASS_ON = {"Add", "AddV2", "AddN", "Identity"}
 
 

@@ -1,6 +1,6 @@
-"""Callables of a session, which is how legacy Keras runs its graph: `train_on_batch`, `test_on_batch`, `fit` under `scope.session`.
+"""Records callables of a session. Legacy Keras runs its graph with them: `train_on_batch`, `test_on_batch`, `fit` under `scope.session`.
 
-A callable is made once for a list of fetches. On a run that is captured another one is called in its place, with the same feeds and our
+A callable is made once for a list of fetches. For a captured run fitscope calls another one instead, with the same feeds, and with its own
 fetches after the user's. A callable cannot fetch a fed tensor, so fitscope takes it from the arguments.
 """
 
@@ -28,7 +28,7 @@ class SeenCallable:
         run: Run,
         active: Callable[[], bool],
     ) -> None:
-        self._makers = makers  # one that other scopes of the session see, and one that they do not
+        self._makers = makers  # two makers: other scopes of the session see the first, and not the second
         self._run, self._recording, self._active = run, recording, active
         self._options = _copy(options)
         self._connected = {c.to_tensor: c.from_tensor for c in options.tensor_connection}
@@ -36,7 +36,8 @@ class SeenCallable:
             (*options.fetch, *options.target, *self._connected.values()),
             frozenset((*options.feed, *self._connected)),
         )
-        self._made: dict[tuple[int, str], tuple[Reading | None, Any]] = {}  # by reading and way
+        # The callables with extra fetches, by reading and way.
+        self._made: dict[tuple[int, str], tuple[Reading | None, Any]] = {}
         self._plain = self._callable(None, "own")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -68,7 +69,7 @@ class SeenCallable:
         def take() -> tuple[Any, Any]:
             try:
                 self._callable(reading, "both")
-            except Exception as error:  # TensorFlow refuses it: the extra fetches must not harm the user's
+            except Exception as error:  # TensorFlow refuses the extra fetches; the user's must still work
                 self._recording.failed(upcoming, error)
                 return self._plain(*args, **kwargs), None
             return both("both", **kwargs)

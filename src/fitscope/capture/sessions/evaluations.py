@@ -19,10 +19,10 @@ from fitscope.record import Moment
 
 Data = dict[str, Any]  #: a fingerprint of each fed value, by name
 
-_LOOKED_AT = 64  #: elements of an array
-_ROWS = 8  #: of a list
-_HELD = 2  #: batches: a validation batch and a training batch, in either order
-_REMEMBERED = 10_000  #: batches that were trained on
+_LOOKED_AT = 64  #: elements of an array that a fingerprint reads
+_ROWS = 8  #: rows of a list that it reads
+_HELD = 2  #: held batches: a validation batch and a training batch, in either order
+_REMEMBERED = 10_000  #: remembered training batches
 
 
 def fingerprints(fed: Mapping[str, Any]) -> Data:
@@ -76,7 +76,7 @@ class Evaluations:
     def __init__(self, put: Callable[[Moment, Shown], None]) -> None:
         self._put = put
         self._newest: Data = {}  # the newest training batch
-        self._trained: set[int] = set()  # and before that
+        self._trained: set[int] = set()  # fingerprints of the earlier ones
         self._looks: bool | None = None  # whether this program evaluates batches before it trains on them
         self._held: list[_Held] = []
         self._validated = False
@@ -98,7 +98,7 @@ class Evaluations:
         """Begins a step on this data. Returns whether there was a validation before it, and whether this data was evaluated."""
         mine = [held for held in self._held if same(held.data, data)]
         if mine and self._looks is None:
-            # Data that was trained on already and comes again is a part of the training set that the program validates on.
+            # Data that comes again after it was trained on is a part of the training set, used for validation.
             self._looks = _key(data) not in self._trained
         if not self._looks:
             mine = []

@@ -19,10 +19,10 @@ SOURCES = {
 }  # fmt: skip
 VARIABLES = {"VarHandleOp", "Variable", "VariableV2"}
 
-#: Operations that look at a tensor's shape only: no value comes through them.
+#: Operations that read only a tensor's shape: they pass no value on.
 SHAPE_ONLY = {"OnesLike", "Rank", "Shape", "ShapeN", "Size", "ZerosLike"}
 
-#: Operations that take the handle of a variable, and only look.
+#: Operations that take the handle of a variable and only read it.
 _READ_ONLY = {
     "Enter", "Identity", "ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VarIsInitializedOp", "VariableShape",
 }  # fmt: skip
@@ -32,7 +32,7 @@ _PASS_ON_VARIABLE = {"Enter", "Identity", "RefEnter", "RefIdentity"}
 
 
 def executed(ops: Iterable[Op], fed: Collection[str] = ()) -> set[Op]:
-    """Every operation that a run of these executes, if the tensors in `fed` are fed."""
+    """Every operation that a run of these fetches executes, if the tensors in `fed` are fed."""
     seen: set[Op] = set()
     todo = list(ops)
     while todo:
@@ -62,7 +62,7 @@ def ancestors(tensors: Iterable[Tensor]) -> list[Op]:
 
 
 def reached(ops: Iterable[Op], within: Collection[Op]) -> set[Op]:
-    """The operations in `within` that depend on these, and these."""
+    """The given operations, and those in `within` that depend on them."""
     seen: set[Op] = set()
     todo = list(ops)
     while todo:
@@ -84,7 +84,7 @@ def saves(ops: Collection[Op]) -> bool:
 
 
 def variable_of(tensor: Tensor) -> str | None:
-    """The name of the variable that this tensor is the handle of, or the reference, or the value."""
+    """The name of the variable whose handle, reference or value this tensor is."""
     source = tensor.op
     while source.type in _PASS_ON_VARIABLE and len(source.inputs):
         source = source.inputs[0].op
@@ -97,7 +97,7 @@ def written(op: Op) -> str | None:
 
 
 def written_references(ops: Collection[Op]) -> set[str]:
-    """The reference variables that a run of these may write to: those that something takes the reference of."""
+    """The reference variables that a run of these operations may write to: those whose reference an operation takes."""
     found: set[str] = set()
     takes: dict[str, bool] = {"IsVariableInitialized": False}
     for op in ops:

@@ -1,4 +1,4 @@
-"""Whether extra fetches change a session's run: proven in the run itself, ruled out, or reported as not provable.
+"""Decides whether extra fetches change a session's run: proven in the run itself, ruled out, or reported as not provable.
 
 More fetches may lead TensorFlow to another rewriting of the graph. So the first captured runs of each kind are made twice from
 the same variables: as the user wrote them, then with the extra fetches. fitscope compares their results, and all variables that
@@ -41,11 +41,11 @@ Results = Any
 class Ways(NamedTuple):
     """The ways to make one coming run. Other watchers of the session see the first two."""
 
-    own: Callable[[], Results]  #: as the user wrote it
-    both: Callable[[], tuple[Results, Any]]  #: with the extra fetches, and their values
+    own: Callable[[], Results]  #: runs what the user wrote
+    both: Callable[[], tuple[Results, Any]]  #: runs it with the extra fetches; returns their values too
     rehearse_own: Callable[[], Results]
     rehearse: Callable[[], tuple[Results, Any]]
-    look: Callable[[], Any]  #: the extra fetches alone
+    look: Callable[[], Any]  #: runs the extra fetches alone
 
 
 class IdentityCheck:
@@ -61,10 +61,10 @@ class IdentityCheck:
         *,
         shared: bool = False,
     ) -> None:
-        self.seconds: list[float] = []  #: that each proof took
+        self.seconds: list[float] = []  #: the seconds of each proof
         self._choice = choice
-        self._run = run  # the session's own, past other watchers
-        self._shared = shared  # its variables live on a server, where others may write to them
+        self._run = run  # the session's own `run`, past other watchers
+        self._shared = shared  # whether a server holds the variables, where other clients may write to them
         self._learn, self._failed = learn, failed
         self._lock = lock  # other runs wait, because a proof changes the variables
         self._known: dict[int, _Known] = {}
@@ -136,7 +136,7 @@ class IdentityCheck:
         results, shown = ways.own(), None
         try:
             after = state.read()
-        except Exception as error:  # the step is done, and as it should be
+        except Exception as error:  # the user's own step is done
             known.settle("not provable", f"the variables cannot be read: {_short(error)}")
             return results, None
         try:
@@ -155,7 +155,7 @@ class IdentityCheck:
         except Exception as error:
             known.settle("not provable", f"the proof at step {step} failed: {_short(error)}")
             self._failed(error)
-        finally:  # also if it was interrupted: the step is done
+        finally:  # even after an interruption: the step is done
             state.write(after)
         return results, shown
 
@@ -184,14 +184,14 @@ def _short(error: BaseException) -> str:
 class _Known:
     """The knowledge about one kind of run."""
 
-    reading: Reading  #: kept, so that its id stays its own
+    reading: Reading  #: kept, so that no other object gets its id
     standing: Standing
     kind: PerSignature = field(default_factory=PerSignature)
     twin: bool = False
     looking_writes: bool = (
         False  #: the extra fetches wait for updates, as gradients under `control_dependencies(UPDATE_OPS)` do
     )
-    settled: bool = False  #: nothing is compared any more
+    settled: bool = False  #: whether fitscope compares nothing any more
 
     def begin(self, choice: str, find_obstacle: Callable[[], str | None]) -> None:
         """Decides the cases that are known in advance."""
@@ -213,7 +213,7 @@ class _Known:
         self.standing = Standing("proven", "", steps if len(steps) >= MOST_STEPS else (*steps, step))
 
     def differ(self, step: int, how: str, again: str | None) -> None:
-        """Notes that the two runs differed at a step, and whether the user's own differed from itself."""
+        """Records that the two runs differed at a step, and whether the user's own run differed from itself."""
         self.twin = True
         if again is not None:
             self.settle(

@@ -34,7 +34,7 @@ class Way(Protocol):
     """One way in which legacy Keras runs its steps."""
 
     first_epoch: int  #: in case the model is built later
-    begun: Callable[[Progress], None]  #: to be called then
+    begun: Callable[[Progress], None]  #: called when the recording begins
 
     @property
     def progress(self) -> Progress | None: ...
@@ -51,7 +51,7 @@ class LegacyCallback(tf_keras.callbacks.Callback):  # type: ignore[misc]
 
     def __init__(self, recordings: Recordings) -> None:
         super().__init__()
-        self._supports_tf_logs = True  # we take no logs, so none need to be made for us
+        self._supports_tf_logs = True  # fitscope takes no logs, so Keras need not convert them
         self._recordings = recordings
         self._way: Way | None = None
         self._batches: int | None = None
@@ -67,7 +67,7 @@ class LegacyCallback(tf_keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
         self._fitting = True
-        if self._way is None:  # the reason was reported before
+        if self._way is None:  # fitscope reported the reason before
             return
         # Keras does not tell callbacks of an exception. Its callback list lives just as long as `fit` does.
         hook = caller()

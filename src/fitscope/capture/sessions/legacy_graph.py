@@ -64,7 +64,8 @@ class GraphWay:
             own[name] = self._maker(name, getattr(model, name))
 
     def train_begin(self) -> None:
-        self._model._make_train_function()  # of a generator it is not there yet; else this does nothing
+        # With a generator Keras has not made it yet; otherwise this does nothing.
+        self._model._make_train_function()
         self._see("train_function")
         self.progress = self._recordings.newest = self._begin()
         self.progress.leaving = self.leave
@@ -87,7 +88,7 @@ class GraphWay:
                 del function._fitscope, function._fitscope_kind
         self._functions = []
 
-    # ---- what Keras makes and calls ------------------------------------------------------------------------
+    # ---- the functions of Keras ------------------------------------------------------------------------
 
     def _maker(self, name: str, make: Any) -> Any:
         def made() -> None:
@@ -134,7 +135,7 @@ class GraphWay:
                 kind = vars(function)["_fitscope_kind"]
                 key = (id(function), kind)
                 if key not in self._calls:
-                    # A function that was made again, because sample weights appeared, has another loss.
+                    # Keras made the function again because sample weights appeared: it has another loss.
                     roles = self._roles(function.outputs[0])
                     self._calls[key] = _call(replace(progress.watched, roles=roles), function, kind)
                 return progress.begin(self._calls[key], _run)
@@ -161,7 +162,7 @@ class GraphWay:
             watches = tuple(_by_path(watch, whole) for watch in recordings.settings.watches)
             weights = tuple(WeightPart(w.path, w.variable, w.owner) for w in whole.weights)
             anatomy = GraphAnatomy(graph, tuple(parts), weights)
-        else:  # a subclassed model has no outputs of layers: the graph tells
+        else:  # a subclassed model has no layer outputs: ask the graph
             anatomy, watches = anatomy_of(graph, roles, recordings.settings.watches)
         before, after = recordings.newest, recordings.of(graph)
         plan, budget = recordings.plan(anatomy, watches, after)
@@ -191,7 +192,7 @@ def _run(fetches: Any) -> Any:
 def _iterations(model: Any) -> int:
     try:
         return int(backend.get_value(model.optimizer.iterations))
-    except Exception:  # an optimizer of tf.compat.v1.train
+    except Exception:  # optimizers of tf.compat.v1.train do not have it
         return 0
 
 
@@ -248,7 +249,7 @@ def _by_path(watch: Watch, whole: Anatomy) -> Watch:
 
 
 class _fetched:  # noqa: N801 - a block
-    """The function with additional fetches inside the block. Each callable is created once."""
+    """Gives the function additional fetches inside the block. Each callable is created once."""
 
     def __init__(
         self, function: Any, reading: Reading, known: dict[Any, dict[str, Any]], own: dict[str, Any]

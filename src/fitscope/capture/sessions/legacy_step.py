@@ -42,7 +42,7 @@ class StepWay:
         self.begun: Callable[[Progress], None] = lambda progress: None  # noqa: ARG005
         self._recordings = recordings
         self._model = model
-        self._before: dict[str, Any] = {}  # the functions as they were
+        self._before: dict[str, Any] = {}  # the original functions
 
     def train_begin(self) -> None:
         model = self._model

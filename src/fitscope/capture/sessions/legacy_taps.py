@@ -53,7 +53,7 @@ class LegacyTaps:
 
         return types.MethodType(tapped, self._model)
 
-    # ---- in and out ------------------------------------------------------------------------------------------
+    # ---- adding and removing the taps ------------------------------------------------------------------------------------------
 
     def _enter(self, data: Any) -> None:
         collector = self._collector = Collector()
@@ -145,7 +145,7 @@ class LegacyTaps:
             assert self._collector is not None
             self._collector.losses.computed(loss)
 
-    # ---- what is seen ----------------------------------------------------------------------------------------
+    # ---- reported values ----------------------------------------------------------------------------------------
 
     @property
     def _harvest(self) -> Harvest:
@@ -157,7 +157,7 @@ class LegacyTaps:
         assert collector is not None
         if site.place not in self._wants:
             return
-        sliced = hasattr(value, "indices")  # of an embedding's gradient: the rest of it is zero
+        sliced = hasattr(value, "indices")  # slices of an embedding's gradient, which is zero elsewhere
         for suffix, tensor in [("", value)] if sliced else leaves(value, names):
             (collector.see_gradient if gradient else collector.see)(
                 site.but(suffix=site.suffix + suffix), tensor
@@ -167,7 +167,7 @@ class LegacyTaps:
         def guarded(value: Any) -> None:
             try:
                 see(value)
-            except Exception as error:  # an error in fitscope never becomes one of the step
+            except Exception as error:  # an error in fitscope never becomes an error of the step
                 assert self._collector is not None
                 self._collector.failed[Site(getattr(see, "__name__", "tap"))] = (
                     f"{type(error).__name__}: {error}"

@@ -26,9 +26,9 @@ _CHEAP = {
     "SoftmaxCrossEntropyWithLogits", "Softplus", "SparseSoftmaxCrossEntropyWithLogits", "Sqrt", "Square", "SquaredDifference",
     "Squeeze", "StopGradient", "StridedSlice", "Sub", "Sum", "Tanh", "TopKV2", "Transpose", "Xlogy", "ZerosLike",
 }  # fmt: skip
-_MOST = 32  #: operations in addition, without those that are there before the run
+_MOST = 32  #: additional operations, without those that were created before the run
 
-#: The operations of a loss by hand: the difference, those after it, and those that make a prediction and a label.
+#: The operations of a hand-written loss: the difference, those after it, and those that compute its prediction and label.
 _DIFFERENCES = {"SquaredDifference", "Sub"}
 _AFTER = {"Abs", "Mul", "Square"}
 _OUTPUTS = {"Add", "AddV2", "BiasAdd", "MatMul", "Reshape", "Squeeze"}
@@ -44,8 +44,8 @@ class Outlets:
 
     def __init__(self, graph: Any) -> None:
         self.graph = graph
-        self._made: dict[Op, list[Op]] = {}  # shadows, by their original
-        self._originals: dict[Op, Op] = {}  # and the other way round
+        self._made: dict[Op, list[Op]] = {}  # the shadows of each operation
+        self._originals: dict[Op, Op] = {}  # the original of each shadow
         self._packs: list[tuple[dict[str, str], Pack]] = []
 
     def pack(self, tensors: dict[str, Tensor]) -> Pack | None:
@@ -58,7 +58,7 @@ class Outlets:
         return max(fitting, key=lambda found: len(found[0]))[1] if fitting else None
 
     def of(self, tensor: Tensor, excerpt: Excerpt, *, forward: bool = True) -> Tensor:
-        """The tensor to fetch for a tensor, in a run of this excerpt of the graph."""
+        """The tensor to fetch instead of a tensor, in a run of this excerpt of the graph."""
         if tensor.name in excerpt.fed:
             return tensor
         if not self.graph.is_fetchable(tensor):
@@ -74,7 +74,7 @@ class Outlets:
             for x in op.inputs
             if excerpt.runs(x.op)
             and x.name not in excerpt.fed
-            and len(x.op.inputs)  # nothing is fused into a constant
+            and len(x.op.inputs)  # TensorFlow fuses nothing into a constant
         }
         if any(changes(x, excerpt) for op in more for x in op.inputs):
             raise Unseen(
@@ -89,7 +89,7 @@ class Outlets:
         return self._shadow(tensor, excerpt)
 
     def computed(self, tensor: Tensor, excerpt: Excerpt) -> bool:
-        """Whether a run of this excerpt computes the tensor, or nearly."""
+        """Whether a run of this excerpt computes the tensor, up to a few cheap operations."""
         return tensor.name not in excerpt.fed and self._more(tensor, excerpt) is not None
 
     def _more(self, tensor: Tensor, excerpt: Excerpt) -> set[Op] | None:
@@ -99,7 +99,7 @@ class Outlets:
         return more if len(working) <= _MOST and all(op.type in _CHEAP for op in more) else None
 
     def _shadow(self, tensor: Tensor, excerpt: Excerpt) -> Tensor:
-        """The shadow of a tensor. One made for another run serves too, if it reads nothing else."""
+        """The shadow of a tensor. A shadow made for another run serves too, if it reads nothing else."""
         known = {
             original: made
             for original, all_made in self._made.items()
@@ -125,7 +125,7 @@ class Outlets:
 
 
 def _compared(tensor: Tensor, excerpt: Excerpt) -> bool:
-    """Whether a tensor only enters the difference to a label, or is such a difference. TensorFlow folds differences only with constants."""
+    """Whether a tensor only enters a difference from a label, or is such a difference. TensorFlow folds differences only with constants."""
     users = excerpt.users(tensor)
     if tensor.op.type in _DIFFERENCES:
         return any(x.op.type in _DATA for x in tensor.op.inputs) and all(u.type in _AFTER for u in users)

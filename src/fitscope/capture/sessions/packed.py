@@ -1,4 +1,4 @@
-"""Statistics as part of a session's graph, all of them in one vector, because each fetch has a fixed cost.
+"""Computes statistics in a session's graph and returns them in one vector, because each fetch has a fixed cost.
 
 The definition equals `reduce.in_step`; this module writes it into a TF1 graph. Counts are exact in float64, so that one vector holds
 everything: for each tensor its shape, its moments and how many elements are in which bucket.

@@ -1,8 +1,8 @@
 """Patches a session: replaces its methods on the instance, and restores them.
 
 `op.run()`, `tensor.eval()` and `Saver.save` call `run`. One call fetches the user's fetches together with fitscope's, so they
-come back in their own structure. `make_callable` is routed through `run` as well; `callables` handles those of Keras. Nothing can
-be fetched from partial runs (`partial_run`); they are counted and reported.
+come back in their own structure. `make_callable` is routed through `run` as well; `callables` handles those of Keras. fitscope
+cannot fetch anything from partial runs (`partial_run`); it counts and reports them.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class _PatchedSession:
         self._session, self._recording = session, recording
         self._raw_run, self._raw_partial_run = session.run, session.partial_run
         self._raw_make, self._raw_from_options = session.make_callable, session._make_callable_from_options
-        # Past all watchers of this session, because fitscope's own runs are not steps.
+        # These bypass all watchers of this session, because fitscope's own runs are not steps.
         self._base_run = functools.partial(type(session).run, session)
         self._base_from_options = functools.partial(type(session)._make_callable_from_options, session)
         base_make = functools.partial(type(session).make_callable, session)
@@ -103,7 +103,7 @@ class _PatchedSession:
         return results
 
     def make_callable(self, fetches: Any, feed_list: Any = None, accept_options: bool = False) -> Any:
-        plain = self._raw_make(fetches, feed_list, accept_options)  # raises TensorFlow's own errors
+        plain = self._raw_make(fetches, feed_list, accept_options)  # this raises TensorFlow's own errors
         if feed_list is not None:
             return plain  # it calls `run`
         return lambda *args, **kwargs: (

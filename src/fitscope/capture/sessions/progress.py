@@ -38,7 +38,7 @@ class Upcoming:
     in_pass: str
     turn: Turn
     due: Due = field(default_factory=lambda: _NOTHING)
-    scheduled: int | None = None  #: its number as schedules count, where there are steps of several kinds
+    scheduled: int | None = None  #: the number that schedules count, if there are steps of several kinds
     held: bool = False  #: not classified yet: it does not end an epoch, and its values wait
 
 
@@ -50,7 +50,7 @@ def kept(method: Callable[..., Any]) -> Callable[..., Any]:
         try:
             with self.lock, self.recorder.costs.measured():
                 return method(self, *args, **kwargs)
-        except FitscopeWarning:  # the user wants warnings to be errors
+        except FitscopeWarning:  # the user turned warnings into errors
             raise
         except Exception as error:
             self.recorder.failed(error)
@@ -63,19 +63,19 @@ class Progress:
     """One training that other code drives."""
 
     def __init__(self, model: Any, plan: Plan, recorder: Recorder) -> None:
-        self.model = model  #: or the graph
+        self.model = model  #: the model, or the graph
         self.plan = plan
         self.recorder = recorder
-        self._shown: dict[str, tuple[Moment, dict[str, Any]]] = {}  # by pass, the newest captured
-        self.next_step: int | None = None  #: steps done so far, once that is known
-        self.last_step: int | None = None  #: the last one that was captured
+        self._shown: dict[str, tuple[Moment, dict[str, Any]]] = {}  # the newest captured batch of each pass
+        self.next_step: int | None = None  #: the number of finished steps, once known
+        self.last_step: int | None = None  #: the last captured step
         self.lock = threading.RLock()  # runs may come from several threads
         self._running: Upcoming | None = None  # the step that is running
-        self._timing: Timing | None = None  # of it
+        self._timing: Timing | None = None  # the timing of that step
         self._epoch, self._batch = 0, 0
         self._batches: int | None = None
-        self._epoch_over = False  # the next step begins another one
-        self._told = False  # the user says when an epoch ends
+        self._epoch_over = False  # whether the next step begins another epoch
+        self._told = False  # whether the user reports the ends of epochs
         self._pass: tuple[str, int] = "", 0  # the current pass, and its next batch
         self._pending: tuple[Moment, Shown] | None = None
         self.leaving: Callable[[], None] = lambda: None  #: called once, when the training ends
@@ -94,7 +94,7 @@ class Progress:
 
     @kept
     def saved(self, path: Any) -> None:
-        """Notes a saved checkpoint."""
+        """Records a saved checkpoint."""
         self.recorder.checkpoint(str(Path(path).absolute()), self.next_step or 0, self._epoch)
 
     def hold(self, at: Moment, shown: Shown) -> None:
@@ -108,14 +108,14 @@ class Progress:
 
     @kept
     def epoch(self, epoch: int, batches: int | None) -> None:
-        """Begins an epoch; from now on nothing is inferred."""
+        """Begins an epoch. From now on fitscope infers no epochs."""
         self.release()
         self._told, self._epoch_over = True, False
         self._epoch, self._batch, self._batches = epoch, 0, batches
 
     @kept
     def epoch_end(self) -> None:
-        """Ends the epoch; from now on nothing is inferred."""
+        """Ends the epoch. From now on fitscope infers no epochs."""
         self.release()
         self._told = True
         self._end_epoch()
@@ -139,7 +139,7 @@ class Progress:
 
     def _leave(self) -> None:
         self.release()
-        self._pending = None  # its epoch never ended
+        self._pending = None  # the epoch of the pending step never ended
         self.leaving()
 
     # ---- before ----------------------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ class Progress:
             self._epoch, self._batch, self._epoch_over = self._epoch + 1, 0, False
         self.recorder.costs.steps += 1
         upcoming.turn = self.turn("train")
-        if self._running is not None:  # a step in another thread: their weights cannot be separated
+        if self._running is not None:  # another thread runs a step: fitscope cannot separate their weights
             self.recorder.unseen("steps", "several steps ran at the same time; only one of them was captured")
             return False
         if self._asked(upcoming):
@@ -174,7 +174,7 @@ class Progress:
         return self._asked(upcoming)
 
     def validated(self) -> None:
-        """Notes a validation: it ends an epoch, unless the user ends epochs."""
+        """Takes a validation: it ends an epoch, unless the user ends epochs."""
         if not self._told and self._batch:
             self._end_epoch()
 
@@ -201,7 +201,7 @@ class Progress:
         return self.plan.wants(upcoming.due.all, upcoming.in_pass)
 
     def unseen(self, site: Site, why: str, wants: Wants) -> None:
-        """Notes that a site, and everything derived from it, is not recorded."""
+        """Lists a site, and everything derived from it, as missing."""
         want = wants.at(site.place)
         for each in (site, *(derived(site, want) if want is not None else ())):
             self.recorder.unseen(each, why)
@@ -221,7 +221,7 @@ class Progress:
 
     @kept
     def raised(self, upcoming: Upcoming, error: BaseException) -> None:
-        """Notes an exception: then it was not a step."""
+        """Takes an exception: the call was not a step."""
         self.recorder.raised = Ending.by(error)
         self._timing = None
         if self._running is upcoming:

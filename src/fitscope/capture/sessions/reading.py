@@ -1,7 +1,7 @@
 """The extra fetches for one way of calling `run`, and how to read their values.
 
 A `RunCall` is the meaning of one signature: its operations, and whether it trains, validates, predicts, saves, or can be ignored. A
-`Reading` says which tensors to take out of it for a set of wants. Both are worked out once and kept: a graph only ever grows.
+`Reading` says which tensors to take out of it for a set of wants. fitscope works out both once and keeps them, because a graph only grows.
 """
 
 from __future__ import annotations
@@ -50,8 +50,9 @@ class Watched:
     train_ops: tuple[Op, ...] = ()
     given_gradients: Mapping[str, Any] = field(
         default_factory=dict
-    )  #: by variable: the gradient that the user named
-    _plain: dict[tuple[str, str], str] = field(default_factory=dict)  # whose the short names are
+    )  #: the gradients that the user named, by variable
+    # The tensor that each short name belongs to.
+    _plain: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def call(self, sig: Signature) -> RunCall:
         """Reads a signature: its operations, and whether they train or validate."""
@@ -69,7 +70,7 @@ class Watched:
         return Site(kind, label="" if plain else site_path(tensor))
 
     def take_name(self, in_pass: str, kind: str, tensor: Tensor) -> Site:
-        """The name of a tensor that is recorded: from now on no other one in its role has it."""
+        """Reserves the name of a recorded tensor: no other tensor in its role gets it."""
         name = self.name(in_pass, kind, tensor)
         if name == kind:
             self._plain[in_pass, kind] = tensor.name
@@ -90,7 +91,7 @@ class Watched:
             return "save"
         inner = inner_scopes(self.graph)
         if any((scope := gradient_scope(op)) is not None and scope not in inner for op in ops):
-            return None  # gradients without a step: the program accumulates or inspects them
+            return None  # gradients without an update: the program accumulates or inspects them
         excerpt = Excerpt(ops, sig.fed)
         if any(self.outlets.computed(tensor, excerpt) for tensor in self.roles.predictions):
             labelled = any(t.name in sig.fed or t.op in ops for t in self.roles.targets)
@@ -155,11 +156,13 @@ class Reading:
     """The tensors to fetch, and their meaning."""
 
     sites: dict[str, Site] = field(default_factory=dict)
-    fetches: dict[str, Any] = field(default_factory=dict)  #: by site: a tensor, or the parts of one
-    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)  #: of gradients that arrive in slices
+    fetches: dict[str, Any] = field(default_factory=dict)  #: for each site a tensor, or its parts
+    #: The shapes of gradients that arrive as slices.
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     shared: set[str] = field(default_factory=set)  #: sites whose array is also the user's
     unseen: dict[Site, str] = field(default_factory=dict)
-    variables: dict[str, Any] = field(default_factory=dict)  #: by path, to be read in a separate run
+    #: Variables by path, to be read in a separate run.
+    variables: dict[str, Any] = field(default_factory=dict)
     pack: Any = None
 
     @classmethod
@@ -211,7 +214,7 @@ class Reading:
         for tensor, reason in missing.values():
             if found <= {
                 watched.trained(tensor)
-            }:  # else the same of a network that was built twice was found
+            }:  # otherwise the same tensor of a network built twice was found
                 self.unseen[watched.name(call.kind, kind, tensor)] = reason
         if not watched.roles.of(kind):
             self.unseen[Site(kind)] = (
@@ -252,7 +255,7 @@ class Reading:
         small = {
             name: tensor
             for name, tensor in self.fetches.items()
-            # A loss that was not reduced to one number is, when it is read.
+            # A loss that is not one number is reduced when fitscope reads it.
             if not isinstance(tensor, list)
             and self.sites[name].place != LOSS
             and _reducible(wants[self.sites[name].place])
@@ -261,11 +264,11 @@ class Reading:
         for name in self.pack.names if self.pack is not None else ():
             del self.fetches[name]
 
-    # ---- what came back --------------------------------------------------------------------------------------
+    # ---- the results --------------------------------------------------------------------------------------
 
     @property
     def asked(self) -> dict[str, Any]:
-        """The fetches in addition to the user's."""
+        """fitscope's fetches, in addition to the user's."""
         return {"tensors": self.fetches, **({"pack": self.pack.fetch} if self.pack is not None else {})}
 
     def values(self, results: Mapping[str, Any]) -> dict[str, Any]:

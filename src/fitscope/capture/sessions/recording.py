@@ -35,8 +35,8 @@ class UpcomingRun(Upcoming):
 
     call: RunCall | None = None
     reading: Reading | None = None
-    before: Mapping[str, Any] | None = None  #: weights, as the step finds them
-    trouble: Exception | None = None  #: why nothing is read
+    before: Mapping[str, Any] | None = None  #: the weights before the step
+    trouble: Exception | None = None  #: the reason why fitscope reads nothing
 
 
 class SessionRecording(Progress):
@@ -52,10 +52,12 @@ class SessionRecording(Progress):
         self._choice = identity
         self._identity: IdentityCheck | None = None
         self._make: Callable[[Any], Callable[[], Any]] | None = None  # makes a callable of the session
-        self._made: dict[tuple[str, ...], Callable[[], Any]] = {}  # those that read variables, by path
-        self._under_way = 0  # steps
+        # The callables that read variables, by path.
+        self._made: dict[tuple[str, ...], Callable[[], Any]] = {}
+        self._under_way = 0  # the number of running steps
         self._first_step = 0
-        self._steps_of: Counter[frozenset[str]] = Counter()  # each of several train ops
+        # The number of steps of each of several train ops.
+        self._steps_of: Counter[frozenset[str]] = Counter()
         self._evaluations = Evaluations(self._put_validation)
 
     @kept
@@ -96,7 +98,7 @@ class SessionRecording(Progress):
 
     @property
     def saw_nothing(self) -> bool:
-        """Whether the session ran something, but nothing worth recording."""
+        """Whether the session ran something, but nothing that fitscope records."""
         ran = any(sig.fetched for sig in self._calls)
         return ran and not self.recorder.costs.steps and self.recorder.writer is None
 
@@ -226,14 +228,14 @@ class SessionRecording(Progress):
         found = self.watched.graph.get_collection("global_step")
         try:
             return int(run(found[0])) if len(found) == 1 else 0
-        except Exception:  # not initialized: then there is nothing to continue
+        except Exception:  # the counter is not initialized: there is nothing to continue
             return 0
 
     def _read_weights(self, upcoming: UpcomingRun, run: Run) -> None:
         assert upcoming.reading is not None
         try:
             upcoming.before = self._read(upcoming.reading.variables, run)
-        except Exception as error:  # a closed session: the user's own run says so
+        except Exception as error:  # the session is closed: the user's own run raises that
             upcoming.reading, upcoming.trouble = None, error
 
     def _values(self, upcoming: UpcomingRun, run: Run, own: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Which tensor of a plain graph is the loss, the prediction, the target, the input.
+"""Finds the loss, the prediction, the target and the input among the tensors of a plain graph.
 
 A graph does not name them. Only one thing is certain: the loss is the tensor whose gradients were taken. Going forward from the
 data, a *label* is the tensor that meets a value behind the last trained weight; the other side of that meeting is the *prediction*.
@@ -14,7 +14,7 @@ from typing import Any
 from fitscope.capture.sessions.graph import SHAPE_ONLY, SOURCES, Op, Tensor, ancestors, trainable
 from fitscope.errors import WatchError, one_of
 
-#: Operations that hand a value on in another form, before a loss is computed from it.
+#: Operations that pass a value on in another form before the loss uses it.
 _FORM = {"Cast", "CheckNumerics", "Identity", "Reshape", "StopGradient", "Squeeze", "ExpandDims"}
 #: Operations on a probability before its logarithm: `log(p + 1e-8)`, `log(1 - p)`, `log(clip_by_value(p, …))`.
 _BEFORE_LOG = {"Add", "AddV2", "ClipByValue", "Maximum", "Minimum", "Mul", "Neg", "RealDiv", "Sub"}
@@ -30,7 +30,7 @@ class Roles:
     predictions: list[Tensor] = field(default_factory=list)
     targets: list[Tensor] = field(default_factory=list)
     inputs: list[Tensor] = field(default_factory=list)
-    named: frozenset[str] = frozenset()  #: the kinds that the user named
+    named: frozenset[str] = frozenset()  #: the kinds of tensors that the user named
 
     def of(self, kind: str) -> list[Tensor]:
         found: list[Tensor] = getattr(self, kind)

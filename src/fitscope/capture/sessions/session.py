@@ -37,7 +37,7 @@ def begin(recordings: Recordings, graph: Any, named: Named, *, again: bool = Fal
             "Build the whole graph first (legacy Keras does so in its first `train_on_batch`), or name the training operation with "
             "`train_op=`, or the predictions with `predictions=`",
         )
-    # Gradients that are gathered first, and fed to the step, were taken of something too.
+    # Gradients that the program gathers first and feeds to the step have a loss too.
     found = losses(graph, executed(roots)) or losses(graph, set(graph.get_operations()))
     roles = infer(graph, tensors_of(graph, named.get("loss"), "loss") or found)
     for kind in ROLES:

@@ -31,7 +31,7 @@ _SCATTER = re.compile(r"^(Resource)?Scatter(Add|Sub)$")
 
 
 def updates(ops: Collection[Op], graph: Any) -> list[Op]:
-    """The operations among these that change a trained variable by a gradient."""
+    """Those of these operations that change a trained variable by a gradient."""
     variables = trainable(graph)
     kernels = [op for op in ops if _APPLY.match(op.type)]
     writes = [op for op in ops if _WRITE.match(op.type) and written(op) in variables]
@@ -75,24 +75,24 @@ def losses(graph: Any, ops: set[Op]) -> list[Tensor]:
     applied = {x for x in ancestors([x for op in updates(ops, graph) for x in op.inputs]) if x in ops}
     return backward.losses(applied) or backward.losses(
         ops
-    )  # they may have gone through a variable or a queue
+    )  # gradients may pass through a variable or a queue
 
 
 def changed(ops: Collection[Op]) -> set[str | None]:
-    """The variables that a run of these writes to."""
+    """The variables that a run of these operations writes to."""
     return {written(op) for op in ops if _APPLY.match(op.type) or _WRITE.match(op.type)}
 
 
 Applied = dict[
     str, tuple[Tensor, Tensor | None]
-]  #: by variable: the gradient, and for a sparse one the rows it belongs to
+]  #: for each variable the gradient, and for a sparse one its rows
 
 
 def applied_gradients(ops: Collection[Op], graph: Any) -> Applied:
-    """The tensors that variables are changed by, as far as the updating operations show them."""
+    """The gradients that change variables, as far as the updating operations show them."""
     variables = trainable(graph)
     found: Applied = {}
-    averaged: Applied = {}  # by the slot variable of the optimizer
+    averaged: Applied = {}  # gradients by the slot variable of the optimizer
     for op in ops:
         name = written(op) if _APPLY.match(op.type) or _WRITE.match(op.type) else None
         if name is None:
@@ -153,5 +153,5 @@ def _by_hand(op: Op, variable: Any) -> Tensor | None:
 
 
 def _read(tensor: Tensor) -> Tensor:
-    """The handle of a resource variable whose value this is."""
+    """The handle of the resource variable that this value was read from."""
     return tensor.op.inputs[0] if tensor.op.type == "ReadVariableOp" else tensor

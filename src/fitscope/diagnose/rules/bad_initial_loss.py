@@ -1,11 +1,11 @@
 """`bad_initial_loss`: a first loss far above that of a model that knows nothing.
 
-Sees the loss of the first recorded batch. A classifier that knows nothing has ln(classes), a regression the mean square of the
+Looks at the loss of the first recorded batch. A classifier that knows nothing has ln(classes), a regression the mean square of the
 targets. Far above means that the model starts with strong and wrong opinions: weights too large, inputs not scaled, a sum instead
 of a mean, labels that do not fit. Targets that lie many of their standard deviations away from zero count as well, if the training ends
 worse than a model that always predicts their mean. If the signal grows from layer to layer in the first step, it names the layers.
 A bias of the output that was set to the odds of the classes, and makes the loss worse than a bias of zero would, has the wrong sign or
-value. A start that is a little high, and that the training got over, is a note.
+value. A start that is a little high, and that the training overcame, is a note.
 
 False alarms: a loss with large penalty terms; a model trained for something else before.
 """
@@ -72,7 +72,7 @@ def bad_initial_loss(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Fin
 def _targets_away(
     evidence: Evidence, head: OutputHead, first: float, limit: SimpleNamespace
 ) -> Finding | None:
-    """Targets far from zero, where outputs begin, that the training never reached."""
+    """Finds targets far from zero, where outputs begin, that the training never reached."""
     targets, loss, went = next(evidence.of("targets"), None), evidence.loss, course(evidence.loss)
     if targets is None or loss is None or went is None or head.loss not in SQUARED | {"MeanAbsoluteError"}:
         return None
@@ -103,7 +103,7 @@ def _targets_away(
 def _wrong_prior(
     evidence: Evidence, head: OutputHead, first: float, limit: SimpleNamespace
 ) -> Finding | None:
-    """A bias that was set on purpose, and with which alone the loss is far above that of a bias of zero."""
+    """Finds an output bias, set on purpose, that alone makes the loss far higher than a bias of zero would."""
     loss, targets = evidence.loss, next(evidence.of("targets"), None)
     bias = evidence.history(f"weights/{head.layer}/bias")
     if head.loss not in BINARY or head.units != 1 or bias is None or targets is None or loss is None:
@@ -135,7 +135,7 @@ def _wrong_prior(
 def _harmless(
     evidence: Evidence, first: float, expected: float, limit: SimpleNamespace, *, summed: bool
 ) -> bool:
-    """Whether the training got over it: a start that is a little high, or high because it is a sum, and a loss that then fell."""
+    """Whether the training overcame it: the first loss is a little high, or high because it is a sum, and then fell."""
     went = course(evidence.loss)
     if went is None:
         return False

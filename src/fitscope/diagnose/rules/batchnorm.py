@@ -1,9 +1,9 @@
 """`batchnorm`: batch normalisation whose settings or batches make its statistics useless.
 
-Sees a momentum too high for the length of the training (the moving statistics never arrive, so the model is bad only in
+Looks at a momentum too high for the length of the training (the moving statistics never arrive, so the model is bad only in
 validation), one so low that they are those of the last batches, a large epsilon, and batches too small to have statistics. A batch
 of one sample makes the output constant, so dead units and layers without a gradient that are connected with it are listed under it.
-A frozen layer counts only if it never saw data: with a mean of 0 and a variance of 1, as it was made, it passes large values on.
+A frozen layer counts only if it never saw data: with its initial mean of 0 and variance of 1 it passes large values on.
 
 False alarms: a frozen layer, whose statistics were learned before.
 """
@@ -51,7 +51,7 @@ def batchnorm(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding | 
                 confidence=0.85,
                 series=Series.from_history(moving, "mean") if moving is not None else None,
             )
-            return  # the others are set up the same way, mostly: one is enough
+            return  # the other layers are mostly set up alike: one finding is enough
 
 
 Found = tuple[str, str, dict[str, float]]
@@ -100,7 +100,7 @@ def _batch(evidence: Evidence, layer: str, limit: SimpleNamespace) -> Found | No
     seen = evidence.history(f"activations/{layer}")
     if seen is not None and seen.shape:
         size = float(seen.shape[0])
-        if len(seen.shape) > 2:  # statistics are taken over positions as well
+        if len(seen.shape) > 2:  # the statistics also cover positions
             return None
     if size is None or size > limit.batch:
         return None
@@ -116,7 +116,7 @@ def _batch(evidence: Evidence, layer: str, limit: SimpleNamespace) -> Found | No
 
 
 def _frozen(evidence: Evidence, layer: str, limit: SimpleNamespace) -> Found | None:
-    """A frozen layer with the statistics it was made with, which passes on large values."""
+    """Finds a frozen layer with its initial statistics, which passes on large values."""
     moving = [evidence.history(f"weights/{layer}/moving_{name}") for name in ("mean", "variance")]
     out = evidence.history(f"activations/{layer}")
     if out is None or not median(out.rms) >= limit.passes:
@@ -134,7 +134,7 @@ def _frozen(evidence: Evidence, layer: str, limit: SimpleNamespace) -> Found | N
 
 
 def planned_steps(evidence: Evidence) -> int | None:
-    """How many steps the training has: as planned, or as seen so far."""
+    """The number of steps of the training: the planned one, or the recorded one so far."""
     per_epoch, epochs = (
         number(evidence.setting("fit", "steps_per_epoch")),
         number(evidence.setting("fit", "epochs")),

@@ -1,8 +1,8 @@
 """`class_collapse`: a classifier that predicts one class for every input.
 
-Sees the share of the class predicted most often in each recorded batch, against the share of the most common class in the targets.
-With rare classes it compares how often they are predicted with how often they occur: a model that learned them names them about as
-often. There it is why the loss stays where it is; otherwise it is a consequence of a loss that does not fall.
+Looks at the share of the class predicted most often in each recorded batch, against the share of the most common class in the targets.
+With rare classes it compares how often they are predicted with how often they occur: a model that learned them predicts them about
+as often. With rare classes it is the cause of a loss that does not fall, otherwise a consequence.
 
 False alarms: the first steps of a training; data in which nearly all samples have one class. Neither is judged.
 """
@@ -62,7 +62,7 @@ def class_collapse(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Findi
 
 
 def _overlooked(evidence: Evidence, predicted: History, wanted: History, limit: SimpleNamespace) -> bool:
-    """Whether the rare classes, of which it has seen some, are named far more seldom at the end than they occur."""
+    """Whether the model at the end predicts the rare classes, of which there were samples, far less often than they occur."""
     targets = next(evidence.of("targets"), None)
     samples = float(targets.shape[0]) * wanted.seen if targets is not None and targets.shape else 0.0
     rare = 1 - mean(wanted.max)

@@ -1,6 +1,6 @@
 """`clipped_gradient`: clipping that leaves almost nothing of the gradient, at every step.
 
-Sees the clipping of the optimizer against the gradients it is given. Clipping is for rare outliers, not for cutting every step to a
+Looks at the clipping of the optimizer against the gradients that it gets. Clipping is for rare outliers, not for cutting every step to a
 hundredth. A common clip (0.1 or more) that cuts huge gradients is listed under their cause: `bad_initial_loss` for those of a start far
 off, `exploding_gradient` for those that grow from layer to layer.
 

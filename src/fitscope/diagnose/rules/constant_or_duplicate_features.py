@@ -1,6 +1,6 @@
 """`constant_or_duplicate_features`: input columns that are constant, or equal to another.
 
-Sees the standard deviation of each feature over all samples seen so far, and how many features equal another one.
+Looks at the standard deviation of each feature over all samples so far, and how many features equal another one.
 
 False alarms: the border pixels of images and rare one-hot columns are constant by nature. With many features, or inputs that are mostly
 zero, this is a note.

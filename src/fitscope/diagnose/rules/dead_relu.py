@@ -1,6 +1,6 @@
-"""`dead_relu`: units behind a ReLU that give zero for every sample, and so never learn again.
+"""`dead_relu`: units behind a ReLU that are zero for every sample, and so never learn again.
 
-Sees units, not zeros: a healthy ReLU layer is zero for most samples at most units, but each unit is active for some samples. Where
+Looks at units, not zeros: a healthy ReLU layer is zero for most samples at most units, but each unit is active for some samples. Where
 units were not recorded (`activity/…`) an output that is zero almost everywhere, at every recorded step, must do.
 
 False alarms: a layer far too wide for its task, which never needs most of its units.
@@ -53,7 +53,7 @@ def dead_relu(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding | 
 
 
 def _looks_like_one(evidence: Evidence, history: History) -> bool:
-    """Without a configuration: an output that is never negative."""
+    """Whether the layer looks like a ReLU, without a configuration: its output is never negative."""
     return not evidence.configuration and bool(lowest(history.min) >= 0)
 
 
@@ -67,7 +67,7 @@ def _judge(layer: str, history: History, most: float, captures: int, *, units: b
         return None
     share = ratio(history.zeros, history.count)
     late = share[-max(int(captures), len(share) // 3) :]
-    if not lowest(late) >= most:  # NaN, never enough, if there is nothing else
+    if not lowest(late) >= most:  # NaN if there are no other values, which is never enough
         return None
     high = share >= most
     first = len(share) - int(np.argmin(high[::-1])) if not high.all() else 0

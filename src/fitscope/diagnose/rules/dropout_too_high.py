@@ -1,7 +1,7 @@
-"""`dropout_too_high`: layers that drop nearly all they are given.
+"""`dropout_too_high`: layers that drop nearly all of their input.
 
-Sees the rate of each dropout layer, and of the dropout inside recurrent layers. Keras's rate is the share that is dropped, so 0.9
-keeps a tenth; people who think of the share that is kept pass the opposite.
+Looks at the rate of each dropout layer, and of the dropout inside recurrent layers. Keras's rate is the share that is dropped, so 0.9
+keeps a tenth; users who think of the share that is kept pass the opposite.
 
 False alarms: dropout on very wide, redundant inputs.
 """

@@ -1,6 +1,6 @@
 """`exploding_gradient`: gradients that grow from layer to layer on their way back, or from one step to the next.
 
-Sees the norm of the gradient at a layer against the layer nearest to the loss, and against the layer's own history. Both must be
+Looks at the norm of the gradient at a layer against the layer nearest to the loss, and against the layer's own history. Both must be
 far out: gradients of a healthy deep network differ tenfold, and one batch may have a gradient ten times the usual. If the gradient
 grows across one layer, as across a recurrent one, that layer is named; otherwise the layer at which it is largest.
 
@@ -48,7 +48,7 @@ def exploding_gradient(evidence: Evidence, limit: SimpleNamespace) -> Iterator[F
 
 
 def _learns(loss: History | None, since: int) -> bool:
-    """Whether the loss is lower from this step on, and never above what it was before: the gradients grew because it learns."""
+    """Whether the loss is lower from this step on, and never above its earlier level: the gradients grew because the model learns."""
     if loss is None:
         return False
     before, after = loss.value[loss.steps < since], loss.value[loss.steps >= since]
@@ -91,7 +91,7 @@ def _in_depth(histories: list[History], limit: SimpleNamespace) -> Finding | Non
 
 
 def _amplifier(histories: list[History], limit: SimpleNamespace) -> str | None:
-    """The one layer across which the gradient grows, if one layer does most of it: what is large at an output, its consumer made."""
+    """The layer across which the gradient grows, if one layer does most of it. The layer that takes an output makes its gradient."""
     sizes = [(h.site.layer, median(h.norm)) for h in histories if len(h)]
     rises = sorted(
         (before / after, layer) for (_, before), (layer, after) in pairwise(sizes) if after > 0 and before > 0
@@ -108,7 +108,7 @@ def _in_time(histories: list[History], limit: SimpleNamespace) -> Finding | None
         peak = history.peak.astype(np.float64)
         if len(peak) < 6:
             continue
-        early = highest(peak[: max(3, len(peak) // 10)])  # NaN if there is nothing else
+        early = highest(peak[: max(3, len(peak) // 10)])  # NaN if there are no other values
         for i in 5 + np.flatnonzero(peak[5:] >= limit.peak * early):
             usual = median(history.rms[:i])
             if usual > 0 and peak[i] >= limit.growth * usual:

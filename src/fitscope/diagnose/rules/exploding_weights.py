@@ -1,6 +1,6 @@
 """`exploding_weights`: weights that grow without bound.
 
-Sees the rms of a matrix or filter against its own start, and whether it is still growing at the end. Weights that started near
+Looks at the rms of a matrix or filter against its own start, and whether it is still growing at the end. Weights that started near
 zero may grow as they like. If a loss that cannot be negative falls far below zero, less growth is enough.
 
 False alarms: very long trainings without weight decay in front of a normalisation, where the size of weights has no meaning.

@@ -1,8 +1,8 @@
 """`input_not_normalised`: inputs far from the scale that layers are made for.
 
-Sees the rms of the inputs, whether all of them are close to zero, and of single features their range against the others and their
+Looks at the rms of the inputs, whether all of them are close to zero, and of single features their range against the others and their
 mean against their spread. The usual batch must have such a range: a single odd one does not count. Integers that go into an embedding
-are left alone, and so are inputs whose first layer normalises them: what comes out of that layer must not be as large.
+are left alone, and so are inputs whose first layer normalises them: the output of that layer must not be as large.
 
 False alarms: sparse inputs with a few large numbers; one-hot columns next to a scaled one.
 """
@@ -80,7 +80,7 @@ def input_not_normalised(evidence: Evidence, limit: SimpleNamespace) -> Iterator
 
 
 def _normalises(evidence: Evidence, layer: str, size: float) -> bool:
-    """Whether the layer is of a kind that normalises, and does: a frozen or unadapted one passes on what it is given."""
+    """Whether the layer normalises: a frozen or unadapted normalisation layer passes its input on."""
     out = evidence.history(f"activations/{layer}")
     return _kind(evidence, layer) in _NORMALISING and (out is None or not median(out.rms) >= size)
 
@@ -92,15 +92,15 @@ def _stands(evidence: Evidence) -> bool:
 
 
 def _by_feature(evidence: Evidence, layer: str | None, limit: SimpleNamespace) -> Iterator[Finding]:
-    """Judges single features where the inputs as a whole look fine."""
+    """Judges single features if the inputs as a whole look fine."""
     ranges, means, stds = (evidence.history(f"features/{name}") for name in ("range", "mean", "inputs"))
     if ranges is not None and len(ranges) and ranges.shape and ranges.shape[-1] > 1:
-        # a feature a thousand times as wide as the others: the largest range against the mean of the rest
+        # compare the largest range with the mean of the others, to find a feature a thousand times as wide
         count = float(ranges.count[-1])
         largest = float(ranges.max[-1])
         usual = [median(h.max.astype("float64") - h.min) for h in evidence.of("inputs")]
         rest = max((float(ranges.mean[-1]) * count - largest) / max(count - 1, 1), 1e-12)
-        # The ranges are those of all samples so far: a single odd batch, which odd_batch names, must not count.
+        # The ranges cover all samples so far: a single odd batch, which odd_batch reports, must not count.
         largest = min(largest, max(usual)) if usual else largest
         if largest >= limit.ranges * rest and largest > limit.size:
             yield _found(

@@ -1,6 +1,6 @@
 """`label_problem`: targets that cannot be right.
 
-Sees targets that are all the same, targets that the loss does not accept (labels beyond the last class, -1 and 1 for a binary
+Looks at targets that are all the same, targets that the loss does not accept (labels beyond the last class, -1 and 1 for a binary
 cross-entropy), targets that are no labels (two values that both mean no, as after a second division by 255; fractions where class
 numbers are wanted), and classes that are far from balanced. In the loss of each sample of a recorded batch it sees samples
 that keep a high loss when all others are learned: their labels look wrong. `fs.loss(per_sample=True)` names them.
@@ -25,7 +25,7 @@ from fitscope.diagnose.history import History
 from fitscope.diagnose.rule import rule
 from fitscope.diagnose.setup import BINARY, CATEGORICAL, REGRESSION, OutputHead, only_head
 
-FAR = 0.55  #: of the usual high loss, from which on a loss is one of the high ones
+FAR = 0.55  #: share of the usual high loss from which on a loss counts as high
 
 
 @rule("label_problem", sees="targets that are constant, outside of what the loss takes, or far from balanced")
@@ -37,7 +37,7 @@ def label_problem(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Findin
         )
         return
     head = only_head(evidence)
-    # A custom loss may take no notice of the targets: then they can be anything.
+    # A custom loss may ignore the targets: then they can be anything.
     ours = head is not None and head.loss in CATEGORICAL | BINARY | REGRESSION
     found = _outside(targets, head) or (
         _constant(targets, evidence) if ours or not evidence.configuration else None
@@ -58,7 +58,7 @@ def label_problem(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Findin
 
 
 def _outside(targets: History, head: OutputHead | None) -> Finding | None:
-    """Targets that the loss does not take."""
+    """Finds targets that the loss does not accept."""
     if head is None:
         return None
     low, high = lowest(targets.min), highest(targets.max)
@@ -67,7 +67,7 @@ def _outside(targets: History, head: OutputHead | None) -> Finding | None:
         cure = "Map the two classes to 0 and 1, or use a hinge loss for -1 and 1."
         return _finding(targets, "error", text, "max", cure, 0.97, layer=head.layer, lowest=low, highest=high)
     if head.loss == "SparseCategoricalCrossentropy" and head.units:
-        left_out = head.ignored  # which hides the lowest or highest of the others
+        left_out = head.ignored  # an ignored label hides the lowest or highest of the others
         if (high > head.units - 1 and high != left_out) or (low < 0 and low != left_out):
             text = f"The labels run from {low:g} to {high:g}, but the output has {head.units} classes: 0 to {head.units - 1}"
             cure = "Count labels from 0, or give the output one more unit; on some backends such labels are ignored in silence."
@@ -77,7 +77,8 @@ def _outside(targets: History, head: OutputHead | None) -> Finding | None:
         if low > 0 and high == head.units - 1 and len(targets) >= 5 and head.units > 2:
             text = f"The labels run from {low:g} to {high:g}: class 0 of {head.units} never occurs"
             cure = "Count labels from 0; the output has a unit that is never wanted."
-            tokens = any(extent != 1 for extent in targets.shape[1:])  # 0 is then often padding, or a start
+            # With tokens, 0 is often padding or a start.
+            tokens = any(extent != 1 for extent in targets.shape[1:])
             severity = "note" if tokens else "warning"
             return _finding(
                 targets, severity, text, "min", cure, 0.7, layer=head.layer, lowest=low, highest=high
@@ -86,7 +87,7 @@ def _outside(targets: History, head: OutputHead | None) -> Finding | None:
 
 
 def _no_labels(targets: History, head: OutputHead | None, limit: SimpleNamespace) -> Finding | None:
-    """Targets within the range that the loss takes, which are no labels all the same."""
+    """Finds targets in the range that the loss accepts that still are no labels."""
     if head is None or not len(targets):
         return None
     low, high = lowest(targets.min), highest(targets.max)
@@ -117,7 +118,7 @@ def _two_values(targets: History, low: float, high: float) -> bool:
 
 
 def _constant(targets: History, evidence: Evidence) -> Finding | None:
-    """Targets that are the same for every sample of every batch."""
+    """Finds targets that are the same for every sample of every batch."""
     classes = evidence.history("classes/targets")
     one_class = classes is not None and len(classes) >= 3 and lowest(classes.max) >= 0.9999
     same_mean = highest(targets.mean) - lowest(targets.mean) <= 1e-6 * max(abs(float(targets.mean[0])), 1e-6)
@@ -138,7 +139,7 @@ def _constant(targets: History, evidence: Evidence) -> Finding | None:
 
 
 def _mislabelled(evidence: Evidence, head: OutputHead | None, limit: SimpleNamespace) -> Finding | None:
-    """A few samples with a high loss among many that are learned, in the last third of the training.
+    """Finds a few samples with a high loss among many learned ones, in the last third of the training.
 
     If a share q of a batch has the loss H and the rest none, the mean is qH and the variance q(1 - q)H²; so both are known from
     mean and standard deviation. Rare classes that were not learned look the same, so nothing is judged where one class has nearly
@@ -207,13 +208,13 @@ def _apart(samples: History, high: float) -> bool:
     """Whether the highest loss of a batch is either near the high one or far below. A net that still learns has some of every size."""
     highs = samples.max.astype(np.float64)
     if not np.isfinite(highs).any():
-        return True  # not recorded
+        return True  # the extremes were not recorded
     between = np.count_nonzero((highs >= 0.25 * high) & (highs < FAR * high))
     return bool(between <= 0.25 * np.count_nonzero(highs >= FAR * high))
 
 
 def _same_class(evidence: Evidence) -> bool:
-    """One-hot targets: their statistics are the same whichever class it is, so a shift of the class would not be seen."""
+    """Whether all predictions are of one class. One-hot targets have the same statistics for every class, so they cannot show a change."""
     predicted = evidence.history("classes/predictions")
     return predicted is not None and len(predicted) > 0 and float(predicted.max[-1]) >= 0.9999
 

@@ -1,6 +1,6 @@
 """`layer_not_learning`: a layer whose weights do not move while others do.
 
-Sees four things: trainable weights whose gradient or update is exactly zero at every recorded step; hidden layers that start
+Looks at four things: trainable weights whose gradient or update is exactly zero at every recorded step; hidden layers that start
 constant, whose units all get the same gradient and stay copies of one another; layers that are not trainable; and layers that a
 lambda calls without the model knowing them.
 
@@ -23,7 +23,7 @@ from fitscope.diagnose.rule import rule
 from fitscope.diagnose.rules.loss_not_decreasing import nothing_learned
 
 _CONSTANT = ("Zeros", "Ones", "Constant")
-_ADAPTED = ("Normalization",)  #: whose weights are statistics of data, which no step moves
+_ADAPTED = ("Normalization",)  #: layers whose weights are statistics of the data, which no step moves
 
 
 @rule("layer_not_learning", sees="a layer whose weights stay as they are while others move")
@@ -51,7 +51,7 @@ def layer_not_learning(evidence: Evidence, limit: SimpleNamespace) -> Iterator[F
     if not any(kind == "updates" for kind, _ in moving) and any(
         kind == "updates" for kind, _ in still.values()
     ):
-        return  # nothing moves at all: that is a matter of the optimizer
+        return  # nothing moves at all: the optimizer is the cause
     named = {finding.layer for finding in constant}
     for layer, (kind, history) in still.items():
         learns = (
@@ -63,7 +63,7 @@ def layer_not_learning(evidence: Evidence, limit: SimpleNamespace) -> Iterator[F
 
 
 def _untracked(evidence: Evidence) -> Iterator[Finding]:
-    """Layers that the function of a layer calls without the model knowing them: no optimizer sees their weights."""
+    """Finds layers that the function of a layer calls and the model does not know: no optimizer gets their weights."""
     for layer, about in evidence.network.layers.items():
         for inner in about.get("untracked") or ():
             yield Finding(
@@ -132,7 +132,7 @@ def _constant(evidence: Evidence) -> Iterator[Finding]:
         stuck = value == 0 and network.activation(layer) in RELU_LIKE
         trained = evidence.history(f"weights/{layer}/kernel")
         if trained is not None and trained.std[0] > 0:
-            continue  # it was given other weights since
+            continue  # the program has set its weights since
         if copied or stuck:
             why = (
                 "its ReLU gives zero and passes no gradient"

@@ -1,6 +1,6 @@
 """`loss_diverging`: a loss that ends far above where it began, or far above its best, and does not come back.
 
-Sees levels (medians of tenths of the training), so that single batches do not count. A loss that falls below zero without
+Looks at levels (medians of tenths of the training), so that single batches do not count. A loss that falls below zero without
 bound diverges as well: its sign, or that of a penalty, is wrong. A loss that begins below zero must end above it: to come nearer to zero is
 not to grow.
 
@@ -36,10 +36,10 @@ def loss_diverging(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Findi
         yield NotJudged(why or ("too few recorded losses" if loss is not None else "no loss was recorded"))
         return
     wide = max(3 * went.noise, 1e-12)
-    first = float(np.median(went.values[:3]))  # the very first: a tenth may be on the way up already
+    first = float(np.median(went.values[:3]))  # the first three losses: a tenth may already be rising
     start = min(first, went.start)
     rises = went.end - start > (limit.rise - 1) * abs(start) and went.end - start > wide
-    if start < 0:  # it may end at zero, as that of a policy does
+    if start < 0:  # a loss may end at zero, such as that of a policy
         rises = rises and went.end > max(wide, 0.1 * abs(start))
     fallen = start - went.best
     late = went.levels[-1] > went.levels[len(went.levels) // 2 :].min()
@@ -84,7 +84,7 @@ def _leaves(went: Course, wide: float) -> int:
 
 
 def _below(evidence: Evidence, loss: History, went: Course, limit: SimpleNamespace) -> Finding | None:
-    """A loss that falls below zero: further and further, or though it is of a kind that is never negative."""
+    """Finds a loss that falls further and further below zero, or below zero at all if its kind is never negative."""
     head = only_head(evidence)
     bounded = head is not None and head.loss in CATEGORICAL | BINARY | REGRESSION
     size = max(abs(went.start), 1e-12)
@@ -109,7 +109,7 @@ def _below(evidence: Evidence, loss: History, went: Course, limit: SimpleNamespa
 
 
 def _at_once(loss: History, limit: SimpleNamespace) -> Finding | None:
-    """A loss that grew many-fold in the few steps before it became NaN or Inf."""
+    """Finds a loss that grew many-fold in the few steps before it became NaN or Inf."""
     finite = np.isfinite(loss.value)
     steps, values = loss.steps[finite], loss.value[finite].astype(np.float64)
     if (
@@ -119,7 +119,7 @@ def _at_once(loss: History, limit: SimpleNamespace) -> Finding | None:
     ):
         return None
     below = np.flatnonzero(values <= 10 * max(abs(float(values[0])), 1e-12))
-    calm = int(below[-1]) if len(below) else 0  # the last step at which it was of its usual size
+    calm = int(below[-1]) if len(below) else 0  # the last step at which it had its usual size
     return Finding(
         "loss_diverging",
         "error",

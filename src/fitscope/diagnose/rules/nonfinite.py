@@ -1,6 +1,6 @@
 """`nonfinite`: the origin of the first NaN or Inf.
 
-Sees the first operation in the order of execution that made one, at the first step that has any: data, then the layers
+Looks at the first operation in the order of execution that made one, at the first step that has any: data, then the layers
 forward, the loss, then the layers backward, then the optimizer. A gradient at a layer's *output* was made by the layer that
 consumes it, so a layer whose output gradient is finite and whose weight gradients or input gradients are not is the one.
 An Inf that becomes a NaN further on counts as the cause, because it comes first. Where the whole tensor left the step, the rule names
@@ -23,14 +23,14 @@ from fitscope.diagnose.finding import Finding, NotJudged, Series
 from fitscope.diagnose.rule import rule
 from fitscope.sites import Site
 
-_NEARLY = 1e9  #: numbers that no healthy layer has; float32 ends at 3e38, and an exponential gets there in a few steps
+_NEARLY = 1e9  #: no healthy layer has such numbers; float32 ends at 3e38, and exponential growth gets there in a few steps
 _STATE = ("weights",)
 _BACKWARD = ("gradients", "weight_gradients", "updates")
 _KINDS = ("inputs", "targets", *_STATE, "activations", "taps", "predictions", "loss", *_BACKWARD)
 
 
 class Origin(NamedTuple):
-    """Where it was born."""
+    """The origin of a NaN or Inf."""
 
     site: Site
     layer: str | None
@@ -86,7 +86,7 @@ def nonfinite(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding | 
 
 
 def _in_samples(placed: Mapping[str, Any] | None) -> str:
-    """Which samples of the batch have them, in words."""
+    """The samples of the batch that have them, in words."""
     if placed is None or not placed["samples"]:
         return ""
     samples, number, of = placed["samples"], placed["number"], placed["of"]
@@ -106,7 +106,7 @@ def _placed(evidence: Evidence, layer: str | None) -> str | None:
 
 
 def _counting(evidence: Evidence) -> dict[Site, Broken]:
-    """The NaN and Inf, without the overflows that loss scaling finds and skips."""
+    """The sites with NaN and Inf, without the overflows that loss scaling finds and skips."""
     found = {site: b for site, b in evidence.broken.items() if site.base in _KINDS and not site.moved}
     scaled = "loss_scale" in evidence.histories or evidence.setting("optimizer", "loss_scale") is not None
     if not scaled:

@@ -1,8 +1,8 @@
 """`odd_batch`: single batches whose inputs or targets are far larger than those of all the others.
 
-Sees the rms of the inputs, and of targets of floating point, in each captured batch: a batch counts if it is many times the usual one *and*
-far above every batch that is not odd, so data with a long tail, whose batches lie close behind one another, stays silent. Several
-such batches in a row are a change of the data, so they do not count. The loss need not show it: a normalisation after the first
+Looks at the rms of the inputs, and of targets of floating point, in each captured batch. A batch counts if it is many times the usual
+one *and* far above every batch that is not odd. So data with a long tail, whose batches lie close behind one another, is not reported.
+Several such batches in a row are a change of the data, so they do not count. The loss need not show it: a normalisation after the first
 layer hides an unscaled batch, and still learns from it.
 
 False alarms: rare samples that really are this large.
@@ -22,8 +22,8 @@ from fitscope.diagnose.history import Array, History
 from fitscope.diagnose.rule import rule
 from fitscope.diagnose.rules.input_not_normalised import first_layers
 
-TOGETHER = 3  #: captured batches in a row that are still single ones
-NAMED = 4  #: steps in the message
+TOGETHER = 3  #: captured batches in a row that still count as single ones
+NAMED = 4  #: the most steps in the message
 
 
 @rule("odd_batch", sees="single batches whose inputs or targets are far larger than all others")
@@ -61,9 +61,9 @@ def _found(evidence: Evidence, history: History, odd: Array) -> Finding:
     usual = median(np.delete(size, odd))
     layer = next(iter(first_layers(evidence)), None) if kind == "inputs" else None
     about = "about " if history.seen > len(history) else ""  # a point stands for several captured steps
-    feeds = f", which {layer} takes," if layer else ""
+    of = f" of {layer}" if layer else ""
     message = (
-        f"In the batch of {about}step {int(history.steps[worst]):,} the rms of the {kind}{feeds} is {size[worst]:.4g}, "
+        f"The {kind}{of} have an rms of {size[worst]:.4g} in the batch of {about}step {int(history.steps[worst]):,}, "
         f"{size[worst] / usual:.3g} times the usual {usual:.4g}."
     )
     if len(steps) > 1:
@@ -79,7 +79,7 @@ def _found(evidence: Evidence, history: History, odd: Array) -> Finding:
         message=message,
         evidence={"steps": steps[:64], "rms": float(size[worst]), "usual": usual},
         cure=(
-            f"Look at how these samples are read: most likely they missed the scaling of the others. "
+            f"Look at how these samples are read: they were probably not scaled like the others. "
             f'fs.{kind}(keep="tensor", every=fs.steps({steps[0]})) keeps them.'
         ),
         confidence=0.9,

@@ -1,6 +1,6 @@
 """`optimizer_misconfigured`: settings of the optimizer that defeat it.
 
-Sees the configuration before the first step: a learning rate of zero or below, one far too large, an epsilon that swallows the
+Looks at the configuration before the first step: a learning rate of zero or below, one far too large, an epsilon that swallows the
 gradient, a momentum of almost 1, a weight decay or penalty that eats the weights. And the learning rate in use: a schedule that is at
 zero long before the end, or that jumps far above all it had before.
 
@@ -61,9 +61,9 @@ def _rate(evidence: Evidence, kind: str, limit: SimpleNamespace) -> Iterator[Fou
     rate = number(evidence.setting("optimizer", "learning_rate"))
     used = evidence.history("learning_rate")
     if rate is None and used is not None and len(used):
-        rate = median(used.value)  # of a schedule, what is usual: a peak shows in the updates
+        rate = median(used.value)  # the usual rate of a schedule: a peak shows in the updates
         if abs(rate) <= 1e-6 * abs(highest(used.value)):
-            return  # at its end: zero, or a little below it by rounding (see _schedule)
+            return  # a schedule ends at zero, or a little below it by rounding (see _schedule)
     if rate is None:
         return
     numbers = {"learning_rate": rate}
@@ -171,7 +171,7 @@ def _penalty(evidence: Evidence, given: Mapping[str, object], limit: SimpleNames
 
 
 def _schedule(evidence: Evidence) -> Iterator[Found]:
-    """A schedule that is at nearly nothing for most of the training."""
+    """Finds a schedule that is nearly zero for most of the training."""
     rates, steps = evidence.history("learning_rate"), planned_steps(evidence)
     if rates is None or len(rates) < 5 or steps is None:
         return
@@ -180,7 +180,7 @@ def _schedule(evidence: Evidence) -> Iterator[Found]:
     if top <= 0 or not np.isfinite(top):
         return
     low = values < 1e-4 * top
-    last = len(low) - int(np.argmin(low[::-1])) if not low.all() else 0  # since then it is low
+    last = len(low) - int(np.argmin(low[::-1])) if not low.all() else 0  # the rate is low from here on
     if last < len(low) - 1 and rates.steps[last] < 0.5 * steps:
         step = int(rates.steps[last])
         yield (
@@ -192,12 +192,12 @@ def _schedule(evidence: Evidence) -> Iterator[Found]:
 
 
 def _jump(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Found]:
-    """A schedule that was steady and leaps far above all it had before. A warm-up rises too, but it is not steady first."""
+    """Finds a schedule that was steady and leaps far above all earlier rates. A warm-up rises too, but it is not steady first."""
     rates = evidence.history("learning_rate")
     if rates is None or len(rates) < 6:
         return
     values = rates.value.astype(np.float64)
-    highest = np.maximum.accumulate(values)[4:-1]  # before each of the values from the sixth on
+    highest = np.maximum.accumulate(values)[4:-1]  # the highest rate before each value from the sixth on
     steady = np.array([values[i - 4 : i + 1].min() > 0.5 * highest[i - 4] for i in range(4, len(values) - 1)])
     leaps = np.flatnonzero(steady & (values[5:] >= limit.jump * highest))
     if len(leaps):

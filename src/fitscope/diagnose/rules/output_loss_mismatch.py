@@ -1,6 +1,6 @@
 """`output_loss_mismatch`: an output that does not fit its loss.
 
-Sees the configuration, before the first step: probabilities given as logits and the other way round, one unit for several
+Looks at the configuration, before the first step: probabilities given as logits and the other way round, one unit for several
 classes, a nonlinearity that cuts off values the targets have. The range of the targets is used once it is known.
 
 False alarms: a custom loss or `train_step` may do anything, so those are not judged.

@@ -1,6 +1,6 @@
 """`overfitting`: a validation loss that rises while the training loss falls.
 
-Sees the losses that Keras logs at the end of each epoch. The validation loss must have risen from its best epoch for several
+Looks at the losses that Keras logs at the end of each epoch. The validation loss must have risen from its best epoch for several
 epochs, the training loss must have gone on falling, and the two must be far apart. Validation uses the moving statistics of batch
 normalisations, which are near their initial values in the first 3 / (1 - momentum) steps: epochs that end before that do not count,
 unless the model was trained before.

@@ -1,7 +1,7 @@
-"""`precision_underflow`: numbers too small for the type they are kept in.
+"""`precision_underflow`: numbers too small for their dtype.
 
-Sees gradients in float16 of which most are below its normal range (where they lose digits and then become zero), and weights in float16 or
-bfloat16 whose updates are rounded away: the gradient is there, and the weight stays.
+Looks at gradients in float16 of which most are below its normal range, where they lose digits and then become zero. And at weights in
+float16 or bfloat16 whose updates are rounded away: the gradient is not zero, and the weight stays.
 
 False alarms: loss scaling keeps gradients in range, and mixed precision keeps weights in float32; neither is reported.
 """

@@ -1,6 +1,6 @@
 """`rank_differs`: a process of the training that differs from the others.
 
-Sees the pulses of all ranks, at the steps that they share. Three things may differ. **Weights**: replicas get the same gradients, so
+Looks at the pulses of all ranks, at the steps that they share. Three things may differ. **Weights**: replicas get the same gradients, so
 their weights are equal to the last bit; a replica that differs was built or updated differently, and will not come back. **Loss**: each
 rank sees other rows of the same data, so at most steps no rank is far above all the others; one that is has other data. **Pace**: the
 time of a step; in a synchronous training all ranks wait for the slowest, so the CPU time of a process is looked at too.

@@ -1,6 +1,6 @@
 """`saturated`: units behind a sigmoid, tanh or softmax that stay at the flat ends of it for every sample.
 
-Sees units (`activity/…`) at which the nonlinearity has no slope left, for every sample or, in all units together, for nearly all
+Looks at units (`activity/…`) at which the nonlinearity has no slope left, for every sample or, in all units together, for nearly all
 samples. A layer that begins with most of its values there, and keeps them, counts as well: units may learn to be sure, but in a
 healthy net none begin so. Where units were not recorded it uses the mean slope, which follows from mean and rms: 1 - x² for tanh,
 4x(1 - x) for sigmoid. A classifier that is sure of itself has a saturated output, and that is what it was trained for, so an output
@@ -76,13 +76,13 @@ def _sure_from_start(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Fin
         entries = history.shape[axis]
         share = entries * history.rms.astype(np.float64) ** 2
         late = share[-max(int(limit.captures), len(share) // 3) :]
-        possible = highest(share) <= 1.05  # otherwise the axis is another one
+        possible = highest(share) <= 1.05  # otherwise the softmax has another axis
         if entries > 1 and possible and share[0] >= limit.values and lowest(late) >= limit.values:
             yield _found(layer, "softmax", history, share, limit.values, "sure")
 
 
 def _attention(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding]:
-    """Attention whose scores are so large that its softmax picks one key. No site shows that softmax, but queries and keys do:
+    """Finds attention whose scores are so large that its softmax picks one key. That softmax has no site, but queries and keys have:
     the product of their rms is about the standard deviation of the scaled scores."""
     for queries in evidence.of("activations"):
         layer, _, name = queries.site.layer.rpartition("/")
@@ -117,12 +117,12 @@ def _attention(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding]:
 def _shares(
     kind: str, name: str, history: History, limit: SimpleNamespace
 ) -> Iterator[tuple[str, Array, float]]:
-    """The ways to see saturation in a history: how, the saturated share at each point, and the most that is healthy."""
+    """The measures of saturation that a history allows: the kind, the saturated share at each point, and the healthy limit."""
     if kind == "activations":
         yield "slope", 1 - _slope(history, name), 1 - limit.room
         return
     yield "units", ratio(history.zeros, history.count), limit.units
-    if name not in SOFTMAX_LIKE:  # most of many classes are near zero
+    if name not in SOFTMAX_LIKE:  # with many classes, most are near zero
         yield "values", 1 - history.mean.astype(np.float64), limit.values
 
 
@@ -138,7 +138,7 @@ def _slope(history: History, activation: str) -> Array:
 
 
 def _answers(evidence: Evidence, layer: str) -> bool:
-    """Whether the layer gives the answer of the model: what comes after it, such as a logarithm of probabilities, has no weights."""
+    """Whether the layer computes the output of the model: later layers, such as a logarithm of probabilities, have no weights."""
     network = evidence.network
     if layer in network.outputs:
         return True

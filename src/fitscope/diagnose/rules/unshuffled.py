@@ -1,6 +1,6 @@
 """`unshuffled`: batches that differ far more than chance allows, as with sorted data.
 
-Sees how much of the variance of the targets lies between batches. In shuffled data it is about one part in the batch size; in sorted
+Looks at how much of the variance of the targets lies between batches. In shuffled data it is about one part in the batch size; in sorted
 data most of it.
 
 False alarms: time series that are read in their order on purpose.

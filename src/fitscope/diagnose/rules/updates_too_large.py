@@ -1,6 +1,6 @@
 """`updates_too_large`: steps that change the weights by a large part of themselves.
 
-Sees the rms of the update by the rms of the weight, of matrices and filters (biases start at zero, any step is large there). About 0.001
+Looks at the rms of the update ÷ the rms of the weight, of matrices and filters (biases start at zero, so any step is large). About 0.001
 is usual. A large ratio alone is not a fault: small networks learn well with 0.05. It is reported when the loss suffers, or when
 a step replaces the weights altogether. A few such steps are enough if the loss never falls by a fifth of what it was before them: a
 net that they ruin has no gradient left, so later updates are small.
@@ -34,7 +34,7 @@ def updates_too_large(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Fi
     for site, steps, times in ratios:
         usual = median(times[1:]) if len(times) > limit.captures else median(times)
         if broke and len(times) <= 2 * limit.captures and np.isfinite(times).any():
-            usual = highest(times)  # a few steps, and the last of them did it
+            usual = highest(times)  # after a few steps, the largest of them counts
         if usual >= limit.alone or (usual >= limit.ratio and suffers):
             found.append((usual, site, steps, times))
         elif _had_size(evidence, site) and (ruined := _ruined(evidence, steps, times, limit)) is not None:
@@ -72,7 +72,7 @@ def update_ratios(evidence: Evidence) -> Iterator[tuple[str, Array, Array]]:
 
 
 def _had_size(evidence: Evidence, site: str) -> bool:
-    """Whether the weights did not begin near zero, where any step is large."""
+    """Whether the weights did not start near zero, where any step is large."""
     weights = evidence.history(site)
     return weights is not None and bool(weights.rms[0] >= 1e-2)
 

@@ -1,6 +1,6 @@
 """`updates_too_small`: steps that are too small to get anywhere.
 
-Sees the rms of the update by the rms of the weight, of every matrix and filter, at every recorded step. It is reported only
+Looks at the rms of the update ÷ the rms of the weight, of every matrix and filter, at every recorded step. It is reported only
 when all of them are small all the time: at the end of a schedule, or of a training, they ought to be. Updates of exactly zero are
 told apart from small ones: where all gradients are zero, no learning rate helps. Where weights differ from one recorded step to the next
 all the same, other steps moved them, as with gradient accumulation, and nothing is judged.

@@ -1,6 +1,6 @@
 """`vanishing_gradient`: layers far from the loss whose gradient is so small that they do not learn.
 
-Sees the gradient of each layer against that of the layer nearest to the loss, over the same steps, and whether the layer's
+Looks at the gradient of each layer against that of the layer nearest to the loss, over the same steps, and whether the layer's
 updates are as small, too: Adam makes up for a small gradient as long as it is well above its epsilon. If the loss stays at that
 of guessing, updates of usual size helped nothing, and the gradient alone decides. A gradient of exactly zero is not vanishing but
 cut off (`layer_not_learning`), and NaN is `nonfinite`.
@@ -88,7 +88,7 @@ def _starved(evidence: Evidence, history: History, last: History, limit: SimpleN
     epsilon = number(optimizer(evidence).get("epsilon"))
     below = (
         epsilon is not None and median(history.rms) < epsilon
-    )  # which then is most of what the gradient is divided by
+    )  # then epsilon is most of the divisor of the gradient
     return not (mine > (limit.below if below else limit.update) * theirs)
 
 

@@ -1,7 +1,7 @@
 """`wrong_axis`: a softmax or normalisation over the wrong axis.
 
-Sees the axis of output softmaxes and of normalisation layers, and whether probabilities add up to one along the classes: the mean
-of a softmax over k classes is 1/k for any prediction. A softmax over an axis with one entry is 1 whatever it is given, in any layer.
+Looks at the axis of output softmaxes and of normalisation layers, and whether probabilities add up to one along the classes: the mean
+of a softmax over k classes is 1/k for any prediction. A softmax over an axis with one entry is always 1, in any layer.
 
 False alarms: attention is normalised over positions on purpose, so the sum is judged only for the softmax of an output.
 """
@@ -21,8 +21,8 @@ from fitscope.diagnose.network import SOFTMAX_LIKE
 from fitscope.diagnose.rule import rule
 from fitscope.diagnose.setup import CATEGORICAL, only_head
 
-_TURNING = ("Permute", "Reshape", "Lambda")  #: may move the channels
-#: Normalise the features of each position; over several axes that may be meant otherwise, as instance normalisation.
+_TURNING = ("Permute", "Reshape", "Lambda")  #: layers that may move the channels
+#: Layers that normalise the features of each position; over several axes they may be meant as instance normalisation.
 _OVER_FEATURES = ("LayerNormalization", "RMSNormalization", "GroupNormalization")
 
 
@@ -38,7 +38,7 @@ def wrong_axis(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding |
         if found is not None:
             named.add(layer)
             yield found
-    if evidence.shards:  # the mean of some classes says nothing
+    if evidence.shards:  # the mean over some of the classes says nothing
         yield NotJudged("the sum over classes: each process holds only a part of the outputs")
         return
     outputs = [n for n in network.outputs if _probabilities(evidence, n) and n not in named]
@@ -107,7 +107,7 @@ def _by_axis(evidence: Evidence, layer: str) -> Finding | None:
 
 
 def _turned(evidence: Evidence, layer: str) -> Finding | None:
-    """A layer that takes the channels first, behind one that puts them last."""
+    """Finds a layer that takes the channels first, behind one that has them last."""
     network = evidence.network
     knowing = [n for n in network.order if network.get(n, "data_format") or network.kind(n) in _TURNING]
     if not network.graph or network.get(layer, "data_format") != "channels_first":
@@ -120,7 +120,7 @@ def _turned(evidence: Evidence, layer: str) -> Finding | None:
 
 
 def _alone(evidence: Evidence, layer: str) -> Finding | None:
-    """A hidden softmax over one entry, as over the scores of a `Dense(1)`. That of an output is `output_loss_mismatch`."""
+    """Finds a hidden softmax over one entry, such as the scores of a `Dense(1)`. For an output, `output_loss_mismatch` reports it."""
     network = evidence.network
     softmax = network.kind(layer) == "Softmax" or network.activation(layer) in SOFTMAX_LIKE
     if not softmax or layer in network.outputs:

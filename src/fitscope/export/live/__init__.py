@@ -30,7 +30,7 @@ Say = Callable[[str], None]
 
 
 class Live(Protocol):
-    """A sink, as the capturing side sees it."""
+    """The interface of a sink for the capturing side."""
 
     def write(self, records: Sequence[Record], samples: Sequence[Samples]) -> None: ...
     def flush(self) -> None: ...
@@ -39,7 +39,7 @@ class Live(Protocol):
 
 Make = Callable[["RunWriter", Say], Live]
 
-#: By scheme, which is the name of its module, the class.
+#: The class for each scheme, which is also the name of its module.
 DATABASES = {"duckdb": "DuckDB", "sqlite": "SQLite"}
 
 
@@ -50,7 +50,7 @@ def sinks(
     database: str | None = None,
     npy: str | os.PathLike[str] | None = None,
 ) -> dict[str, Make]:
-    """The factories of the requested sinks. A setting that cannot work raises an error now; nothing is created yet."""
+    """The factories of the requested sinks. A setting that cannot work raises an error now. This creates nothing yet."""
     found: dict[str, Make] = {}
     try:
         if tensorboard is not None:
@@ -65,7 +65,7 @@ def sinks(
 
 
 def run_of(writer: RunWriter) -> Run:
-    """The run that is being written, as readers see it."""
+    """The growing run, opened for reading."""
     return Run(writer.run, json.loads(writer.run.get(schema.RUN)))
 
 

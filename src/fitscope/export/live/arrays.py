@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fitscope.read import Run
     from fitscope.record import Moment, Record, Samples
 
-IN_MEMORY = 4 << 20  #: bytes of a pass that need no file
+IN_MEMORY = 4 << 20  #: the most bytes of a pass that stay in memory
 
 Array = np.ndarray[Any, Any]
 
@@ -50,16 +50,16 @@ class LiveArrays:
     def __init__(self, out: Path, run: Run, attempt: int, say: Say) -> None:
         check(out, run.id if attempt else None)
         self._out, self._run, self._say = folder(out, force=True), run.id, say
-        self._files: dict[tuple[str, int], npy.Entry] = {}  # by site and epoch
+        self._files: dict[tuple[str, int], npy.Entry] = {}  # the written files, by site and epoch
         self._missing: dict[tuple[str, int], npy.Entry] = {}
-        self._names: dict[str, str] = {}  # by site, in file names
-        self._newest: dict[str, Newest] = {}  # by site
-        self._over: list[Newest] = []  # not written yet, although something newer came
+        self._names: dict[str, str] = {}  # the name of each site in file names
+        self._newest: dict[str, Newest] = {}  # the newest capture of each site
+        self._over: list[Newest] = []  # captures that are not written yet, although a newer one came
         if attempt:
             self._go_on(run, start_of(run, attempt))
 
     def write(self, records: Sequence[Record], samples: Sequence[Samples]) -> None:
-        del samples  # are no tensors
+        del samples  # samples are no tensors
         for record in records:
             if record.tensor is not None and stored_as(record.tensor.dtype) is not None:
                 self._take(record, record.tensor)
@@ -84,7 +84,7 @@ class LiveArrays:
         if before is None or not before.goes_on(record.at):
             if before is not None and before.at.epoch != record.at.epoch and not before.written:
                 self._over.append(before)
-            elif before is not None:  # written, or its epoch has a later one now
+            elif before is not None:  # it is written, or its epoch has a later one now
                 before.close()
             before = self._newest[record.site] = Newest(record, self._out)
         before.add(record, tensor)
@@ -123,7 +123,7 @@ class LiveArrays:
                 "batches": batches,
                 **facts,
             }
-        except RunError as problem:  # batches that do not fit one another
+        except RunError as problem:  # the shapes of the batches do not match
             self._missing[site, epoch] = {**entry, "reason": str(problem)}
             self._say(f"epoch {epoch} of {site!r} is not written. {problem}")
         one.written = True
@@ -175,9 +175,9 @@ class Newest:
         self.of_pass = pass_of(record.site) is not None
         self.parts: list[
             tuple[bool, tuple[int, ...]]
-        ] = []  #: whether they are made of samples, and their shapes
+        ] = []  #: whether the first axis of each batch is samples, and its shape
         self.batches: list[int] = []
-        self.touched = False  #: since the last flush
+        self.touched = False  #: whether a batch came since the last flush
         self.written = False
         self._dtypes: list[kept.DType] = []
         self._tensor: Array | None = None

@@ -37,7 +37,7 @@ class LiveEvents:
             self._go_on(run, attempt)
 
     def write(self, records: Sequence[Record], samples: Sequence[Samples]) -> None:
-        del samples  # TensorBoard has no place for them
+        del samples  # TensorBoard cannot show samples
         for record in records:
             if record.stats is None:
                 continue

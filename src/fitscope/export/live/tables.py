@@ -1,7 +1,7 @@
 """Fills a database during training, with the tables of `fitscope.export.database`.
 
 Each flush adds the collected rows in one transaction and closes the file. So other programs see whole steps, and can open a DuckDB file,
-which only one process may write. While another process has the file open, rows wait for a later flush; up to a bound none is lost.
+which only one process may write at a time. While another process has the file open, rows wait for a later flush, up to a bound.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from fitscope.read import Run
     from fitscope.record import Record, Samples, Stretch
 
-FLUSH_MEMORY = MOST_MEMORY // 8  #: bytes of rows waiting that call for a transaction before the flush is due
-LAST_TRIES = 20  #: at the end, if another process has the file
-PAUSE = 0.25  #: seconds between them
+FLUSH_MEMORY = MOST_MEMORY // 8  #: bytes of waiting rows that make a transaction before the flush is due
+LAST_TRIES = 20  #: tries at the end, if another process has the file
+PAUSE = 0.25  #: seconds between two tries
 
 
 class LiveTables:
@@ -39,7 +39,7 @@ class LiveTables:
         self._run, self._attempt = run, attempt
         self._stats = StatsRows(attempt, rank)
         self._samples = SamplesRows(attempt, rank)
-        self._begun = False  # the rows of this run in the database are checked
+        self._begun = False  # whether the rows of this run in the database were checked
         self._enough = FLUSH_MEMORY
 
     def write(self, records: Sequence[Record], samples: Sequence[Samples]) -> None:

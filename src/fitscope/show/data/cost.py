@@ -1,4 +1,4 @@
-"""The cost of recording as text: for the line of facts, the terminal and the table."""
+"""Formats the cost of recording: for the line of facts, the terminal and the table."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The exact numbers of a run: the table rows of single steps, and histograms over the training.
+"""Reads the exact numbers of a run: the table rows of single steps, and histograms over the training.
 
-A matrix holds 16-bit codes, so these are read from the parts again. Only the parts that have them are opened.
+A matrix holds 16-bit codes, so these are read from the parts again. It opens only the parts that have them.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from fitscope.show.data.matrix import Array
 def rows_at(
     g: Gathered, sites: Sequence[str], step: int, columns: Sequence[str]
 ) -> dict[str, list[dict[str, Any]]]:
-    """The table rows of these sites at the newest moment up to `step`, and at the one before.
+    """The table rows of these sites at the newest moment up to `step`, and at the previous moment.
 
-    By site, the newest first, at most two. Only the parts that have them are read.
+    At most two for each site, the newest first. It reads only the parts that have them.
     """
     found: dict[str, list[dict[str, Any]]] = {site: [] for site in sites}
     parts = sorted(
@@ -52,7 +52,7 @@ def histograms(g: Gathered, sites: Sequence[str], most: int = 160) -> dict[str, 
     found: dict[str, list[tuple[Array, Array]]] = {site: [] for site in sites}
     for i in np.unique(np.linspace(0, len(parts) - 1, min(len(parts), most)).astype(int)):
         table = g.follow.rows(parts[i], ["site", "step", "buckets", "counts"], sites)
-        if table is None or not table.num_rows:  # damaged, or without these sites
+        if table is None or not table.num_rows:  # the part is damaged, or lacks these sites
             continue
         piece = PartColumns(table)
         for site, pieces in found.items():

@@ -20,7 +20,7 @@ from fitscope.sites import OF_LAYERS, OF_WEIGHTS, Site
 
 CURVE = 32  #: most points of a finding's small picture
 DERIVED = ("classes", "features")  #: kinds of `fs.data()`
-MOST_LANES = 6  #: of findings
+MOST_LANES = 6  #: the most lanes of findings
 
 #: The measure that shows a finding of this rule best; otherwise the rms of its kind.
 _MEASURES = {
@@ -42,12 +42,12 @@ class PlacedFinding:
     cure: str
     rule: str
     step: int
-    end: int  #: the last step it was seen at
+    end: int  #: the last step of the evidence
     row: str | None = None
     site: str | None = None
     measure: str | None = None  #: the measure that shows it best
-    follows: tuple[str, ...] = ()  #: titles of its consequences
-    curve: tuple[tuple[int, float], ...] = ()  #: its evidence: (step, value), few
+    follows: tuple[str, ...] = ()  #: the titles of its consequences
+    curve: tuple[tuple[int, float], ...] = ()  #: its evidence as a few (step, value)
     curve_of: str = ""
     at: tuple[int, ...] = ()  #: the steps of single events; empty: the whole stretch
 
@@ -86,7 +86,7 @@ def _placed(finding: diagnose.Finding, rows: Sequence[Row]) -> PlacedFinding:
 
 
 def _events(finding: diagnose.Finding) -> tuple[int, ...]:
-    """The steps that a finding names one by one. Between them nothing was wrong."""
+    """The steps that a finding names one by one, with nothing wrong between them."""
     steps = finding.evidence.get("steps")
     if not isinstance(steps, list | tuple) or not all(isinstance(step, int) for step in steps):
         return ()
@@ -107,8 +107,8 @@ class Facts:
     """The NaN and Inf of one run."""
 
     def __init__(self) -> None:
-        self.first: dict[str, dict[str, int]] = {"nans": {}, "infs": {}}  #: by site: the exact first step
-        self.broken: set[int] = set()  #: steps with something that is not finite
+        self.first: dict[str, dict[str, int]] = {"nans": {}, "infs": {}}  #: the exact first step of each site
+        self.broken: set[int] = set()  #: steps with a value that is not finite
 
     def take(self, site: str, step: Array, nans: Array, infs: Array) -> None:
         """Rows of the table about one site."""
@@ -137,7 +137,7 @@ def lanes(facts: Facts, findings: Sequence[PlacedFinding]) -> list[dict[str, Any
 
 
 def _stretches(steps: Sequence[int]) -> list[tuple[int, int]]:
-    """Steps as stretches; a gap no longer than twice the usual one does not end one."""
+    """Steps as stretches. A gap of up to twice the usual one does not end a stretch."""
     if not steps:
         return []
     gaps = np.diff(np.asarray(steps))
@@ -161,7 +161,7 @@ def _united(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def missed(unseen: Mapping[str, str]) -> dict[str, str]:
     """The unseen sites that are worth a warning. The default watches also ask for classes and features, but a regression has no
-    classes and text has no features: that is no trouble."""
+    classes and text has no features, which is no problem."""
     return {site: why for site, why in unseen.items() if Site.parse(site).base not in DERIVED}
 
 

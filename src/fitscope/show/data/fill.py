@@ -28,7 +28,7 @@ class PartColumns:
         self.names: list[str] = column.dictionary.to_pylist()
         self.codes: Array = column.indices.to_numpy(
             zero_copy_only=False
-        )  #: of each row, its place in `names`
+        )  #: for each row, the index of its site in `names`
         self._columns: dict[str, Array] = {}
 
     @property
@@ -55,7 +55,7 @@ class PartColumns:
         return found
 
     def stretches(self, among: Array | None = None) -> Iterator[tuple[str, Array]]:
-        """The rows of each site, of all sites or of these."""
+        """The rows of each site, for all sites or for these."""
         codes = self.codes if among is None else self.codes[among]
         order = np.argsort(codes, kind="stable")
         for rows in np.split(order, np.flatnonzero(np.diff(codes[order])) + 1):
@@ -101,7 +101,7 @@ class Filled:
         return True
 
     def take(self, part: Part, piece: PartColumns | None) -> None:
-        """Takes the columns of a part, if it could be read."""
+        """Takes the columns of a part, if it was readable."""
         self.parts.add(part)
         if piece is None or not piece.count:
             return
@@ -139,5 +139,5 @@ def _places(inside: Array) -> Array | slice:
 
 
 def columns_of(filled: Iterable[Filled]) -> list[str]:
-    """The columns that all of these need."""
+    """The columns that all of these matrices need."""
     return list(dict.fromkeys(column for f in filled for column in f.columns))

@@ -27,11 +27,11 @@ from fitscope.show.data.rows import Row, rows_of
 from fitscope.show.data.survey import Survey
 from fitscope.store import schema
 
-KEEP_BYTES = 1 << 30  #: of matrices; beyond that the one longest unused goes
-_ALWAYS = ("activations.zeros", "activations.rms")  #: read with the first look
+KEEP_BYTES = 1 << 30  #: bytes of matrices; beyond that, the least recently used one is dropped
+_ALWAYS = ("activations.zeros", "activations.rms")  #: measures that the first look reads
 _KNOWN = {measure.key: measure for measure in MEASURES}
 
-_NOTHING = (0, -1)  # first and last step of a part without any
+_NOTHING = (0, -1)  # the first and last step of a part without steps
 
 Progress = Callable[[int, int], None]
 
@@ -40,10 +40,10 @@ class Gathered:
     """The numbers of one run."""
 
     def __init__(self, run: Run, *, quiet: bool = False) -> None:
-        """With `quiet`, damage is not warned about: the picture shows it."""
+        """With `quiet` there are no warnings about damage, because the picture shows it."""
         self.run = run
         self.generation = 0
-        self.behind = False  #: whether the last update left some for the next
+        self.behind = False  #: whether the last update left parts for the next one
         self.follow = Follow(run)
         if quiet:
             self.follow.hush()
@@ -51,20 +51,20 @@ class Gathered:
 
     def _begin(self) -> None:
         self.survey = Survey()
-        self._evidence = self.follow.evidence()  # taken in when it is first needed
+        self._evidence = self.follow.evidence()  # read when it is first needed
         self._diagnosis: Findings | None = None
         self.rows: list[Row] = []
-        self.parts: dict[Part, tuple[int, int]] = {}  #: those taken, with their first and last step
+        self.parts: dict[Part, tuple[int, int]] = {}  #: the parts taken, with their first and last step
         self._filled: dict[str, Filled] = {}
         self._modes: dict[tuple[str, str, int], Mode] = {}
         self._changed = False  # whether the rows changed since the last request
 
-    # ---- taking in ----------------------------------------------------------------------------------
+    # ---- reading ----------------------------------------------------------------------------------
 
     def update(self, progress: Progress | None = None, *, most: int | None = None) -> bool:
         """Takes new rows, reading each part once. Returns whether there were any.
 
-        With `most`, takes at most about so many parts, those of the first ranks, and the rest at the next update.
+        With `most`, it takes roughly that many parts, those of the first ranks, and leaves the rest to the next update.
         """
         parts = self.follow.parts()
         exchanged = self.follow.exchanged(set(self.parts).difference(parts))
@@ -137,7 +137,7 @@ class Gathered:
         return [key for key in dict.fromkeys((*_ALWAYS, *offered_now[:1])) if key in offered_now]
 
     def _settle(self, *, shown: bool) -> None:
-        """Updates everything derived from the taken rows. `shown` means that rows were shown before."""
+        """Updates everything derived from the taken rows. `shown`: whether rows were shown before."""
         if self._changed:
             self._changed = False
             self.generation += shown
@@ -158,10 +158,10 @@ class Gathered:
                 progress(i + 1, len(todo))
 
     def held(self) -> AbstractContextManager[None]:
-        """Inside, the run stays as of the last update: an answer looks at the store once."""
+        """Keeps the run as of the last update inside the block, so that an answer looks at the store once."""
         return self.follow.held()
 
-    # ---- giving out ---------------------------------------------------------------------------------
+    # ---- answers ---------------------------------------------------------------------------------
 
     @property
     def measures(self) -> list[Measure]:
@@ -184,7 +184,7 @@ class Gathered:
 
     @property
     def diagnosis(self) -> Findings:
-        """The findings, as the recording process noted them. A run without such a note is diagnosed here, and again when it grows."""
+        """The findings that the recording process stored. Without them, fitscope diagnoses the run here, and again when it grows."""
         found = noted(self.run, live=True)
         if found is not None:
             return found
@@ -214,7 +214,7 @@ class Gathered:
         if mode not in MODES or (mode == "run" and other is None):
             raise RunError("a mode, and a run to compare with for 'run'", repr(mode), one_of(MODES, mode))
         self._fill([measure], progress)
-        held = self._filled[measure] = self._filled.pop(measure)  # the newest used stands last
+        held = self._filled[measure] = self._filled.pop(measure)  # the most recently used comes last
         self._let_go(measure)
         if mode == "absolute":
             return held.matrix

@@ -1,4 +1,4 @@
-"""One measure over all rows and steps, from which any stretch is reduced to a screen's columns by its extremes.
+"""Holds one measure over all rows and steps, and reduces any stretch to a screen's columns by its extremes.
 
 A cell keeps the lowest and the highest value of its batches, ranks and steps, and whether they include a value, an Inf or a NaN. So
 a spike, a dip and a single NaN survive every reduction. Columns are powers of two of recorded steps, counted from the first; so a
@@ -21,14 +21,14 @@ from fitscope.show.data.measures import Scale
 
 Array = np.ndarray[Any, Any]
 
-#: Flags of a cell: a finite value, an infinite one, a NaN was there. None of them: nothing was recorded.
+#: Flags of a cell: it has a finite value, an infinite value, a NaN. Without a flag: nothing was recorded.
 VALUE, INF, NAN = 1, 2, 4
-#: In a comparison of runs: it was recorded here, and not in the other run.
+#: In a comparison of runs: this run recorded the cell, and the other did not.
 ONLY_HERE = 8
 
-EMPTY_LOW, EMPTY_HIGH = 65535, 0  #: of a cell without a value, so that merging needs no condition
-BLOCK = 512  #: columns that are worked on at a time, which a processor's cache can hold
-_FINER = 4  #: columns of one level that make one of the next
+EMPTY_LOW, EMPTY_HIGH = 65535, 0  #: the codes of a cell without a value, so that merging needs no condition
+BLOCK = 512  #: columns that are computed at a time, so that they fit into a processor's cache
+_FINER = 4  #: columns of one level that make one column of the next
 _LEAST = 64  #: columns that need no coarser level
 
 
@@ -122,8 +122,8 @@ class Matrix:
         self.rows = rows
         self.scale = scale
         self.code = code or Code.of(scale)
-        self.count = 0  #: steps
-        self.rewritten = 0  #: grows whenever columns before the newest have changed
+        self.count = 0  #: the number of steps
+        self.rewritten = 0  #: grows whenever earlier columns than the newest change
         self._steps = np.empty(0, np.int64)
         self._levels: list[Cells] = [Cells.empty(rows, 0)]
 
@@ -163,7 +163,7 @@ class Matrix:
         self._coarser(first)
 
     def moved(self, places: Array, rows: int) -> Matrix:
-        """The same matrix with other rows: the new index of each row (-1: none), among this many."""
+        """This matrix with other rows, given the new index of each row (-1: none) and their number."""
         to = Matrix(rows, self.scale, self.code)
         to.count, to._steps, to.rewritten = self.count, self._steps, self.rewritten
         to._levels = [Cells.empty(rows, cells.low.shape[1]) for cells in self._levels]
@@ -279,7 +279,8 @@ class Matrix:
 def _columns(step: Array) -> tuple[Array, Array]:
     """The sorted steps, and the index of each."""
     first, last = int(step.min()), int(step.max())
-    if last - first > 4 * len(step) + 1000:  # far apart: sorting is cheaper than a table of all between
+    # The steps are far apart: sorting is cheaper than a table of all steps between.
+    if last - first > 4 * len(step) + 1000:
         steps, place = np.unique(step, return_inverse=True)
         return steps, place
     there = np.zeros(last - first + 1, bool)

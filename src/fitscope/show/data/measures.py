@@ -1,4 +1,4 @@
-"""The measures that can be shown for each row over the steps, and how to compute each from the table.
+"""Defines the measures that can be shown for each row over the steps, and computes them from the table.
 
 A measure takes the rows of the stats table for one moment and one row of the picture (a layer has several weights). It returns
 one number in the domain of its drawing: log2 if the scale is logarithmic.
@@ -19,12 +19,12 @@ Array = np.ndarray[Any, Any]
 Columns = dict[str, Array]
 
 ZERO = -200.0  #: log2 of zero: below every number that a float can be, and still a number
-NOTES = ("nans", "infs")  #: always read: they make the marks
+NOTES = ("nans", "infs")  #: columns that are always read, for the marks
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How a number is drawn. `low` and `high` are fixed, so that a colour means the same in every run."""
+    """The scale of a drawn number. `low` and `high` are fixed, so that a colour means the same in every run."""
 
     kind: str  #: log2, share (0 to 1), cosine (-1 to 1), or a relative one: see `modes`
     low: float
@@ -43,7 +43,7 @@ class Groups:
 
     def __init__(self, starts: Array, count: int) -> None:
         self.starts = starts
-        self.single = len(starts) == count  #: one row each: there is nothing to bring together
+        self.single = len(starts) == count  #: one row each: nothing to merge
 
     def sum(self, values: Array) -> Array:
         values = np.asarray(values, float)

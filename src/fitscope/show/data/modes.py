@@ -1,8 +1,8 @@
-"""A matrix relative to a reference: the row's own past, the previous batch, the start, or another run.
+"""Computes a matrix relative to a reference: the row's own past, the previous batch, the start, or another run.
 
 A relative number is a difference in the measure's domain; on a log scale that is a log2 ratio. `past` is in standard deviations
 of the row's own history. A mode follows its matrix: it computes only new columns, so its cost does not grow with the run. If the
-other run grows, the columns that it had not reached are computed again.
+other run grows, it computes the columns that the other run had not reached again.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ MODES = {
 }
 
 _RELATIVE = Code(-128.0, 1 / 64)
-_MEMORY = 30  #: recorded steps that the own past reaches back, about
-_STEADY = 0.15  #: the least wobble, in doublings: a row that never moved must not scream at its first twitch
+_MEMORY = 30  #: roughly how many recorded steps the past reaches back
+#: The least deviation, in doublings: a row that never moved must not stand out at its first small change.
+_STEADY = 0.15
 
 SPANS = {"past": 6.0, "change": 3.0, "start": 6.0, "run": 4.0}  #: the ends of the colours, either side of 0
 
@@ -79,9 +80,10 @@ class Mode:
         self._rewritten = self.of.rewritten
         self._seen = 0
         other = against.matrix if against is not None else None
-        self._other = weakref.ref(other) if other is not None else None  # not ours to keep
+        # A weak reference, because another object owns the run.
+        self._other = weakref.ref(other) if other is not None else None
         self._other_rewritten = other.rewritten if other is not None else 0
-        self._reached = -1  # the other's last step, when it was last compared with
+        self._reached = -1  # the last step of the other run at the newest comparison
         self._last = np.full(self.of.rows, np.nan)  # the newest value of each row
         self._first = np.full(self.of.rows, np.nan)
         self._mean = np.full(self.of.rows, np.nan)
@@ -98,7 +100,7 @@ class Mode:
         for first, stop in self.of.blocks(self._seen):
             source = self.of.cells(first, stop)
             low = self._numbers(source.low, source.flags)
-            # One batch a step is the usual case: then there is one number to relate, not two.
+            # With one batch per step, the usual case, there is one number to relate, not two.
             several = ((source.low != source.high) & (source.flags & VALUE > 0)).any()
             high = self._numbers(source.high, source.flags) if several else low
             new = NewColumns(low, high, self.of.steps[first:stop])
@@ -132,7 +134,7 @@ class Mode:
         code = self.matrix.code
         codes = code.encode(low)
         above = codes if new.high is new.low else code.encode((new.high - base) / unit)
-        # NaN and Inf keep their flag; a value without anything to relate it to is as good as none, but not the same.
+        # NaN and Inf keep their flag. A value without a reference counts as missing, with a separate flag.
         alone = flags & np.uint8(INF | NAN)
         if self.key == "run":
             alone = np.where(flags & VALUE, alone | np.uint8(ONLY_HERE), alone)
@@ -158,18 +160,19 @@ class Mode:
 
     def _change(self, new: NewColumns) -> tuple[Array, Any]:
         before = np.concatenate([self._last[:, None], new.low], axis=1)
-        # Where nothing was recorded, the newest that was: its place, carried on from the left.
+        # If a step was not recorded, use the newest recorded one: its index, carried on from the left.
         place = np.where(np.isnan(before), 0, np.arange(before.shape[1]))
         newest = np.take_along_axis(before, np.maximum.accumulate(place, axis=1), axis=1)
         self._last = newest[:, -1].copy()
         return newest[:, :-1], 1.0
 
     def _past(self, new: NewColumns) -> tuple[Array, Array]:
-        now = np.ascontiguousarray(((new.low + new.high) / 2).T)  # step by step: each beside the one before
+        # Step by step, each next to the previous one.
+        now = np.ascontiguousarray(((new.low + new.high) / 2).T)
         base, unit = np.empty_like(now), np.empty_like(now)
         mean, variance = self._mean, self._variance
         for i, value in enumerate(now):
-            share = 1 / min(self._seen + i + 1, _MEMORY)  # at the start, the mean of all there is
+            share = 1 / min(self._seen + i + 1, _MEMORY)  # at the start, the mean of all steps so far
             base[i] = mean
             usual = np.add(np.sqrt(variance), self._steady, out=unit[i])
             fresh = np.isnan(mean)
@@ -187,7 +190,7 @@ class Mode:
         if against is None or not against.matrix.count:
             return base, 1.0
         other, match = against
-        # The other run's newest recorded step at or before ours; beyond its end there is nothing to compare.
+        # The newest recorded step of the other run up to this one; beyond its end there is nothing to compare.
         place = np.searchsorted(other.steps, new.steps, side="right") - 1
         last = other.steps[-1] + (np.diff(other.steps[-2:]).max() if other.count > 1 else 0)
         inside = np.flatnonzero((place >= 0) & (new.steps <= last))

@@ -25,7 +25,7 @@ TYPES = {"uint8": "u1", "uint16": "<u2", "float32": "<f4", "float64": "<f8"}
 
 
 def pack(facts: Any, arrays: Mapping[str, Array]) -> bytes:
-    """The bytes. Steps go as float64: JavaScript has no other whole numbers beyond 32 bits."""
+    """The packed bytes. Steps are float64, because JavaScript has no other whole numbers beyond 32 bits."""
     listed, blobs = [], []
     for name, array in arrays.items():
         kind = array.dtype.name if array.dtype.name in TYPES else "float64"
@@ -40,7 +40,7 @@ def pack(facts: Any, arrays: Mapping[str, Array]) -> bytes:
 
 
 def squeezed(data: bytes) -> bytes:
-    """Compresses the bytes in a form that browsers can decompress. The same bytes for the same data: no time stamp."""
+    """Compresses the bytes in a form that browsers can decompress. The same data gives the same bytes, because there is no time stamp."""
     return gzip.compress(data, 6, mtime=0)
 
 
@@ -64,7 +64,7 @@ def _differences(codes: Array) -> bytes:
         return b""
     rows = codes.reshape(-1, codes.shape[-1])
     steps = rows.copy()
-    steps[:, 1:] -= rows[:, :-1]  # below 0 it wraps to 65535, here and when unpacked
+    steps[:, 1:] -= rows[:, :-1]  # below 0 numbers wrap to 65535, here and when unpacked
     steps[1:, 0] -= rows[:-1, 0]
     signed = steps.view("<i2")
     data = ((signed << 1) ^ (signed >> 15)).tobytes()

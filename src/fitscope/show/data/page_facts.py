@@ -1,4 +1,4 @@
-"""The facts for the page: the run, its rows and measures, its progress, and its findings.
+"""Collects the facts for the page: the run, its rows and measures, its progress, and its findings.
 
 `head` is everything, for a page that opens; `now` is the part that changes while a run grows. Numbers come from `payload`.
 """
@@ -17,7 +17,7 @@ from fitscope.show.data.gather import Gathered
 from fitscope.show.data.modes import MODES
 from fitscope.show.data.ranks import lane as ranks_lane
 
-CLOCK = 16  #: points that relate steps to time
+CLOCK = 16  #: the number of points that relate steps to time
 
 
 def head(g: Gathered) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def now(g: Gathered) -> dict[str, Any]:
         "status": run.status,
         "step": last if last is not None else run.last_step,
         "epoch": g.survey.epoch_of(last) if last is not None else None,
-        "epochs": _thinned(sorted(g.survey.epochs.items()), 64),  # and their first steps
+        "epochs": _thinned(sorted(g.survey.epochs.items()), 64),  # epochs, with their first steps
         "clock": [
             (step, round(at - g.survey.clock[0][1], 3)) for step, at in _thinned(g.survey.clock, CLOCK)
         ],
@@ -77,7 +77,7 @@ def now(g: Gathered) -> dict[str, Any]:
 
 
 def _set_rate(configuration: dict[str, Any]) -> float | None:
-    """The learning rate that the optimizer was given, if it is one number: for runs without recorded rates."""
+    """The configured learning rate, if it is one number. It is for runs without recorded rates."""
     optimizer = configuration.get("optimizer")
     rate = optimizer.get("learning_rate") if isinstance(optimizer, dict) else None
     return float(rate) if isinstance(rate, int | float) and math.isfinite(rate) else None

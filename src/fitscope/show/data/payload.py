@@ -1,4 +1,4 @@
-"""The numbers for the page, each answer as facts and arrays for `pack`: a matrix, a tick, a moment, a distribution.
+"""Computes the numbers for the page, each answer as facts and arrays for `pack`: a matrix, a tick, a moment, a distribution.
 
 The live server and the report use the same answers, so the page treats both alike.
 """
@@ -20,7 +20,7 @@ from fitscope.show.data.series import GrowingSeries
 Payload = tuple[dict[str, Any], dict[str, Array]]
 
 COLUMNS = 2048  #: the most columns of a picture: the width of a wide screen
-MOVED = 12  #: rows named as those that moved most
+MOVED = 12  #: the most rows listed as those that moved most
 
 _STATS = (
     "epoch",
@@ -79,7 +79,7 @@ def single(
     cell: Cell | None = None,
 ) -> Payload:
     """All rows at one recorded step: the newest up to `step`, `by` steps after it, or the one that a cell shows."""
-    if not measure:  # only a loss
+    if not measure:  # the run has only a loss
         return {"step": int(g.survey.loss.steps[_moved_by(g.survey.loss.steps, step, by)])}, {}
     held = g.matrix(measure, mode, other)
     place = _moved_by(held.steps, step, by) if cell is None else _shown(held, g.row(cell.row), cell)
@@ -93,7 +93,7 @@ def _moved_by(steps: Array, step: int, by: int) -> int:
         raise RunError("a run with recorded steps", "none yet", "Wait for the first captured step")
     place = int(np.searchsorted(steps, step, side="right")) - 1
     if by < 0 and place >= 0 and steps[place] < step:
-        by += 1  # between two of them, the one before is one step back
+        by += 1  # between two recorded steps, the previous one is one step back
     return min(max(place + by, 0), len(steps) - 1)
 
 
@@ -127,16 +127,16 @@ def _columns(
         "generation": g.generation,
         "end": _end(held.steps),
         "code": [held.code.offset, held.code.step],
-        # And of what: a difference of logarithms is a factor, one of shares is not.
+        # The scale of the reference too: a difference of logarithms is a factor, one of shares is not.
         "scale": [held.scale.kind, held.scale.low, held.scale.high, g.matrix(measure).scale.kind],
     }
     arrays = {
         "start": held.starts(level, first, stop).astype(np.float64),
         "low": cells.low,
-        "spread": cells.high - cells.low,  # of a cell without a value 1: 0 - 65535
+        "spread": cells.high - cells.low,  # 1 for a cell without a value: 0 - 65535 in uint16
         "flags": cells.flags,
     }
-    if level:  # of single steps, the last is the first
+    if level:  # in a column of one step, the last step is the first
         arrays["last"] = held.lasts(level, first, stop).astype(np.float64)
     return facts, arrays
 
@@ -170,7 +170,7 @@ def columns_of(held: GrowingSeries, title: str, level: int | None = None, first:
 
 
 def moment(g: Gathered, row: str, step: int, measure: str) -> dict[str, Any]:
-    """The exact numbers of one row at one step: each of its sites, now and at the recorded step before, and the rows that moved most."""
+    """The exact numbers of one row at one step: each of its sites, now and at the previous recorded step, and the rows that moved most."""
     about = g.rows[g.row(row)]
     sites = [(kind, site) for kind, of in about.sites.items() for site in of]
     found = exact.rows_at(g, [site for _, site in sites], step, [*_STATS, "buckets", "counts"])
@@ -206,7 +206,7 @@ def moved(g: Gathered, measure: str, step: int, most: int = MOVED) -> list[dict[
 
 
 def main_site(g: Gathered, row: str, measure: str) -> str | None:
-    """The site of a row that a measure is about, or else its first."""
+    """The site of a row that the measure reads. Without one: the first activation of the row, else its first site."""
     about = g.rows[g.row(row)]
     kinds = next((m.kinds for m in g.measures if m.key == measure), ())
     for kind in (*kinds, "activations", *about.sites):
@@ -225,7 +225,7 @@ def distribution(g: Gathered, sites: Sequence[str], columns: int = 120) -> dict[
         used = np.flatnonzero(summed.any(axis=0))
         low, high = (int(used[0]), int(used[-1]) + 1) if len(used) else (256, 257)
         share = summed[:, low:high] / np.maximum(summed.sum(axis=1, keepdims=True), 1)
-        # The square root, so that rare values are seen beside the common ones; nothing there is 0 only if it is.
+        # The square root, so that rare values stay visible beside common ones. Only an empty bucket is 0.
         level = np.where(share > 0, np.maximum(np.rint(np.sqrt(share) * 255), 1), 0)
         facts = {"site": site, "low": low - 256, "end": _end(steps)}
         last = steps[np.append(starts[1:], len(steps)) - 1]
@@ -248,5 +248,5 @@ def _places(held: Matrix, span: tuple[float, float] | None) -> tuple[int, int]:
 
 
 def _end(steps: Array) -> int:
-    """Where the last column ends: after its last recorded step."""
+    """The end of the last column: the step after its last recorded step."""
     return int(steps[-1]) + 1 if len(steps) else 0

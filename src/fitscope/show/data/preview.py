@@ -1,4 +1,4 @@
-"""Thumbnails of samples, if the inputs of their batch were kept and look like images.
+"""Makes thumbnails of samples, if the inputs of their batch were kept and look like images.
 
 An image has two axes, or three with one, three or four channels last (or first). It is reduced to `SIDE` pixels by dropping rows
 and columns, and scaled to bytes: 0…255 and 0…1 unchanged, anything else from the lowest to the highest value of the batch.
@@ -18,7 +18,7 @@ from fitscope.sites import Site
 
 Array = np.ndarray[Any, Any]
 
-SIDE = 32  #: pixels, at most
+SIDE = 32  #: the most pixels along a side
 LEAST = 4  #: a smaller input is a table of numbers, not a picture
 CHANNELS = (1, 3, 4)
 
@@ -50,7 +50,7 @@ def _batch(g: Gathered, step: int) -> Array | None:
         if Site.parse(site).kind == "inputs":
             try:
                 found = _image_like(g.run.array(site, step))
-            except RunError:  # not in this step
+            except RunError:  # this step has no inputs
                 continue
             if found is not None:
                 return found

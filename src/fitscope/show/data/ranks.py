@@ -1,8 +1,8 @@
-"""The lane of ranks: how long a step takes on each process, against the others, and how far each is behind.
+"""Computes the lane of ranks: the time of a step on each process against the others, and how far each is behind.
 
 Each cell is the time of a step divided by the median of all ranks at that step, as one byte: 0 for nothing, else 1 to 255 for a quarter to
-four times the median, by doublings. At most `ROWS` rows: of several ranks in a row, the one farthest from the median counts, so a
-single slow rank among a thousand is seen.
+four times the median, by doublings. There are at most `ROWS` rows. A row of several ranks shows the one farthest from the median, so a
+single slow rank among a thousand is visible.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from fitscope.diagnose.pulses import Array, Pulses, medians
 
 ROWS = 32
-DOUBLINGS = 2.0  #: of the median, at either end of the scale
+DOUBLINGS = 2.0  #: doublings of the median at either end of the scale
 
 
 def lane(pulses: Pulses | None, statuses: Mapping[int, str]) -> dict[str, Any] | None:
@@ -48,7 +48,7 @@ _STOPPED = ("interrupted", "failed", "not started")
 
 
 def _farthest(table: Array) -> Array:
-    """In each column, the number farthest from zero; NaN where there is none."""
+    """The number farthest from zero in each column; NaN if there is none."""
     size = np.where(np.isfinite(table), np.abs(table), -1.0)
     found: Array = np.take_along_axis(table, size.argmax(axis=0)[None], axis=0)[0]
     return found

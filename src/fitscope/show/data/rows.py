@@ -13,7 +13,7 @@ from typing import Any
 from fitscope.diagnose.network import Network
 from fitscope.sites import OF_LAYERS, OF_WEIGHTS, TRAIN, Site
 
-#: Rows before the first layer and after the last, and the kind they count as.
+#: Rows before the first layer and after the last, and the kind that each counts as.
 BEFORE = ("inputs",)
 AFTER = ("predictions", "targets")
 
@@ -25,13 +25,13 @@ class Row:
     name: str  #: the path of a layer, `dense#2` for a second call; else the site's own name
     type: str  #: the class of the layer, or the kind of another row
     block: str = ""  #: the block it belongs to, for the brackets
-    shape: str = ""  #: of the output
+    shape: str = ""  #: the shape of the output
     after: tuple[str, ...] = ()  #: the rows whose outputs it takes
     sites: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def rows_of(model: Any, sites: Iterable[str], configuration: Mapping[str, Any] | None = None) -> list[Row]:
-    """The rows for these sites, in the model's order. The configuration has connections through operations that are not layers."""
+    """The rows for these sites, in the model's order. `configuration` has the connections through operations that are not layers."""
     described = _described(model)
     owners = {path: name for name, layer in described.items() for path in layer.get("weights") or ()}
     found: dict[str, dict[str, list[str]]] = {}
@@ -58,7 +58,7 @@ def _connections(
         AttributeError,
         TypeError,
         ValueError,
-    ):  # a forged description costs the connections, not the rows
+    ):  # a forged description loses the connections, not the rows
         return {}
     if not network.graph:
         return {}
@@ -66,7 +66,7 @@ def _connections(
     inputs = tuple(name for name in names if name.partition("/")[0] in BEFORE)
     found = {name: tuple(network.producers(name, layers)) for name in layers}
     for name in layers:
-        if not found[name] and network.inbound(name):  # fed by an input
+        if not found[name] and network.inbound(name):  # an input feeds it
             found[name] = inputs
     outputs = tuple(name for name in network.outputs if name in layers)
     if "predictions" in names:

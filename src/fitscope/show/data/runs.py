@@ -1,6 +1,6 @@
 """The table of runs: for each its model, settings, state and result, as plain values for the page to sort and filter.
 
-The facts of a run are read again only when its state changed. A fact that cannot be read is absent: one damaged run must not hide
+It reads the facts of a run again only after its state changed. A fact that cannot be read is absent: one damaged run must not hide
 the others.
 """
 
@@ -16,12 +16,12 @@ from typing import Any
 from fitscope.errors import FitscopeError
 from fitscope.read import Brief, Run
 
-MOST = 200  #: runs in the table, the newest
-DEEPEST = 40  #: settings of a run
+MOST = 200  #: the most runs in the table: the newest
+DEEPEST = 40  #: the most settings of a run
 
 Held = Callable[[str], AbstractContextManager[Run | None]]
 
-#: Settings of an optimizer that say nothing about the training at their usual value.
+#: Settings of an optimizer, with the usual values at which they are not worth a column.
 _USUAL = {
     "epsilon": (1e-7, 1e-8),
     "beta_1": (0.9,),
@@ -38,11 +38,11 @@ class RunTable:
     def __init__(self) -> None:
         self._known: dict[
             str, tuple[tuple[Any, ...], dict[str, Any]]
-        ] = {}  # by name: of which state, and facts
+        ] = {}  # for each run the state that its facts describe, and the facts
         self._lock = threading.Lock()
 
     def rows(self, briefs: Mapping[str, Brief], held: Held) -> list[dict[str, Any]]:
-        """One row for each run, in this order. `held` lends a run, or None if somebody else uses it."""
+        """One row for each run, in this order. `held` lends a run, or gives None if another request uses it."""
         with self._lock:
             wanted = dict(list(briefs.items())[:MOST])
             self._known = {name: known for name, known in self._known.items() if name in wanted}

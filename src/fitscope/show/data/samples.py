@@ -1,4 +1,4 @@
-"""The worst samples of a batch, and the earlier losses of each."""
+"""Finds the worst samples of a batch, and the earlier losses of each."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from fitscope.read import Run
 from fitscope.show.data.gather import Gathered
 from fitscope.show.data.preview import previews
 
-MOST = 12  #: samples of a batch that are named
-VISITS = 24  #: earlier losses of each
+MOST = 12  #: the most samples of a batch
+VISITS = 24  #: the most earlier losses of each
 
 
 def worst_of_batch(g: Gathered, step: int, most: int = MOST) -> dict[str, Any]:

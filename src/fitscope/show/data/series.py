@@ -1,4 +1,4 @@
-"""A growing scalar over the steps (the loss, a metric), and its extremes in a given number of columns."""
+"""Holds a growing scalar over the steps (the loss, a metric), and computes its extremes in a given number of columns."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class GrowingSeries:
         self._steps: Array = np.empty(256, np.int64)
         self._values: Array = np.empty(256)
         self.count = 0
-        self.rewritten = 0  #: grows whenever values before the newest have changed
+        self.rewritten = 0  #: grows whenever earlier values than the newest change
 
     @property
     def steps(self) -> Array:

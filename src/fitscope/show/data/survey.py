@@ -1,6 +1,6 @@
-"""The survey of a run: which sites, steps and epochs its parts have, its scalars, NaN and Inf, and when steps were recorded.
+"""Surveys a run: the sites, steps and epochs of its parts, its scalars, NaN and Inf, and the times of its steps.
 
-Everything that the page knows about a run apart from its matrices. Every part is surveyed once, when it is new.
+This is everything that the page knows about a run apart from its matrices. It surveys every part once, when it is new.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from fitscope.show.data.matrix import Array
 from fitscope.show.data.series import GrowingSeries
 from fitscope.sites import OF_LAYERS, OF_WEIGHTS, Site
 
-#: The columns that it reads.
+#: The columns that a survey reads.
 COLUMNS = ("site", "step", "epoch", "time", "value", "count", "nans", "infs")
 
 
@@ -42,7 +42,7 @@ class Survey:
             if not _nested(piece.names[code]):
                 at = np.flatnonzero(
                     (piece.codes == code) & (piece["count"] > 0)
-                )  # 0: a loss that is not known
+                )  # a count of 0 marks an unknown loss
                 value = np.where(piece["infs"][at] > 0, np.inf, piece["value"][at])
                 self.scalars.setdefault(piece.names[code], GrowingSeries()).add(step[at], value)
         epochs = piece["epoch"]
@@ -54,7 +54,7 @@ class Survey:
         self._recent = [*self._recent[-9:], (float(piece["time"][newest]), int(step[newest]))]
 
     def _time(self, step: Array, time: Array) -> None:
-        """Notes when the first and the last step of a part were recorded, in order and not too often."""
+        """Records the times of the first and the last step of a part, in order and not too often."""
         for place in (int(np.argmin(step)), int(np.argmax(step))):
             at = (int(step[place]), float(time[place]))
             if not self.clock or (at[0] > self.clock[-1][0] and at[1] > self.clock[-1][1]):

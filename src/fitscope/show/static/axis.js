@@ -1,4 +1,4 @@
-// The axis below the loss, in steps, epochs or time. Positions are always steps, so that all views share one cursor; only the marks change.
+// Draws the axis below the loss, in steps, epochs or time. Positions are always steps, so all views share one cursor; only the marks change.
 
 import { ticks } from "./canvas.js";
 import { whole } from "./format.js";
@@ -29,7 +29,7 @@ function epochPoints(page) {
   return [...begun, [last[0] + long, last[1] + 1]];
 }
 
-/** What lies at a place between points, and beyond them in the same direction. @param {[number, number][]} points @param {number} by which of a pair is known @param {number} to @param {number} at */
+/** The interpolated value at a place between points; beyond them, it continues in the same direction. @param {[number, number][]} points @param {number} by which of a pair is known @param {number} to @param {number} at */
 function along(points, by, to, at) {
   let i = points.findIndex((point) => point[by] > at);
   i = Math.min(Math.max(i < 0 ? points.length - 1 : i, 1), points.length - 1);

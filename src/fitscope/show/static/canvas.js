@@ -1,4 +1,4 @@
-// A canvas at the screen's own resolution, and the colours of the theme to draw with.
+// Makes canvases at the screen's own resolution, and reads the colours of the theme.
 
 /** @typedef {{g: CanvasRenderingContext2D, w: number, h: number, ratio: number}} Sheet w and h in CSS pixels */
 
@@ -28,7 +28,7 @@ export function theme() {
   };
 }
 
-/** Round numbers between two, about so many. @param {number} low @param {number} high @param {number} about */
+/** About this many round numbers between two numbers. @param {number} low @param {number} high @param {number} about */
 export function ticks(low, high, about) {
   const raw = (high - low) / Math.max(about, 1);
   const power = 10 ** Math.floor(Math.log10(raw || 1));
@@ -38,7 +38,7 @@ export function ticks(low, high, about) {
   return found;
 }
 
-/** A text that fits, cut in the middle. @param {CanvasRenderingContext2D} g @param {string} text @param {number} wide */
+/** The text, cut in the middle so that it fits. @param {CanvasRenderingContext2D} g @param {string} text @param {number} wide */
 export function fitted(g, text, wide) {
   if (g.measureText(text).width <= wide) return text;
   for (let n = text.length - 1; n > 1; n--) {

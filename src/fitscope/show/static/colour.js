@@ -1,4 +1,4 @@
-// The colour of a number: viridis and RdBu, both safe for colour blindness, and separate colours for the three marks.
+// Maps numbers to colours: viridis and RdBu, both safe for colour blindness, and separate colours for the three marks.
 
 /** @typedef {[number, number, number]} RGB */
 
@@ -9,7 +9,7 @@ const VIRIDIS = [
 ];
 /** From below (blue) over the middle to above (red). @type {RGB[]} */
 const RED_BLUE = [[5, 48, 97], [33, 102, 172], [67, 147, 195], [146, 197, 222], [209, 229, 240], [247, 247, 247], [253, 219, 199], [244, 165, 130], [214, 96, 77], [178, 24, 43], [103, 0, 31]];
-/** The same on a dark page: the middle is dark. @type {RGB[]} */
+/** Likewise for a dark page: the middle is dark. @type {RGB[]} */
 const RED_BLUE_DARK = [[146, 197, 255], [94, 160, 222], [56, 118, 178], [36, 78, 122], [26, 44, 66], [24, 27, 33], [66, 36, 34], [122, 52, 44], [178, 78, 58], [226, 116, 86], [255, 186, 160]];
 
 export const MARKS = {
@@ -25,10 +25,10 @@ export function rgbAt(map, share) {
   return /** @type {RGB} */ ([0, 1, 2].map((k) => Math.round(a[k] + (b[k] - a[k]) * (place - i))));
 }
 
-/** The ground of what was not recorded. @param {boolean} dark @returns {RGB} */
+/** The background of steps that were not recorded. @param {boolean} dark @returns {RGB} */
 export const ground = (dark) => (dark ? [44, 48, 54] : [214, 217, 222]);
 
-/** A colour as it looks between recorded steps: mostly the ground of what was not recorded. @param {RGB} colour @param {boolean} dark @returns {RGB} */
+/** A colour between recorded steps: mostly the background of steps that were not recorded. @param {RGB} colour @param {boolean} dark @returns {RGB} */
 export function paled(colour, dark) {
   const below = ground(dark);
   return /** @type {RGB} */ (colour.map((c, k) => Math.round(below[k] + 0.3 * (c - below[k]))));
@@ -49,7 +49,7 @@ export const mapFor = (kind, dark) => (isRelative(kind) ? (dark ? RED_BLUE_DARK 
 /** @param {string} kind @param {boolean} dark @param {number} share */
 export const colourAt = (kind, dark, share) => css(rgbAt(mapFor(kind, dark), share));
 
-/** By kind of layer. The first that fits. @type {[RegExp, string, string][]} */
+/** Colours by kind of layer. The first match counts. @type {[RegExp, string, string][]} */
 const TYPES = [
   [/norm/i, "#9aa4b1", "normalisation"],
   [/conv/i, "#4c78a8", "convolution"],

@@ -24,7 +24,7 @@ export class Curve {
     this.facts = { ...this.facts, ...facts };
   }
 
-  /** The column that a step lies in; -1: none. @param {number} step */
+  /** The column that contains a step; -1: none. @param {number} step */
   at(step) {
     return step >= this.end ? -1 : this.start.findLastIndex((start) => start <= step);
   }
@@ -34,16 +34,16 @@ export class Curve {
     return this.start.flatMap((s, i) => (s <= to && (this.start[i + 1] ?? this.end) >= from && Number.isFinite(this.low[i]) ? [i] : []));
   }
 
-  /** Whether what comes fits to what is here. @param {any} facts */
+  /** Whether new columns continue the existing ones. @param {any} facts */
   fits(facts) {
     return facts.level === this.level && facts.first <= this.start.length && facts.rewritten === this.facts.rewritten;
   }
 }
 
 const REACH = 12; // columns to either side of the running median
-const ENOUGH_POINTS = 60; // columns: of fewer points a smooth line would be an invention
+const ENOUGH_POINTS = 60; // columns; a smooth line through fewer points would be an invention
 
-/** Ways to smooth, by key: the title, and for a running mean how much of it stays. @type {[string, string, number][]} */
+/** Ways to smooth, by key: the title, and for a running mean the share that it keeps. @type {[string, string, number][]} */
 export const SMOOTHINGS = [["", "running median", 0], ["mean", "running mean", 0.9], ["slow", "slow running mean", 0.98], ["none", "not smoothed", 0]];
 
 /** A smooth line through a curve, NaN where there is none; empty if there are too few points. @param {Curve} c @param {string} kind */
@@ -53,7 +53,7 @@ export function smoothed(c, kind) {
   return stays ? mean(c, stays) : median(c);
 }
 
-/** The running median, computed only where something is new. @param {Curve} c */
+/** The running median, computed only for new columns. @param {Curve} c */
 function median(c) {
   const many = c.start.length;
   for (let i = Math.max(c.median.length - REACH - 1, 0); i < many; i++) {
@@ -68,7 +68,7 @@ function median(c) {
   return c.median;
 }
 
-/** The mean of all before, in which a value counts less the longer ago it was. @param {Curve} c @param {number} stays */
+/** The mean of all earlier values, in which older values count less. @param {Curve} c @param {number} stays */
 function mean(c, stays) {
   let [sum, weight] = [0, 0];
   return c.start.map((_, i) => {

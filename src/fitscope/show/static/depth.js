@@ -1,4 +1,4 @@
-// The depth profile: every layer at the cursor's step, beside the spectrogram, with the layer's usual value as a line.
+// Draws the depth profile next to the spectrogram: every layer at the cursor's step, with the layer's usual value as a line.
 
 import { sheet } from "./canvas.js";
 import { MARKS, css, isRelative } from "./colour.js";
@@ -9,7 +9,7 @@ import { usual } from "./relief.js";
 /** @typedef {import("./main.js").Page} Page */
 
 const WORDY = 200; // pixels of a profile that has room for its values
-const ENOUGH = 8; // columns, for a median that means something
+const ENOUGH = 8; // columns that a meaningful median needs
 
 /** Whether there is a usual value to compare with. @param {Page} page */
 export const hasUsual = (page) => (page.shown()?.columns ?? 0) >= ENOUGH;
@@ -62,7 +62,7 @@ export function drawDepth(canvas, page) {
   g.stroke();
 }
 
-/** A value beside the end of its bar, or inside where there is no room. @param {CanvasRenderingContext2D} g @param {string} text @param {number} end @param {number} y @param {number} w @param {import("./canvas.js").Theme} t */
+/** Writes a value next to the end of its bar, or inside it if there is no room. @param {CanvasRenderingContext2D} g @param {string} text @param {number} end @param {number} y @param {number} w @param {import("./canvas.js").Theme} t */
 function barValue(g, text, end, y, w, t) {
   const inside = end + g.measureText(text).width + 8 > w;
   g.textAlign = inside ? "right" : "left";

@@ -1,6 +1,6 @@
-// The findings: which one is selected, and how to reach the next.
+// Knows which finding is selected, and jumps to another one.
 
-/** What stays the same of a finding while a run grows. @param {any} finding */
+/** The facts of a finding that stay the same while a run grows. @param {any} finding */
 const nameOf = ({ rule, title, step, row, site }) => [rule, title, step, row, site].join("\n");
 
 export class Findings {

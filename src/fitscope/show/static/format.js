@@ -1,9 +1,9 @@
-// Numbers and names as text, and elements with text in them. Whatever comes from a run enters the page as text, never as HTML.
+// Formats numbers and names as text, and makes elements. Everything from a run enters the page as text, never as HTML.
 
 /** @template {HTMLElement} T @param {string} id @returns {T} */
 export const by = (id) => /** @type {T} */ (document.getElementById(id));
 
-/** With commas. (The browser's own way takes tens of milliseconds the first time.) @param {number} n */
+/** A whole number with commas. (The browser's own function takes tens of milliseconds the first time.) @param {number} n */
 export const whole = (n) => String(Math.round(n)).replace(/\B(?=(\d{3})+$)/g, ",");
 
 /** Three digits: 0.123, 12.3, 4.6e-5. @param {number | string | null | undefined} x */
@@ -25,7 +25,7 @@ export function percent(share) {
   return `${(100 * share).toFixed(digits)} %`;
 }
 
-/** What a number of a matrix means, in words. @param {string} kind of scale @param {number} value @param {string} of the kind of what is compared */
+/** A number of a matrix as text. @param {string} kind of scale @param {number} value @param {string} of the kind of what is compared */
 export function meaning(kind, value, of = kind) {
   if (kind === "share") return percent(value);
   if (kind === "cosine") return value.toFixed(3);
@@ -45,13 +45,13 @@ export function times(doublings) {
   return `${doublings < 0 ? "÷" : "×"}${text}`;
 }
 
-/** Control characters and those that turn writing around are spelled out. @param {unknown} text */
+/** Text with control characters and direction marks spelled out. @param {unknown} text */
 export function clean(text) {
   return String(text).replace(/[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}]/gu, (c) => `\\u${(c.codePointAt(0) ?? 0).toString(16).padStart(4, "0")}`);
 }
 
 /**
- * An element with text or children in it.
+ * Makes an element with text or children in it.
  * @param {string} tag @param {string} [cls] @param {...(Node | string)} inside @returns {HTMLElement}
  */
 export function element(tag, cls = "", ...inside) {

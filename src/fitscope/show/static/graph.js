@@ -1,4 +1,4 @@
-// The model as a graph along the layer axis: every layer has a lane, and lines lead to it from the layers that feed it. The main path
+// Draws the model as a graph along the layer axis: every layer has a lane, and lines lead to it from the layers that feed it. The main path
 // stays in the lane beside the strip; a branch takes the next free lane until its end, as in the history of a repository.
 
 import { typeColour } from "./colour.js";
@@ -9,7 +9,7 @@ import { typeColour } from "./colour.js";
 const MOST_LANES = 8;
 export const LANE = 9; // pixels
 
-/** The places on show that feed a row, through rows that are not on show. @param {Page} page @param {number} row @param {Map<number, number>} places @param {Set<number>} met @returns {number[]} */
+/** The shown places that feed a row, directly or through hidden rows. @param {Page} page @param {number} row @param {Map<number, number>} places @param {Set<number>} met @returns {number[]} */
 function sourcesOf(page, row, places, met = new Set()) {
   const found = /** @type {number[]} */ ([]);
   for (const name of page.rows[row].after) {
@@ -26,14 +26,14 @@ function sourcesOf(page, row, places, met = new Set()) {
 export function layout(page) {
   const { order } = page.rowsShown;
   const places = new Map(order.map((row, place) => [row, place]));
-  // A pinned row may stand above its inputs: such an edge is left out.
+  // A pinned row may stand above its inputs: leave out such an edge.
   const sources = order.map((row, place) => sourcesOf(page, row, places).filter((from) => from < place));
   const edges = sources.flatMap((from, place) => from.map((one) => /** @type {[number, number]} */ ([one, place])));
   const feeds = new Map(edges.map(([from]) => [from, 0]));
   for (const [from] of edges) feeds.set(from, (feeds.get(from) ?? 0) + 1);
   const lanes = /** @type {Map<number, number>} */ (new Map());
   if (!sources.some((from) => from.length > 1) && ![...feeds.values()].some((many) => many > 1)) return { lanes, edges: [], wide: 0 };
-  const until = new Map(edges); // of each place, the last that it feeds: edges come in the order of their ends
+  const until = new Map(edges); // place → the last place that it feeds: edges are in the order of their ends, so the last one wins
   const taken = /** @type {(number | null)[]} */ ([]); // by lane: the place whose output runs in it
   sources.forEach((from, place) => {
     if (!from.length && !until.has(place)) return;
@@ -48,7 +48,7 @@ export function layout(page) {
 }
 
 /**
- * Draws the graph; the edges of the selected layer stand out: what feeds it, and what it feeds.
+ * Draws the graph. The edges to and from the selected layer stand out.
  * @param {CanvasRenderingContext2D} g @param {Page} page @param {Graph} graph @param {number} right @param {number} each
  */
 export function drawGraph(g, page, graph, right, each) {

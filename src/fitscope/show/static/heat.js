@@ -1,6 +1,6 @@
-// The training spectrogram: layers × steps. Every pixel shows the value farthest from its surroundings of all that falls
-// into it, so one odd batch is seen at every zoom; NaN, Inf and "not recorded" are marks of their own. Between recorded steps
-// the value before is drawn pale: nobody saw what was there.
+// Draws the training spectrogram: layers × steps. Of all values that fall into a pixel it shows the one farthest from its
+// surroundings, so one odd batch is visible at every zoom. NaN, Inf and "not recorded" are separate marks. Between recorded
+// steps it draws the previous value pale, because nothing was recorded there.
 
 import { sheet } from "./canvas.js";
 import { MARKS, ground, packed, paled } from "./colour.js";
@@ -9,7 +9,7 @@ import { PLAIN, ROOM, drawCourse, hasRelief, shadeAt, shadesOf, usual } from "./
 
 /** @typedef {import("./main.js").Page} Page */
 
-/** What was painted last: moving the cursor only draws over it. @type {{matrix: any, key: string, image: ImageData | null, ended: number}} */
+/** The last painted picture: moving the cursor only draws over it. @type {{matrix: any, key: string, image: ImageData | null, ended: number}} */
 let painted = { matrix: null, key: "", image: null, ended: 0 };
 
 /** @param {HTMLCanvasElement} canvas @param {Page} page */
@@ -21,7 +21,7 @@ export function drawHeat(canvas, page) {
   const { from, to } = page.span();
   const { order } = page.rowsShown;
   const key = `${from} ${to} ${wide} ${high} ${page.theme.dark} ${usual(m).columns} ${order}`;
-  const ended = Math.min(Math.ceil(((m.until - from) / (to - from)) * wide), wide); // pixels from there on are after the training
+  const ended = Math.min(Math.ceil(((m.until - from) / (to - from)) * wide), wide); // later pixels are after the end of the training
   const same = painted.matrix === m && painted.key === key;
   if (!same || m.fresh < m.columns || ended !== painted.ended) {
     const image = painted.image?.width === wide && painted.image.height === high ? painted.image : g.createImageData(wide, high);
@@ -60,7 +60,7 @@ function paint(m, order, span, image, dark, fresh, before) {
   const worst = new Uint8Array(wide);
   order.forEach((row, place) => {
     const [top, bottom] = [Math.floor((place * high) / order.length), Math.floor(((place + 1) * high) / order.length)];
-    // Where there are more rows than pixels, several share one: the worst of them is seen.
+    // If there are more rows than pixels, several share one, which shows the worst of them.
     const shared = place > 0 && top === Math.floor(((place - 1) * high) / order.length);
     pick(m, row, first, last, codes, flags, picked);
     const colour = (/** @type {number} */ x) => tables[seen[x]][(relief && !tall ? shadeAt(codes[x], middle[row], reach[row]) : PLAIN) + fine[codes[x]]];
@@ -137,9 +137,9 @@ function box(g, x, y) {
   g.strokeRect(x - 6.5, y - 6.5, 13, 13);
 }
 
-/** Where a fault began: a pennant that points at its cell and lies beside it. @param {CanvasRenderingContext2D} g @param {number} x @param {number} y @param {boolean} error */
+/** Marks where a fault began: a pennant next to the cell, pointing at it. @param {CanvasRenderingContext2D} g @param {number} x @param {number} y @param {boolean} error */
 function flag(g, x, y, error) {
-  const away = x > 14 ? -1 : 1; // it must not hide the cell itself
+  const away = x > 14 ? -1 : 1; // the pennant must not hide the cell
   g.beginPath();
   g.moveTo(x + away * 3, y);
   g.lineTo(x + away * 11, y - 5);
@@ -156,18 +156,18 @@ function flag(g, x, y, error) {
  * @typedef {object} Spot what one pixel shows
  * @property {import("./matrix.js").Matrix} matrix
  * @property {number} row
- * @property {number} column of what is seen; -1 where nothing was recorded at all
- * @property {"nan" | "inf" | "low" | "high" | "none"} mark what of that column
+ * @property {number} column of the shown value; -1 if nothing was recorded
+ * @property {"nan" | "inf" | "low" | "high" | "none"} mark which value of that column
  * @property {number} code of the value
- * @property {[number, number]} ends lowest and highest code of all that falls into the pixel
+ * @property {[number, number]} ends lowest and highest code in the pixel
  * @property {[number, number]} steps first and last
- * @property {boolean} alone whether the run compared with has nothing there
+ * @property {boolean} alone whether the compared run has nothing there
  * @property {number | null} between the step under the place, if it lies between recorded ones
  */
 
 const RANKS = /** @type {const} */ (["none", "none", "high", "inf", "nan"]);
 
-/** What lies under a place on the canvas, by the rules of the painting. @param {HTMLCanvasElement} canvas @param {Page} page @param {number} px @param {number} py @returns {Spot | null} */
+/** The spot under a place on the canvas, by the rules of painting. @param {HTMLCanvasElement} canvas @param {Page} page @param {number} px @param {number} py @returns {Spot | null} */
 export function under(canvas, page, px, py) {
   const m = page.shown();
   if (!m || !m.rows) return null;
@@ -190,7 +190,7 @@ export function under(canvas, page, px, py) {
   return { matrix: m, row, code, alone: Boolean(seen & ONLY_HERE), ...inPixel(m, row, first[x], last[x], worst, code), steps: first[x] < 0 ? [pointed, 0] : [m.start[first[x]], m.last[last[x]]], between: first[x] >= 0 && !recordedPixels(m, from, to, wide)[x] ? pointed : null };
 }
 
-/** Which of a pixel's columns is seen. @param {import("./matrix.js").Matrix} m @param {number} row @param {number} first @param {number} last @param {number} rank @param {number} code */
+/** Which of a pixel's columns the pixel shows. @param {import("./matrix.js").Matrix} m @param {number} row @param {number} first @param {number} last @param {number} rank @param {number} code */
 function inPixel(m, row, first, last, rank, code) {
   let [column, mark] = [first, /** @type {Spot["mark"]} */ (RANKS[rank])];
   const ends = /** @type {[number, number]} */ ([65535, 0]);
@@ -203,5 +203,5 @@ function inPixel(m, row, first, last, rank, code) {
   return { column, mark, ends };
 }
 
-/** The worst of several is seen. @param {number} column -1: none @param {number} f flags */
+/** The row that a pixel with several rows shows: the worst. @param {number} column -1: none @param {number} f flags */
 const rankOf = (column, f) => (column < 0 ? 0 : f & NAN ? 4 : f & INF ? 3 : f & VALUE ? 2 : 1);

@@ -1,5 +1,5 @@
-// One layer at one step: which layers moved most in that batch, what the layer's values were in it and in the one before,
-// how they were spread over the training, and the statistics.
+// Shows one layer at one step: the layers that moved most in that batch, the distribution of the layer's values in it, in the
+// previous batch and over the training, and the statistics.
 
 import { sheet } from "./canvas.js";
 import { MARKS, colourAt, css } from "./colour.js";
@@ -41,7 +41,7 @@ function title(page, row, moment) {
   return made;
 }
 
-/** Which layers feed a layer, and which it feeds, each a button. @param {Page} page @param {string} layer */
+/** The layers that feed a layer and those that it feeds, each as a button. @param {Page} page @param {string} layer */
 function connected(page, layer) {
   const [before, after] = neighbours(page, layer).map((names) => names.slice(0, 12).map((name) => {
     const button = element("button", "link", name);
@@ -52,7 +52,7 @@ function connected(page, layer) {
   return before.length + after.length ? [element("p", "connected", ...line("fed by", before), ...line("feeds", after))] : [];
 }
 
-/** The site that the measure on show is about. @param {Page} page @param {any} moment */
+/** The site that the shown measure reads. @param {Page} page @param {any} moment */
 function mainSite(page, moment) {
   const kind = page.measure()?.kind;
   const sites = moment?.sites ?? [];
@@ -70,7 +70,7 @@ function values(page, site) {
   return [signs(now), head, canvas, ...sampled(now)];
 }
 
-/** Where statistics are of some of the values: how many of how many. @param {any} now */
+/** If statistics cover only some values: how many of how many. @param {any} now */
 function sampled({ count, shape }) {
   const all = (shape ?? []).reduce((/** @type {number} */ a, /** @type {number} */ b) => a * b, 1);
   return count && count < all ? [element("p", "faint", `sampled: ${whole(count)} of ${whole(all)} values`)] : [];
@@ -189,7 +189,7 @@ function distribution(page, spread) {
     }
     for (const [c, column] of columns.entries()) {
       const [a, b] = [x(start[c]), x(start[c + 1] ?? end)];
-      const seen = Math.max(x(last[c] + 1), a + 2); // from there on nothing was recorded
+      const seen = Math.max(x(last[c] + 1), a + 2); // nothing was recorded after that
       for (let s = 0; s < tall; s++) {
         if (!column[s]) continue;
         g.fillStyle = colourAt("log2", page.theme.dark, column[s] / peak);
@@ -217,7 +217,7 @@ function distribution(page, spread) {
   return canvas;
 }
 
-/** Every site of the layer, now and before. @param {any} moment */
+/** The statistics of every site of the layer, now and at the previous step. @param {any} moment */
 function exactTable(moment) {
   const table = element("table");
   table.append(tableRow("th", ["", "this", "previous", "change"]));
@@ -243,7 +243,7 @@ function compared(a, b, form) {
   return [...shown, typeof a === "number" && typeof b === "number" ? change(a, b) : "–"];
 }
 
-/** How long the update of a layer's weights is beside them. @param {any[]} sites @param {string} when @returns {number | string | null} */
+/** The length of the update of a layer's weights, relative to the weights. @param {any[]} sites @param {string} when @returns {number | string | null} */
 function ratio(sites, when) {
   const lengths = ["updates", "weights"].map((kind) => {
     const all = sites.filter((s) => s.kind === kind && s[when]).map((s) => s[when]);
@@ -281,7 +281,7 @@ function change(a, b) {
   return Number(text) === 0 ? "0 %" : `${share > 0 ? "+" : ""}${text} %`;
 }
 
-/** What the spectrogram itself knows, where nothing more exact is at hand. @param {Page} page */
+/** The value from the spectrogram, if no exact one is available. @param {Page} page */
 function coarseTable(page) {
   const m = page.shown();
   const table = element("table");

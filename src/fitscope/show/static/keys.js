@@ -1,4 +1,4 @@
-// Mouse, wheel, keys and menus: each changes the one selection.
+// Handles mouse, wheel, keys and menus: each changes the one selection.
 
 import { theme } from "./canvas.js";
 import { by } from "./format.js";
@@ -151,10 +151,10 @@ function key(page, event) {
   }
 }
 
-/** A quarter of the steps on show. @param {Page} page */
+/** A quarter of the shown steps. @param {Page} page */
 const quarter = (page) => Math.max((page.span().to - page.span().from) / 4, 1);
 
-/** What to zoom around: the selected step, if it is on show, or the middle. @param {Page} page */
+/** The step to zoom around: the selected step if it is shown, or the middle. @param {Page} page */
 function middle(page) {
   const { from, to } = page.span();
   const { step } = page.selection;

@@ -1,4 +1,4 @@
-// What colours, bars and lines mean: the scale and marks of the spectrogram, the types of the layers, the depth profile.
+// Explains colours, bars and lines: the scale and marks of the spectrogram, the types of the layers, the depth profile.
 
 import { sheet } from "./canvas.js";
 import { MARKS, colourAt, css, typesOf } from "./colour.js";
@@ -27,7 +27,7 @@ export function drawScale(box, m, dark, gaps) {
     ...(gaps ? [element("span", "", swatch("", "pale"), "pale: between recorded steps")] : []),
   );
   const { g, w, h } = sheet(bar);
-  if (!w) delete box.dataset.key; // a frame that is not on the screen yet: again when it has a size
+  if (!w) delete box.dataset.key; // the frame is not on the screen yet: draw again when it has a size
   for (let x = 0; x < w; x++) {
     g.fillStyle = colourAt(kind, dark, x / (w - 1));
     g.fillRect(x, 0, 1.2, h);
@@ -40,7 +40,7 @@ export function drawKey(box, page) {
   const step = m && column >= 0 ? (m.level ? (page.hover ?? page.selection.step ?? m.last[column]) : m.start[column]) : null;
   const types = typesOf(page.rowsShown.order.map((i) => page.rows[i].type));
   const when = step === null ? "" : `each layer at step ${whole(step)}${m?.scale[0] === "log2" ? " (log)" : ""}`;
-  const course = !m || by("heat").hidden || !hasRelief(m.scale[0]) ? "" : by("heat").clientHeight / page.rowsShown.order.length >= ROOM ? "line in a row: its own course, between its usual lowest and highest value" : "lighter, darker: above, below the layer’s median";
+  const course = !m || by("heat").hidden || !hasRelief(m.scale[0]) ? "" : by("heat").clientHeight / page.rowsShown.order.length >= ROOM ? "line in each row: the layer over time, between its usual lowest and highest value" : "lighter, darker: above, below the layer’s median";
   const graph = /** @type {HTMLElement} */ (by("strip")).dataset.lanes ? "lines beside the names: connections; inputs of the selected layer are blue, outputs orange" : "";
   const key = JSON.stringify([types, when, hasUsual(page), course, graph]);
   if (box.dataset.key === key) return;

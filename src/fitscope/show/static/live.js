@@ -2,7 +2,7 @@
 
 import { tellRun } from "./words.js";
 
-/** The arrays of one part of a tick, by their own names. @param {Record<string, any>} arrays @param {string} part */
+/** The arrays of one part of a tick, by name. @param {Record<string, any>} arrays @param {string} part */
 const arraysOf = (arrays, part) => Object.fromEntries(Object.entries(arrays).filter(([key]) => key.startsWith(`${part}.`)).map(([key, value]) => [key.slice(part.length + 1), value]));
 
 export class Live {

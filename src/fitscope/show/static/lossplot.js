@@ -1,5 +1,5 @@
-// The loss of every batch: thin from the lowest to the highest of a pixel's steps, smoothed bold, with other runs; below it the
-// lanes: when each thing that stands out was so. Both share the spectrogram's steps.
+// Draws the loss of every batch: a thin line from the lowest to the highest loss of a pixel, a bold smoothed one, and other runs.
+// Below it are lanes: the steps of each finding. Both share the spectrogram's steps.
 
 import { marks } from "./axis.js";
 import { fitted, sheet, ticks } from "./canvas.js";
@@ -11,7 +11,7 @@ import { recordedPixels } from "./matrix.js";
 /** @typedef {import("./main.js").Page} Page */
 
 const APART = 9; // pixels between two marks of epochs
-const FEW = 80; // points in view, each of which gets a dot: a line through one point is nothing
+const FEW = 80; // with at most this many points in view, each gets a dot: a line through one point is invisible
 
 /** @param {HTMLCanvasElement} canvas @param {Page} page */
 export function drawLoss(canvas, page) {
@@ -83,11 +83,11 @@ export function drawLoss(canvas, page) {
   g.restore();
 }
 
-/** Writes the loss and the learning rate at the cursor above the picture: over it they would hide a part of the loss. @param {Page} page */
+/** Writes the loss and the learning rate at the cursor above the picture, so that they hide no part of the loss. @param {Page} page */
 function readout(page) {
   const said = atCursor(page);
   const box = by("readout");
-  if (box.textContent !== said) box.textContent = said; // else each drawing would lay out the page again
+  if (box.textContent !== said) box.textContent = said; // otherwise each drawing would lay out the page again
 }
 
 /** @param {Page} page */
@@ -104,12 +104,12 @@ function atCursor(page) {
 }
 
 /**
- * Where each epoch begins, with its number where there is room.
+ * Where each epoch begins, with its number if there is room.
  * @param {CanvasRenderingContext2D} g @param {[number, number][]} begun @param {(step: number) => number} x
  * @param {number} left @param {number} right @param {number} bottom @param {string} colour
  */
 function epochs(g, begun, x, left, right, bottom, colour) {
-  let [mark, label] = [-99, -99]; // where the last of each is
+  let [mark, label] = [-99, -99]; // the positions of the last mark and label
   g.strokeStyle = g.fillStyle = colour;
   g.textAlign = "left";
   g.setLineDash([1, 3]);
@@ -196,7 +196,7 @@ export function drawLanes(canvas, page) {
   cursor(g, page, x, tall);
 }
 
-/** Which steps were recorded: a mark for each, fainter where a pixel has others too. @param {CanvasRenderingContext2D} g @param {Page} page @param {number} top @param {number} right */
+/** Marks each recorded step, fainter if the pixel also has steps that were not recorded. @param {CanvasRenderingContext2D} g @param {Page} page @param {number} top @param {number} right */
 function recordedLane(g, page, top, right) {
   const left = page.gutter;
   const m = page.shown();
@@ -216,7 +216,7 @@ function recordedLane(g, page, top, right) {
   g.globalAlpha = 1;
 }
 
-/** The rate at a step, the newest where none is chosen. @param {[number, number][]} curve @param {number | null} step */
+/** The rate at a step; the newest rate without a step. @param {[number, number][]} curve @param {number | null} step */
 const rateAt = (curve, step) => (curve.findLast(([at]) => step === null || at <= step) ?? curve[0])[1];
 
 /**

@@ -64,7 +64,7 @@ export class Page {
     this.inspected = 0;
   }
 
-  /** Nothing of the run is left on the page. */
+  /** Removes everything of the run from the page. */
   forget() {
     this.head = { findings: [], lanes: [], measures: [], modes: [] };
     this.rows = [];
@@ -78,9 +78,9 @@ export class Page {
     by("samples").hidden = true;
   }
 
-  // ---- what is shown ----------------------------------------------------------------------------------
+  // ---- the shown data ----------------------------------------------------------------------------------
 
-  /** All recorded steps, or the stretch chosen. */
+  /** All recorded steps, or the chosen stretch. */
   span() {
     const all = this.all();
     const { from, to } = this.selection;
@@ -93,13 +93,13 @@ export class Page {
     const others = [...this.overlay.runs.values()].map(({ curve }) => curve.end);
     const end = Math.max(this.matrix?.end ?? 0, this.curve?.end ?? 0, ...others, from + 1);
     if (this.head.status !== "running") return { from, to: end };
-    // While a run grows its last pixel is still being filled: what is on show moves by whole pixels, not at every tick.
+    // While a run grows, its last pixel is still filling up: the picture moves by whole pixels, not at every tick.
     const pixel = (end - from) / Math.max(by("heat").clientWidth, 1);
     if (end > this.reach || end < this.reach - 2 * pixel) this.reach = end + pixel;
     return { from, to: this.reach };
   }
 
-  /** Before which step the training stands, as far as it is known. */
+  /** The next step of the training, if known. */
   trained() {
     return Math.max(this.matrix?.end ?? 0, this.curve?.end ?? 0);
   }
@@ -123,7 +123,7 @@ export class Page {
     return name === null ? -1 : (this.places.get(name) ?? -1);
   }
 
-  /** Where a layer is among the rows on show; -1: it is not. @param {string | null} name */
+  /** The place of a layer among the shown rows; -1: none. @param {string | null} name */
   placeOf(name) {
     return this.rowsShown.order.indexOf(this.rowIndex(name));
   }
@@ -132,7 +132,7 @@ export class Page {
     return this.head.measures.find((/** @type {any} */ m) => m.key === this.selection.measure);
   }
 
-  // ---- asking -----------------------------------------------------------------------------------------
+  // ---- requests -----------------------------------------------------------------------------------------
 
   async open() {
     const { source } = this;
@@ -150,7 +150,7 @@ export class Page {
     this.live.follow();
   }
 
-  /** All that the page shows, from the start. Whether nobody asked for something else in the meantime. */
+  /** Loads everything that the page shows. Returns whether no newer request came in the meantime. */
   async fetch() {
     const { source, selection } = this;
     const turn = ++this.turn;
@@ -161,7 +161,7 @@ export class Page {
     const { shown, findings, measures } = this.head;
     if (shown && !selection.measure) [selection.measure, selection.mode] = shown;
     if (!this.measure()) selection.measure = findings[0]?.measure ?? "";
-    if (!this.measure()) selection.measure = measures[0]?.key ?? ""; // none: only a loss, or nothing yet
+    if (!this.measure()) selection.measure = measures[0]?.key ?? ""; // no measure: the run has only a loss, or nothing yet
     fillMenus(this);
     const [series] = await Promise.all([source.series(selection.run || undefined), this.load()]);
     if (turn !== this.turn) return false;
@@ -194,7 +194,7 @@ export class Page {
     this.zoomIn();
   }
 
-  /** Asks for more columns where the stretch on show is coarser than the screen. */
+  /** Requests more columns if the shown stretch is coarser than the screen. */
   zoomIn() {
     const { run, measure, mode, other, from, to } = this.selection;
     clearTimeout(this.later);
@@ -244,7 +244,7 @@ export class Page {
     this.draw();
   }
 
-  /** The exact numbers of the selected cell; the newest question wins. */
+  /** Loads the exact numbers of the selected cell; the newest request wins. */
   async inspect() {
     const { run, layer, step, measure } = this.selection;
     this.steps.want();
@@ -265,7 +265,7 @@ export class Page {
     if (this.inspected === number) drawSamples(by("samples"), this, samples);
   }
 
-  /** Whether a run has grown so far that its distribution over the training is to be drawn anew. */
+  /** Whether a run has grown so much that its distribution over the training must be drawn again. */
   outgrown() {
     const { start } = this.spread?.arrays ?? {};
     return this.source.live && start?.length && this.head.step - this.spread.facts.end > (this.spread.facts.end - start[0]) / 16;
@@ -290,7 +290,7 @@ export class Page {
     return this.stretch(Math.round(begin), Math.round(begin + wide));
   }
 
-  /** Moves the stretch on show by so many steps, within the run. @param {number} steps */
+  /** Moves the shown stretch by this many steps, within the run. @param {number} steps */
   pan(steps) {
     const { from, to } = this.span();
     const all = this.all();
@@ -298,7 +298,7 @@ export class Page {
     if (this.selection.from !== null) this.stretch(begin, begin + Math.round(to - from));
   }
 
-  /** Shows other steps. What is selected stays. @param {number | null} from @param {number | null} to */
+  /** Shows other steps. The selection stays. @param {number | null} from @param {number | null} to */
   stretch(from, to) {
     Object.assign(this.selection, { from, to });
     toAddress(this.selection);
@@ -334,7 +334,7 @@ export class Page {
     for (const [i, card] of [...by("verdict").children].entries()) card.setAttribute("aria-current", String(i === current));
   }
 
-  /** The strip changes seldom: with the layers, the selection, the findings, the window. */
+  /** Draws the strip, which changes only with the layers, the selection, the findings or the window. */
   strip() {
     const canvas = /** @type {HTMLCanvasElement} */ (by("strip"));
     const key = [this.head.id, this.head.generation, this.rowsShown.order, this.selection.layer, this.told, canvas.clientWidth, canvas.clientHeight, devicePixelRatio, this.theme.dark].join(" ");

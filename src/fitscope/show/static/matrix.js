@@ -4,7 +4,7 @@
 import { meaning } from "./format.js";
 
 export const VALUE = 1, INF = 2, NAN = 4;
-export const ONLY_HERE = 8; // in a comparison: the other run has nothing there
+export const ONLY_HERE = 8; // in a comparison, the other run has nothing there
 const MOST = 2048;
 
 /** @typedef {{low: Uint16Array, spread: Uint16Array, flags: Uint8Array, start: Float64Array, last?: Float64Array}} Columns spread: high - low; last: recorded step of each column, if it has several */
@@ -35,7 +35,7 @@ export class Matrix {
     this.start = arrays.start;
     this.last = arrays.last ?? this.start;
     this.end = facts.end;
-    this.until = Infinity; // where the training ended: after that nothing was to be recorded
+    this.until = Infinity; // the step after the end of the training, if it has ended
     this.fresh = 0; // the first column that changed since this was set to Infinity
   }
 
@@ -49,7 +49,7 @@ export class Matrix {
     return meaning(this.scale[0], this.value(code), this.scale[3]);
   }
 
-  /** The column that a step lies in, or the one before it; -1 before the first. @param {number} step */
+  /** The column that contains a step, or the previous one; -1 before the first. @param {number} step */
   at(step) {
     if (!this.columns || step < this.start[0]) return -1;
     let low = 0;
@@ -62,17 +62,17 @@ export class Matrix {
     return low;
   }
 
-  /** Where the next column begins: steps between the last of this one and there were not recorded. @param {number} column */
+  /** The first step of the next column. Steps between the last one of this column and it were not recorded. @param {number} column */
   stop(column) {
     return column + 1 < this.columns ? this.start[column + 1] : Math.max(this.until, this.end);
   }
 
-  /** How many recorded steps a column stands for. @param {number} column */
+  /** The number of recorded steps in a column. @param {number} column */
   many(column) {
     return column + 1 < this.columns ? 2 ** this.level : Math.min(this.facts.count - (this.first + column) * 2 ** this.level, 2 ** this.level);
   }
 
-  /** How many of the steps between two were recorded. @param {number} from @param {number} to */
+  /** The number of recorded steps between two steps. @param {number} from @param {number} to */
   recorded(from, to) {
     let found = 0;
     for (let c = Math.max(this.at(from), 0); c < this.columns && this.start[c] < to; c++) {
@@ -83,7 +83,7 @@ export class Matrix {
     return Math.round(found);
   }
 
-  /** Whether what comes fits to what is here. @param {any} facts */
+  /** Whether new columns continue the existing ones. @param {any} facts */
   fits(facts) {
     return facts.level === this.level && facts.first <= this.columns + this.first && facts.first >= this.first
       && facts.rewritten === this.facts.rewritten && facts.generation === this.facts.generation
@@ -132,7 +132,7 @@ export class Matrix {
 }
 
 /**
- * What each pixel from number `begin` on shows: of all that falls into it the value farthest from its surroundings, and
+ * Computes what each pixel from number `begin` on shows: of all its values the one farthest from the surroundings, and
  * the worst flag. One pass, in whole numbers: this is where a tick's time goes.
  * @param {Matrix} m @param {number} row @param {Int32Array} first of the columns of each pixel, -1 where there is none
  * @param {Int32Array} last @param {Uint16Array} out codes @param {Uint8Array} flags @param {number} begin
@@ -141,7 +141,7 @@ export function pick(m, row, first, last, out, flags, begin = 0) {
   const { low, high, flags: seen } = m;
   const base = row * m.room;
   let held = -1, heldLow = 0, heldHigh = 0; // the pixel that waits for the next column; -1: none
-  let before = -1; // lowest + highest of the pixel before that one; -1: nothing there
+  let before = -1; // lowest + highest of the previous pixel; -1: empty
   for (let x = begin; x < first.length; x++) {
     let f = 0, lo = 65535, hi = 0;
     if (first[x] >= 0) {
@@ -149,7 +149,7 @@ export function pick(m, row, first, last, out, flags, begin = 0) {
       for (let c = base + first[x]; c <= stop; c++) {
         const below = low[c] - lo;
         const above = high[c] - hi;
-        lo += below & (below >> 31); // the lower and the higher, without a branch that nobody can foresee
+        lo += below & (below >> 31); // the lower and the higher, without a branch that the processor cannot predict
         hi += above & ~(above >> 31);
         f |= seen[c];
       }
@@ -191,7 +191,7 @@ export function pixels(m, from, to, wide, end = wide) {
   return { first, last };
 }
 
-const THIN = 2; // pixels of a recorded step: a thinner one could not be seen
+const THIN = 2; // pixels of a recorded step: a thinner one would be invisible
 const NARROW = 16; // pixels of a gap that only the lane of recorded steps shows: closer stripes would hide the picture
 
 /**
@@ -209,7 +209,7 @@ export function recordedPixels(m, from, to, wide) {
     if (b <= 0) continue;
     if (m.many(c) >= b - a || m.level === 0) seen.fill(1, Math.max(a, 0), b);
     else {
-      // Fewer steps than pixels: only where the first and the last are is known.
+      // Fewer steps than pixels: only the places of the first and the last are known.
       seen.fill(1, Math.max(a, 0), Math.max(a + THIN, 0));
       seen.fill(1, Math.max(b - THIN, 0), b);
     }

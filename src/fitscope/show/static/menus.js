@@ -1,4 +1,4 @@
-// The choices in the menus: runs, statistics, colours.
+// Fills the menus: runs, statistics, colours.
 
 import { AXES } from "./axis.js";
 import { SMOOTHINGS } from "./curve.js";
@@ -8,7 +8,7 @@ import { tellRun } from "./words.js";
 
 /** @typedef {import("./main.js").Page} Page */
 
-/** At the start: the run asked for, or else the newest that can be read. @param {Page} page @param {any[]} runs */
+/** The first run to show: the requested one, or the newest readable one. @param {Page} page @param {any[]} runs */
 export function chooseRun(page, runs) {
   const { selection } = page;
   const usable = runs.filter((r) => !r.problem);
@@ -20,7 +20,7 @@ export function chooseRun(page, runs) {
   fillRuns(page, runs);
 }
 
-/** The runs to choose from. Which one is on show stays, even if it is gone. @param {Page} page @param {any[]} runs */
+/** Lists the runs to choose from. The shown run stays, even if it is gone. @param {Page} page @param {any[]} runs */
 export function fillRuns(page, runs) {
   const { selection } = page;
   const word = (/** @type {any} */ r) => clean([r.model, runName(r), r.status === "running" ? "●" : ""].filter(Boolean).join(" · "));
@@ -43,7 +43,7 @@ export function fillRuns(page, runs) {
 
 const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
-/** A run's own name; of one that fitscope named, when it began and the end of its name, which no other has. @param {{id: string, created: number | null}} run */
+/** The name of a run. If fitscope chose it: the start time and the end of the name, which is unique. @param {{id: string, created: number | null}} run */
 export function runName({ id, created }) {
   const given = /^\d{8}-\d{6}-\d+-(\w+)$/.exec(id);
   if (!given || !created) return id;
@@ -52,7 +52,7 @@ export function runName({ id, created }) {
   return `${at.getDate()} ${MONTHS[at.getMonth()]} ${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())} · ${given[1]}`;
 }
 
-/** What can be shown, and how. @param {Page} page */
+/** Lists the measures that can be shown, and the modes. @param {Page} page */
 export function fillMenus(page) {
   const { head, selection } = page;
   by("smooth").replaceChildren(...SMOOTHINGS.map(([key, title]) => new Option(title, key, false, key === selection.smooth)));
@@ -64,7 +64,7 @@ export function fillMenus(page) {
   by("mode").replaceChildren(...modes.map((/** @type {[string, string]} */ [key, title]) => new Option(title, key, false, key === (selection.mode || "absolute"))));
 }
 
-/** Whether a report has a mode of the measure on show. @param {Page} page @param {string} mode */
+/** Whether a report has a mode of the shown measure. @param {Page} page @param {string} mode */
 function enclosed(page, mode) {
   return page.source instanceof Enclosed && `${page.selection.measure} ${mode}` in page.source.data.facts.matrices;
 }

@@ -1,4 +1,4 @@
-// The losses of other runs over that of the shown run: the choice of runs, colours, curves, and the legend.
+// Draws the losses of other runs over that of the shown run: the choice of runs, colours, curves, and the legend.
 
 import { Curve, smoothed } from "./curve.js";
 import { by, clean, element } from "./format.js";
@@ -11,7 +11,7 @@ const COLOURS = ["#e07b39", "#8a63d2", "#2f9e8f", "#c2417c", "#8a8d2b", "#4f7cac
 
 export class Overlay {
   /** By the name of the run. @type {Map<string, Overlaid>} */ runs = new Map();
-  /** What each run is called. @type {Map<string, string>} */ names = new Map();
+  /** The title of each run. @type {Map<string, string>} */ names = new Map();
   /** Each run keeps its colour. @type {Map<string, string>} */ colours = new Map();
 
   /** @param {Page} page */
@@ -20,7 +20,7 @@ export class Overlay {
     this.asked = 0;
   }
 
-  /** The runs to overlay: those chosen, and the one compared with. */
+  /** The runs to overlay: the chosen ones, and the compared one. */
   wanted() {
     const { overlay, other, run } = this.page.selection;
     return [...new Set([...overlay.split(",").map(decodeURIComponent), other])].filter((id) => id && id !== run);
@@ -43,7 +43,7 @@ export class Overlay {
     return this.page.select({ overlay: rest.map(encodeURIComponent).join(","), ...(rest.includes(this.page.selection.other) ? {} : { other: "" }) });
   }
 
-  /** Asks for what is wanted and not there, or for all of it again: a run may have grown. @param {boolean} [again] */
+  /** Requests missing curves, or all of them again, because a run may have grown. @param {boolean} [again] */
   async load(again = false) {
     const { page } = this;
     if (!page.source.live) return;

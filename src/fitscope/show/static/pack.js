@@ -1,4 +1,4 @@
-// Takes apart what show/data/pack.py put together: facts and typed arrays in one piece of bytes.
+// Unpacks the bytes that show/data/pack.py packs: facts and typed arrays.
 
 /** @typedef {{facts: any, arrays: Record<string, any>}} Packed */
 
@@ -21,7 +21,7 @@ export function unpack(buffer) {
   return { facts: header.facts, arrays };
 }
 
-/** Differences to the left, in the first column to above: high bytes, then low bytes. @param {Uint8Array} split @param {number} count @param {number} wide */
+/** Restores numbers from differences to the left, or in the first column to above. High bytes come first, then low bytes. @param {Uint8Array} split @param {number} count @param {number} wide */
 function summed(split, count, wide) {
   const out = new Uint16Array(count);
   for (let begin = 0, above = 0; begin < count; begin += wide, above = out[begin - wide]) {

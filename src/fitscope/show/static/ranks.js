@@ -1,4 +1,4 @@
-// The lane of ranks: a row for each process, or for some of a thousand, coloured by how long a step takes against the others.
+// Draws the lane of ranks: a row for each process, or for some of a thousand, coloured by the time of its steps against the others.
 
 import { fitted, sheet } from "./canvas.js";
 import { css, ground, mapFor, rgbAt } from "./colour.js";
@@ -7,7 +7,7 @@ import { by, number, whole } from "./format.js";
 /** @typedef {import("./main.js").Page} Page */
 /** @typedef {{count: number, rows: [number, number][], steps: number[], cells: string, seconds: number | null, skew: (number | null)[], stopped: number[][]}} Ranks */
 
-const RANK_DOUBLINGS = 2; // of the median, at either end of the scale
+const RANK_DOUBLINGS = 2; // doublings of the median at either end of the scale
 
 /** The codes of all cells, row by row. @type {{text: string, codes: Uint8Array}} */
 const rankCells = { text: "", codes: new Uint8Array() };
@@ -21,7 +21,7 @@ function rankCodes(ranks) {
   return rankCells.codes;
 }
 
-/** How tall a row is. @param {number} rows */
+/** The height of a row. @param {number} rows */
 const rankHeight = (rows) => (rows <= 4 ? 13 : rows <= 8 ? 10 : Math.max(Math.floor(80 / rows), 3));
 
 /** @param {HTMLCanvasElement} canvas @param {Page} page */
@@ -54,7 +54,7 @@ export function drawRanks(canvas, page) {
   rankNames(g, ranks, tall, left, right, t);
 }
 
-/** The margin beside the picture, where the skew stands. */
+/** Draws the margin next to the picture, with the skew. */
 const rankMargin = () => by("depth").clientWidth || 0;
 
 /**
@@ -83,7 +83,7 @@ function rankNames(g, ranks, tall, left, right, t) {
 /** Seconds behind (+) or ahead (−). @param {number} seconds */
 const signedSeconds = (seconds) => `${seconds < 0 ? "−" : "+"}${number(Math.abs(seconds))} s`;
 
-/** What lies under the pointer, in words. @param {Page} page @param {HTMLCanvasElement} canvas @param {number} px @param {number} py @returns {string} */
+/** The cell under the pointer, in words. @param {Page} page @param {HTMLCanvasElement} canvas @param {number} px @param {number} py @returns {string} */
 export function rankTip(page, canvas, px, py) {
   /** @type {Ranks | null | undefined} */
   const ranks = page.head.ranks;

@@ -1,5 +1,5 @@
-// Structure within a row, which a fixed scale of eleven powers of ten cannot show of a healthy layer. The hue keeps its meaning in
-// every run. A row that is tall enough has its own course as a line over it; in a thin row lightness tells how far a value is from
+// Shows structure within a row, which a fixed scale of eleven powers of ten hides in a healthy layer. The hue keeps its meaning in
+// every run. A row that is tall enough has a line over it, the layer over time; in a thin row lightness tells how far a value is from
 // the row's median.
 
 import { mapFor, paled, rgbAt } from "./colour.js";
@@ -12,10 +12,10 @@ import { VALUE } from "./matrix.js";
 const HALF = 16; // steps of lightness to either side
 const FINE = 512; // colours of a scale
 const SAMPLE = 128; // columns that define the usual value of a row
-const STRENGTH = 0.4; // of white or black in the lightest and the darkest shade
-const LEAST = { log2: 32, share: 655, cosine: 655 }; // codes that a row must wander at least: half a doubling, or a hundredth
+const STRENGTH = 0.4; // the share of white or black in the lightest and the darkest shade
+const LEAST = { log2: 32, share: 655, cosine: 655 }; // codes that a row must vary by at least: half a doubling, or a hundredth
 export const ROOM = 15; // pixels of a row that its line needs
-/** Where the colours stand in a table as they are, neither lighter nor darker. */
+/** The start of the plain colours in a table, neither lighter nor darker. */
 export const PLAIN = HALF * FINE;
 
 /** @type {WeakMap<Matrix, Usual>} */
@@ -28,7 +28,7 @@ let shades = { key: "", made: null };
 export const hasRelief = (kind) => kind in LEAST;
 
 /**
- * The median of each row and how far it wanders. A growing run changes it seldom, and in the same way for a page that saw it grow and one
+ * The median of each row and how far the row varies. A growing run changes them seldom, and in the same way for a page that followed it and one
  * that is opened later: the columns that count are the largest power of 1.25 of them.
  * @param {Matrix} m @returns {Usual}
  */
@@ -66,7 +66,7 @@ export function shadesOf(m, dark, pale) {
   return { fine: made.fine, tables: /** @type {Uint32Array[]} */ ([made.tables[0] ?? made.tables[1], made.tables[1]]) };
 }
 
-/** For every code, which of the scale's colours it has. @param {Matrix} m */
+/** The index of the scale's colour for every code. @param {Matrix} m */
 function fineOf({ code: [offset, step], scale: [, low, high] }) {
   const fine = new Uint16Array(65536);
   const [begin, end] = [low, high].map((value) => Math.min(Math.max(Math.round((value - offset) / step), 0), 65536));
@@ -93,7 +93,7 @@ function shaded(kind, dark, pale) {
 /** Little-endian, as ImageData has it. @param {number} r @param {number} g @param {number} b */
 const rgba = (r, g, b) => ((255 << 24) | ((b + 0.5) << 16) | ((g + 0.5) << 8) | (r + 0.5)) >>> 0;
 
-/** Where the shade of a code begins in a table. @param {number} code @param {number} middle @param {number} reach */
+/** The start of the shade of a code in a table. @param {number} code @param {number} middle @param {number} reach */
 export function shadeAt(code, middle, reach) {
   const s = (((code - middle) * HALF) / reach) | 0;
   return PLAIN + (s < -HALF ? -HALF : s > HALF ? HALF : s) * FINE;

@@ -1,11 +1,11 @@
-// Which rows are shown, and in which order: those that match the filter, without rows that have nothing to show; pinned ones on top.
+// Chooses the shown rows and their order: rows that match the filter and have something to show, with pinned ones on top.
 
 /** @typedef {import("./main.js").Page} Page */
 
 /** @type {WeakMap<import("./matrix.js").Matrix, {columns: number, filled: boolean[]}>} */
 const filledRows = new WeakMap();
 
-/** For each row, whether anything was recorded in it. @param {import("./matrix.js").Matrix} m */
+/** Whether anything was recorded, for each row. @param {import("./matrix.js").Matrix} m */
 function filled(m) {
   const known = filledRows.get(m);
   if (known?.columns === m.columns) return known.filled;
@@ -14,7 +14,7 @@ function filled(m) {
   return found;
 }
 
-/** A filter as a test of a text: a regular expression, or what is typed as it is while it is none yet. @param {string} text */
+/** A filter as a test of a text: a regular expression, or plain text while the expression is incomplete. @param {string} text */
 export function matcher(text) {
   try {
     const pattern = new RegExp(text, "i");
@@ -27,7 +27,7 @@ export function matcher(text) {
 /** The layers pinned to the top. @param {Page} page */
 export const pinned = (page) => page.selection.pins.split(",").filter(Boolean).map(decodeURIComponent);
 
-/** Pins a layer to the top, or takes it from there. @param {Page} page @param {string} layer */
+/** Pins a layer to the top, or unpins it. @param {Page} page @param {string} layer */
 export function togglePin(page, layer) {
   const now = pinned(page);
   const then = now.includes(layer) ? now.filter((name) => name !== layer) : [...now, layer];
@@ -35,7 +35,7 @@ export function togglePin(page, layer) {
 }
 
 /**
- * The rows on show, by their numbers in the model's order. `hidden`: how many were left out because they have nothing. If nothing is
+ * The shown rows, by their numbers in the model's order. `hidden`: the number of rows left out because they are empty. If nothing is
  * left, all are shown. `none`: the filter fits no row.
  * @param {Page} page @returns {{order: number[], pins: number, hidden: number, none: boolean}}
  */

@@ -27,7 +27,7 @@ const RESULTS = [
 ];
 /** @type {Column} */
 const NOTES = { key: "notes", title: "notes", value: (run) => (typeof run.notes === "string" ? run.notes : null) };
-const ALWAYS = ["optimizer", "learning_rate", "batch_size"]; // settings that have a column though all runs agree
+const ALWAYS = ["optimizer", "learning_rate", "batch_size"]; // settings with a column even if all runs agree
 
 export class RunsTable {
   /** @type {any[]} */ rows = [];
@@ -52,7 +52,7 @@ export class RunsTable {
     document.body.dataset.runs = "true";
   }
 
-  /** The columns: of the settings, those that some runs differ in. @returns {Column[]} */
+  /** The columns. Of the settings, only those in which runs differ. @returns {Column[]} */
   columns() {
     const all = this.rows.map(settingsOf);
     const keys = [...new Set(all.flatMap((settings) => Object.keys(settings)))];
@@ -114,7 +114,7 @@ export class RunsTable {
   }
 }
 
-/** Numbers by size, the rest as text; what is missing comes last either way. @param {any} a @param {any} b @param {boolean} down */
+/** Sorts numbers by size and the rest as text. Missing values come last in both directions. @param {any} a @param {any} b @param {boolean} down */
 function compare(a, b, down) {
   const [none, other] = [a, b].map((value) => value === null || value === undefined);
   if (none || other) return Number(none) - Number(other);

@@ -1,4 +1,4 @@
-// The samples of the selected batch, the worst first, each with its loss on earlier visits.
+// Shows the samples of the selected batch, the worst first, each with its loss on earlier visits.
 
 import { sheet } from "./canvas.js";
 import { element, number, whole } from "./format.js";
@@ -30,7 +30,7 @@ export function drawSamples(box, page, found) {
   box.replaceChildren(element("h3", "", `worst samples of the batch at step ${whole(found.step)}`), table);
 }
 
-/** What went in. @param {{wide: number, high: number, rgb: string}} of */
+/** The inputs of a sample. @param {{wide: number, high: number, rgb: string}} of */
 function picture({ wide, high, rgb }) {
   const canvas = /** @type {HTMLCanvasElement} */ (element("canvas"));
   [canvas.width, canvas.height] = [wide, high];

@@ -1,4 +1,4 @@
-// Where the page's data comes from: a server that follows the run, or the file itself (a report).
+// Loads the page's data from a server that follows the run, or from the file itself (a report).
 
 import { fromBase64, gunzip, unpack } from "./pack.js";
 
@@ -69,13 +69,13 @@ export class Served {
   }
 
   /**
-   * Calls back with what is new, and once when no more comes: the browser's own way to try again knows neither what the
+   * Calls back with new data, and once when no more comes. The browser's own reconnection knows neither what the
    * page has by then nor why it was refused.
    * @param {Record<string, any>} question @param {(tick: import("./pack.js").Packed, bytes: number) => void} tell @param {() => void} lost
    */
   follow(question, tell, lost) {
     const events = new EventSource(`/api/live?${asked(question)}`);
-    let before = Promise.resolve(); // one after another, in their order
+    let before = Promise.resolve(); // handles events one after another, in order
     const take = async (/** @type {string} */ data) => {
       const tick = unpack(await gunzip(fromBase64(data)));
       if (events.readyState !== EventSource.CLOSED) tell(tick, data.length);
@@ -133,7 +133,7 @@ export class Enclosed {
     return { facts: { ...facts }, arrays: this.#arrays(name) };
   }
 
-  /** A file has little that is finer than its picture. @param {Record<string, any>} question @returns {Promise<import("./pack.js").Packed | null>} */
+  /** A file has little data that is finer than its picture. @param {Record<string, any>} question @returns {Promise<import("./pack.js").Packed | null>} */
   async step({ measure, mode, step }) {
     const name = `${measure} ${mode} ${step}`;
     const facts = this.data.facts.steps[name];

@@ -1,4 +1,4 @@
-// One selection for the whole page (run, what is shown, layer, step, stretch of steps), kept in the address.
+// Keeps one selection for the whole page (run, measure, layer, step, stretch of steps) in the address.
 
 /**
  * @typedef {object} Selection

@@ -1,4 +1,4 @@
-// Single steps, where a column of the picture stands for many: which one a pixel shows, all layers at it, the next one.
+// Finds single steps where one column of the picture stands for many: the step that a pixel shows, all layers at that step, and the next step.
 
 import { drawDepth } from "./depth.js";
 import { by } from "./format.js";
@@ -23,7 +23,7 @@ export class Steps {
     this.pointed.key = "";
   }
 
-  /** Where all rows at a step are: in the picture, or in what was asked for. @param {number | null} step null: the newest */
+  /** All rows at a step: in the picture, or in a requested matrix. @param {number | null} step null: the newest */
   rowsAt(step) {
     const m = this.page.shown();
     const single = m?.level && step !== null ? this.known.get(step) : null;
@@ -31,13 +31,13 @@ export class Steps {
     return single ? { m: single, column: 0 } : { m, column: column < 0 ? (m?.columns ?? 0) - 1 : column };
   }
 
-  /** Sees to it that all rows at the selected step are there. */
+  /** Makes sure that all rows at the selected step are loaded. */
   want() {
     const { step } = this.page.selection;
     if (step !== null && this.page.shown()?.level && !this.known.has(step)) this.ask({ step });
   }
 
-  /** Which step it is that a question is about, and all rows there. @param {Record<string, any>} question @returns {Promise<number | null>} */
+  /** Requests a single step: its number, and all rows at it. @param {Record<string, any>} question @returns {Promise<number | null>} */
   async ask(question) {
     const { selection, asked, source } = this.page;
     const { run, measure, mode, other } = selection;
@@ -46,7 +46,7 @@ export class Steps {
     const { step } = found.facts;
     if (this.known.size > KEEP) this.known.clear();
     if (measure) for (const at of [step, question.by ? step : question.step ?? step]) this.known.set(at, new Matrix(found.facts, /** @type {any} */ (found.arrays)));
-    drawDepth(by("depth"), this.page); // nothing else shows it
+    drawDepth(by("depth"), this.page); // only the depth profile shows it
     return step;
   }
 
@@ -56,7 +56,7 @@ export class Steps {
     return m.level ? this.ask({ row: this.page.rows[row].name, level: m.level, column: m.first + column, mark }) : m.start[column];
   }
 
-  /** The same at once if it is known, else null, and tells when it is. @param {Spot} spot @param {() => void} tell */
+  /** The step of a spot if it is known. Otherwise null, and calls `tell` when it is. @param {Spot} spot @param {() => void} tell */
   point(spot, tell) {
     const { matrix: m, row, column, mark } = spot;
     if (column < 0 || !m.level) return column < 0 ? spot.steps[0] : m.start[column];
@@ -82,12 +82,12 @@ export class Steps {
     const layer = page.rows[spot.row].name;
     const step = await this.of(spot);
     if (asked !== page.asked) return;
-    // A file does not have every step: of those in the pixel, the one that something is known about.
+    // A file does not have every step: of those in the pixel, take one with data.
     const near = page.head.findings.find((/** @type {any} */ f) => f.row === layer && f.step >= spot.steps[0] && f.step <= spot.steps[1]);
     page.select({ layer, step: step ?? near?.step ?? spot.matrix.start[spot.column] });
   }
 
-  /** Moves by recorded steps; what is pressed while the server is asked counts. @param {number} by */
+  /** Moves by recorded steps. Keys pressed during a request count. @param {number} by */
   async move(by) {
     this.moves += by;
     if (this.moving) return;
@@ -108,7 +108,7 @@ export class Steps {
     const { step } = page.selection;
     if (step === null && page.source.live) return page.head.step;
     const at = m && step !== null ? m.at(step) : -1;
-    const between = m && by < 0 && at >= 0 && step !== null && m.start[at] < step; // then the one before is one back
+    const between = m && by < 0 && at >= 0 && step !== null && m.start[at] < step; // the previous recorded step is one back
     const to = at + by + (between ? 1 : 0);
     if (m && m.level === 0 && at >= 0 && to >= 0 && to < m.columns) return m.start[to];
     if (page.source.live) return this.ask({ step, by });

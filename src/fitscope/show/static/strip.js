@@ -1,5 +1,5 @@
-// The model as a strip along the layer axis: the colour of each layer's type, names of layers or of blocks with their
-// brackets, the graph of connections if it branches, and a dot where something stands out.
+// Draws the model as a strip along the layer axis: the colour of each layer's type, names of layers or of blocks with their
+// brackets, the graph of connections if it branches, and a dot for each layer with a finding.
 
 import { fitted, sheet } from "./canvas.js";
 import { typeColour } from "./colour.js";

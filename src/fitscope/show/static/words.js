@@ -1,4 +1,4 @@
-// The text of the page: the line of facts, the findings, the caption of the spectrogram, and the tooltip.
+// Writes the text of the page: the line of facts, the findings, the caption of the spectrogram, and the tooltip.
 
 import { by, clean, element, percent, whole } from "./format.js";
 import { under } from "./heat.js";
@@ -32,7 +32,7 @@ export function tellRun(page) {
   if (head.identity) facts.push(clean(head.identity));
   if (head.backend) facts.push(clean(head.backend));
   by("facts").textContent = facts.filter(Boolean).join(" · ");
-  for (const id of ["name", "facts"]) by(id).title = by(id).textContent ?? ""; // the full text, if there is too little room
+  for (const id of ["name", "facts"]) by(id).title = by(id).textContent ?? ""; // the full text as a tooltip, because the line may be cut
   by("facts").dataset.step = String(head.step ?? "");
   const problems = [...(head.problems ?? [])];
   if (page.missing) problems.unshift(page.missing === page.selection.run ? `The run ${page.missing} no longer exists or cannot be read. The page shows its last known state.` : `There is no run ${page.missing} here. The page shows the newest run.`);
@@ -59,7 +59,7 @@ export function tellRun(page) {
   by("verdict").replaceChildren(...cards);
 }
 
-/** The evidence of a finding as a small curve, by its logarithm where it spans powers of ten. @param {any} f */
+/** The evidence of a finding as a small curve, on a log scale if it spans powers of ten. @param {any} f */
 function sparkline(f) {
   const values = f.curve.map((/** @type {[number, number]} */ [, value]) => value);
   const log = Math.min(...values) > 0 && Math.max(...values) > 100 * Math.min(...values);
@@ -80,7 +80,7 @@ function sparkline(f) {
   return picture;
 }
 
-/** What the spectrogram shows, and what its colours mean. @param {Page} page */
+/** The caption: what the spectrogram shows, and what its colours mean. @param {Page} page */
 export function drawCaption(page) {
   const m = page.shown();
   const { from, to } = page.span();
@@ -99,7 +99,7 @@ export function drawCaption(page) {
   drawKey(by("key"), page);
 }
 
-/** How much of what is shown was recorded, and what one pixel stands for. @param {number} there recorded steps @param {number} steps @param {number} each steps of a pixel */
+/** The share of the shown steps that was recorded, and the steps of one pixel. @param {number} there recorded steps @param {number} steps @param {number} each steps of a pixel */
 function recordedWords(there, steps, each) {
   const all = Math.max(Math.round(steps), 1);
   const share = each * Math.min(there / all, 1); // recorded steps of a pixel
@@ -131,7 +131,7 @@ export function drawTip(page, event) {
   showTip(said.join("  "), event.clientX, event.clientY);
 }
 
-/** A text beside the mouse; none without a text. @param {string} text @param {number} x @param {number} y */
+/** Shows a text next to the mouse; hides it without a text. @param {string} text @param {number} x @param {number} y */
 export function showTip(text, x, y) {
   const tip = by("tip");
   tip.hidden = !text;
