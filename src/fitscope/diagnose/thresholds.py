@@ -132,10 +132,10 @@ THRESHOLDS: dict[str, dict[str, float]] = {
         "captures": 3,
         "imbalance": 0.95,
         "wrong": 2.5,  # loss of a sample that looks mislabelled
-        "share": 0.02,  # share of such samples
+        "share": 0.023,  # share of such samples
         "learned": 0.15,  # the largest loss of the other samples
         "common": 0.9,  # share of the most common class above which single samples are not judged
-        "doubt": 0.5,  # how far such a loss may be below that of wrong labels
+        "doubt": 0.7,  # how far such a loss may be below that of wrong labels
         "tiny": 0.01,  # the largest target of a binary cross-entropy
     },
     "output_loss_mismatch": {},

@@ -141,9 +141,9 @@ def _constant(targets: History, evidence: Evidence) -> Finding | None:
 def _mislabelled(evidence: Evidence, head: OutputHead | None, limit: SimpleNamespace) -> Finding | None:
     """Finds a few samples with a high loss among many learned ones, in the last third of the training.
 
-    If a share q of a batch has the loss H and the rest none, the mean is qH and the variance q(1 - q)H²; so both are known from
-    mean and standard deviation. Rare classes that were not learned look the same, so nothing is judged where one class has nearly
-    all samples.
+    If a share q of a batch has the loss H and the rest a small loss o, the mean is o + q(H - o) and the variance q(1 - q)(H - o)²; so q and
+    H are known from mean and standard deviation. Batches without such a sample have o. Rare classes that were not learned look the
+    same, so nothing is judged where one class has nearly all samples.
     """
     samples = evidence.history("sample_loss") or evidence.history("classes/log_loss")
     if samples is None or head is None or head.loss not in CATEGORICAL | BINARY:
@@ -154,11 +154,15 @@ def _mislabelled(evidence: Evidence, head: OutputHead | None, limit: SimpleNames
         return None
     if not np.isfinite(late.mean).all():
         return None
+    highs = late.max.astype(np.float64)
+    quiet = highs < FAR * _usual_high(highs)
+    base = min(median(late.mean[quiet]), limit.learned) if quiet.any() else 0.0
     usual = np.maximum(late.mean.astype(np.float64), 1e-12)
-    height = usual + late.std.astype(np.float64) ** 2 / usual
-    torn = (height >= limit.wrong) & (usual / height <= 0.25)
-    share = float(np.where(torn, usual / height, 0).mean())
-    calm = late.max.astype(np.float64) < FAR * median(height[torn])  # batches without such a sample
+    above = np.maximum(usual - base, 1e-12)
+    height = np.fmin(usual + late.std.astype(np.float64) ** 2 / above, highs)
+    torn = ~quiet & (height >= limit.wrong) & (above <= 0.25 * (height - base))
+    share = float(np.where(torn, above / (height - base), 0).mean())
+    calm = highs < FAR * median(height[torn])  # batches without such a sample
     known = bool(
         (calm | ~torn).any()
     )  # otherwise each batch has such samples, and the others follow from the share
@@ -169,7 +173,7 @@ def _mislabelled(evidence: Evidence, head: OutputHead | None, limit: SimpleNames
     everything = max(
         (mean(usual) - others) / high, share
     )  # in batches that are not torn enough to be sure as well
-    if high < _of_wrong_labels(everything, head) - limit.doubt:
+    if high < _of_wrong_labels(everything) - limit.doubt:
         return None
     said = f" ({others:.2g})" if known else ""
     many = _many_in_a_sample(late, evidence)
@@ -186,14 +190,18 @@ def _mislabelled(evidence: Evidence, head: OutputHead | None, limit: SimpleNames
     return _finding(late, "note" if many else "warning", text, "max", cure, 0.7, layer=None, **numbers)
 
 
-def _of_wrong_labels(share: float, head: OutputHead) -> float:
-    """The loss of labels of which this share is wrong, whatever the input is, by a net that knows no more than that.
+def _usual_high(highs: np.ndarray) -> float:
+    """The highest loss of a batch that has a sample with a high loss, also if only one batch in ten has; NaN if unknown."""
+    return float(np.quantile(highs, 0.9)) if np.isfinite(highs).all() else math.nan
 
-    Samples that lie between two classes have less: the net knows of each that it might be either. A net that learns some of the wrong
-    labels by heart has a little less, one that is too sure has more.
+
+def _of_wrong_labels(share: float) -> float:
+    """The loss of labels of which this share is wrong, by a net that knows no more than that.
+
+    It is higher if a wrong label can be any other class, and lower if the net learns some by heart. Samples that lie between two classes
+    have less: the net knows of each that it might be either.
     """
-    classes = head.units if head.loss in CATEGORICAL and head.units else 2
-    return -math.log(share / max(classes - 1, 1))
+    return -math.log(share)
 
 
 def _many_in_a_sample(samples: History, evidence: Evidence) -> bool:
