@@ -18,6 +18,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+COMPARED = 10_000_000  #: pairs of characters, to guess which name was meant
+
 
 class FitscopeError(Exception):
     """The base class of all fitscope errors."""
@@ -56,11 +58,23 @@ class FitscopeWarning(UserWarning):
 def one_of(names: Iterable[str], wanted: str, limit: int = 20) -> str:
     """Lists the valid names for the last clause of an error message, with a guess at the intended one."""
     known = list(names)
-    near = difflib.get_close_matches(wanted, known, n=1) or _near_part(known, wanted)
+    some = _comparable(known, wanted)
+    near = difflib.get_close_matches(wanted, some, n=1) or _near_part(some, wanted)
     hint = f"Did you mean {near[0]!r}? " if near else ""
     listed = ", ".join(repr(name) for name in known[:limit])
     more = f" and {len(known) - limit} more" if len(known) > limit else ""
     return f"{hint}There are: {listed}{more}" if known else "There are none"
+
+
+def _comparable(known: list[str], wanted: str) -> list[str]:
+    """The first of the names, as many as can be compared in a moment: a forged run may have any number, of any length."""
+    room, some = COMPARED, []
+    for name in known:
+        room -= (len(name) + 1) * (len(wanted) + 1)
+        if room < 0:
+            break
+        some.append(name)
+    return some
 
 
 def _near_part(known: list[str], wanted: str) -> list[str]:

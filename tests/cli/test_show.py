@@ -40,6 +40,11 @@ def test_the_header_shows_status_and_cost(call: Call, write: Any) -> None:
         assert fact in out, fact
 
 
+def test_the_header_leaves_out_a_cost_that_is_not_known(call: Call, write: Any) -> None:
+    write(facts={"overhead": {"cpu_share": None}})
+    assert "capture costs" not in call("show", "runs").stdout
+
+
 @pytest.mark.parametrize(
     ("status", "said"),
     [

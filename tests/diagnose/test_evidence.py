@@ -13,6 +13,7 @@ import pytest
 import fitscope as fs
 from fitscope.diagnose import Evidence
 from fitscope.diagnose.history import COLUMNS, POINTS, SCALAR_POINTS
+from fitscope.diagnose.rules.input_not_normalised import first_layers
 from fitscope.read.evidence import StoredEvidence
 from fitscope.record import Block, Moment, Record
 from fitscope.reduce import host
@@ -220,3 +221,19 @@ def test_judging_a_run_again_does_not_import_pandas(tmp_path: Path) -> None:
     code = f"import sys, fitscope as fs; fs.open({str(tmp_path / 'run')!r}).findings(rules=fs.RULES); print('pandas' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "False"
+
+
+def test_a_layer_that_feeds_itself_ends_the_search_for_the_first_layers() -> None:
+    """A shared dropout and reshape, called twice. Each dropout of a diamond leads to two others."""
+    shared = [
+        ("in", "InputLayer", ""),
+        ("drop", "Dropout", "in shape"),
+        ("shape", "Reshape", "drop"),
+        ("out", "Dense", "drop"),
+    ]
+    diamond = [("in", "InputLayer", "")] + [
+        (f"{side}{n}", "Dropout", f"a{n - 1} b{n - 1}" if n else "in") for n in range(60) for side in "ab"
+    ]
+    for layers, first in ((shared, ["out"]), ([*diamond, ("out", "Dense", "a59")], ["out"])):
+        told = [{"path": path, "class": kind, "inbound": fed.split()} for path, kind, fed in layers]
+        assert first_layers(Evidence(None, {"layers": told})) == first

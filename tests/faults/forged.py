@@ -9,10 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from fitscope import read
 from fitscope.errors import RunError
 from fitscope.show.app import Pages, Parameters, Shelf
 from fitscope.show.data.gather import Gathered
+from fitscope.show.summary import summary
+from fitscope.show.text import Pen
 
 MOST_MEMORY = 500 << 20  #: bytes that one file may take
 
@@ -27,6 +31,7 @@ def used(runs: Path) -> None:
             with pages._shelf.run(query["run"]) as g:
                 measure = g.measures[0].key if g.measures else ""
                 row = g.rows[0].name if g.rows else ""
+                summary(g, 100, Pen.of(Console(width=100)))
         except RunError:
             assert query["run"] == "run"
             continue
@@ -49,6 +54,7 @@ def used(runs: Path) -> None:
     looks: list[Callable[[], Any]] = [
         lambda: repr(run), lambda: run.stats, lambda: run.samples, lambda: run.checkpoints, lambda: run.overhead,
         lambda: run.identity.sentence, lambda: (run.lost, run.dropped, run.unseen, run.errors, run.attempts),
+        run.findings, lambda: repr(read.runs(runs)), run._repr_html_,
         lambda: run.sql("select count(*) from stats"), lambda: run.average("activations/small"),
         *(lambda site=site: run.histogram(site) for site in run.sites),  # type: ignore[misc]
         *(lambda site=site: run.frame(site) for site in run.sites),  # type: ignore[misc]

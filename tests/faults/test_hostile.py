@@ -39,7 +39,7 @@ ODD: dict[str, Any] = {
     "status": 3, "heartbeat": "now", "pid": "x", "started": [], "step": "many", "rows": -1, "bytes": {}, "lost": [1],
     "dropped": {"a": "b"}, "unseen": 5, "errors": "no", "errors_total": [], "averages": {"a": "../../../x"},
     "identity": {"train": {"status": [], "steps": "x"}}, "checkpoints": [{"step": "a", "path": 1}], "full_at": "x",
-    "overhead": {"steps": "x", "cpu_share": [], "budget": {"every": "x", "decisions": 3}}, "ended_by": [],
+    "overhead": {"steps": "x", "cpu_share": [], "compile_seconds": "x", "budget": {"every": "x", "decisions": 3}}, "ended_by": [],
     "created_ns": "yesterday", "software": 4, "model": {"name": [], "layers": [{"path": [], "from": 3}], "parameters": "x"},
     "id": 17, "attempt": "x", "start_step": [], "world": 10**12, "format": "two", "backend": {},
 }  # fmt: skip

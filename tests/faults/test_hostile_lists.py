@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import fitscope
 from faults.forged import used
 from fitscope import read
 from fitscope.errors import RunError
@@ -56,6 +57,45 @@ def test_averages_of_one_file_under_many_names_are_damage(rank: Path) -> None:
     run = read.open(rank.parents[2], "run")
     assert run.averages == []
     assert "averages" in next(damage.reason for damage in run.damaged)
+
+
+FINDING = {
+    "rule": "dead_relu",
+    "severity": "error",
+    "first_step": 1,
+    "last_step": 2,
+    "message": "m",
+    "cure": "c",
+}
+SERIES = {"name": "a", "steps": [1, 2], "values": [1.0, "inf"]}
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"findings": 3}, {"checked": 3}, {"not_judged": [1]}, {"not_judged": {"a": {}}}, {"expected": "x"}, {"checked": [[1]]},
+        *({"findings": [one]} for one in (
+            3, {"severity": "error"}, {**FINDING, "severity": "x"}, {**FINDING, "first_step": "a"}, {**FINDING, "layer": [1]},
+            {**FINDING, "evidence": 3}, {**FINDING, "confidence": "x"}, {**FINDING, "message": 5}, {**FINDING, "rule": [1]},
+            {**FINDING, "consequences": [{"a": 1}]}, {**FINDING, "series": [1]}, {**FINDING, "series": {**SERIES, "values": ["x", 1]}},
+            {**FINDING, "series": {**SERIES, "steps": [1]}}, {**FINDING, "series": {**SERIES, "steps": ["a", "b"]}},
+        )),
+        {"findings": [FINDING] * (untrusted.MOST_FINDINGS + 1)},
+        {"findings": [{**FINDING, "consequences": [FINDING] * untrusted.MOST_FINDINGS}]},
+    ],
+    ids=lambda odd: str(odd)[-60:],
+)  # fmt: skip
+def test_forged_findings_are_damage(rank: Path, odd: dict[str, Any]) -> None:
+    path = rank / "status.json"
+    found = {"version": fitscope.__version__, "findings": [{**FINDING, "series": SERIES}]}
+    document = json.loads(path.read_text())
+    path.write_text(json.dumps({**document, "findings": found}))
+    assert read.open(rank.parents[2], "run").findings()[0].message == "m"
+    path.write_text(json.dumps({**document, "findings": {**found, **odd}}))
+    used(rank.parents[2])
+    run = read.open(rank.parents[2], "run")
+    assert "m" not in [one.message for one in run.findings()], "the run is judged again"
+    assert [damage.reason for damage in run.damaged] == ["its field 'findings' is a dict"]
 
 
 def test_an_export_reads_the_list_of_arrays_a_fixed_number_of_times(

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from fitscope.diagnose.causes import folded
-from fitscope.diagnose.evidence import Evidence
+from fitscope.diagnose.evidence import MOST_SITES, Evidence
 from fitscope.diagnose.expect import Expectation, expect, expected
 from fitscope.diagnose.finding import SEVERITIES, Finding, NotJudged, Series
 from fitscope.diagnose.findings import Findings
@@ -47,6 +47,8 @@ from fitscope.diagnose.rules.vanishing_gradient import vanishing_gradient
 from fitscope.diagnose.rules.wrong_axis import wrong_axis
 from fitscope.diagnose.thresholds import THRESHOLDS, Given, thresholds
 from fitscope.errors import RunError, one_of
+
+MOST_FINDINGS = 100  #: of one rule; nobody reads more, and each is compared with each
 
 #: Every rule, in the order in which they are applied.
 RULES: list[Rule] = [
@@ -98,12 +100,17 @@ def diagnose(
         expect: Expected findings from `fs.expect`, in addition to those in the notes of the run.
     """
     chosen = _chosen(rules, ignore)
+    if evidence.crowded:
+        why = f"the run has more than {MOST_SITES:,} sites"
+        return Findings(
+            (), tuple(each.name for each in chosen), tuple(NotJudged(why, one.name) for one in chosen)
+        )
     limits = _thresholds(thresholds, tuple(each.name for each in chosen))
     said: list[Finding] = []
     silent: list[NotJudged] = []
     for each in chosen:
         answers = each(evidence, limits.get(each.name, {}))
-        found = [answer for answer in answers if isinstance(answer, Finding)]
+        found = _foremost([answer for answer in answers if isinstance(answer, Finding)])
         said += found
         silent += [NotJudged(a.reason, each.name) for a in answers if isinstance(a, NotJudged) and not found][
             :1
@@ -116,6 +123,19 @@ def diagnose(
 
 
 _thresholds = thresholds
+
+
+def _foremost(found: list[Finding]) -> list[Finding]:
+    """The findings of one rule. Of very many the worst and earliest, and one that counts the others."""
+    if len(found) <= MOST_FINDINGS:
+        return found
+    found = sorted(found, key=lambda each: (SEVERITIES.index(each.severity), each.first_step))
+    kept, others = found[:MOST_FINDINGS], found[MOST_FINDINGS:]
+    last = max(each.last_step for each in others)
+    said = (
+        f"{len(others):,} more layers have this problem; the worst and earliest {MOST_FINDINGS} are listed."
+    )
+    return [*kept, others[0].but(site=None, layer=None, last_step=last, message=said, series=None)]
 
 
 def _chosen(rules: Iterable[Rule | str] | None, ignore: Iterable[str]) -> list[Rule]:

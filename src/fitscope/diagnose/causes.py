@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from fitscope.diagnose.evidence import Evidence
 from fitscope.diagnose.finding import SEVERITIES, Finding
+from fitscope.diagnose.network import Network
 
 _COURSE = ("loss_not_decreasing", "class_collapse")
 _GROWTH = ("loss_diverging", "loss_spike", "exploding_weights", "exploding_gradient")
@@ -81,18 +82,14 @@ _LOCAL = ("dead_relu", "saturated", "layer_not_learning", "vanishing_gradient")
 def folded(findings: Iterable[Finding], evidence: Evidence) -> list[Finding]:
     """The causes, each with its consequences; the worst first, then the earliest."""
     waiting = sorted(findings, key=_priority)
+    flow = _Flow((each.layer for each in waiting), evidence.network)
     taken: dict[int, list[Finding]] = {}
     owned: set[int] = set()
     for i, cause in enumerate(waiting):
+        if i in owned:
+            continue
         for j, other in enumerate(waiting):
-            if (
-                i != j
-                and j not in owned
-                and not _under(i, j, taken, waiting)
-                and _leads(cause, other, evidence)
-            ):
-                if i in owned:
-                    continue
+            if i != j and j not in owned and not _under(i, j, taken, waiting) and _leads(cause, other, flow):
                 taken.setdefault(i, []).append(other)
                 owned.add(j)
     found = []
@@ -128,12 +125,12 @@ def _all(waiting: Sequence[Finding], i: int, taken: dict[int, list[Finding]]) ->
     return found
 
 
-def _leads(cause: Finding, other: Finding, evidence: Evidence) -> bool:
+def _leads(cause: Finding, other: Finding, flow: _Flow) -> bool:
     if other.rule not in LEADS_TO.get(cause.rule, ()):
         return False
     if cause.severity == "note" and other.severity != "note" and (cause.layer or "?") != other.layer:
         return False  # a maybe does not explain a fact, unless both are of one layer
-    known = _of_this_pair(cause, other, evidence)
+    known = _of_this_pair(cause, other, flow)
     if known is not None:
         return known
     if cause.first_step > _begins(cause, other):
@@ -146,11 +143,11 @@ def _leads(cause: Finding, other: Finding, evidence: Evidence) -> bool:
         and other.rule in _LOCAL
     ):
         # Zero or flat outputs starve the layers before them, and give constants to the layers after them.
-        return _connected(cause.layer, other.layer, evidence)
+        return flow.connects(cause.layer, other.layer)
     return True
 
 
-def _of_this_pair(cause: Finding, other: Finding, evidence: Evidence) -> bool | None:
+def _of_this_pair(cause: Finding, other: Finding, flow: _Flow) -> bool | None:
     """A decision for this pair of cause and consequence; None if there is no special case."""
     if {cause.rule, other.rule} == {"class_collapse", "loss_not_decreasing"}:
         # If a class is common, the loss settles for predicting it for every sample.
@@ -166,7 +163,7 @@ def _of_this_pair(cause: Finding, other: Finding, evidence: Evidence) -> bool | 
     if cause.rule == "label_problem" and cause.severity == "note" and other.rule not in _COURSE:
         return False  # classes of different size are no reason for a bad start or for large steps
     if cause.rule == "wrong_axis" and other.rule == "layer_not_learning":
-        return bool(cause.layer and other.layer and _connected(cause.layer, other.layer, evidence))
+        return bool(cause.layer and other.layer and flow.connects(cause.layer, other.layer))
     if cause.rule == "bad_initial_loss" and other.rule == "nonfinite":
         # Weights that are too large from the start overflow in the first steps, or not at all.
         return "initializer" in cause.evidence and other.first_step <= FIRST_STEPS
@@ -181,9 +178,7 @@ def _of_this_pair(cause: Finding, other: Finding, evidence: Evidence) -> bool | 
             "layer_not_learning",
             *_COURSE,
         )
-        return alone and (
-            not cause.layer or not other.layer or _connected(cause.layer, other.layer, evidence)
-        )
+        return alone and (not cause.layer or not other.layer or flow.connects(cause.layer, other.layer))
     if cause.rule == "loss_diverging" and other.rule == "nonfinite" and not cause.evidence.get("overflows"):
         return False
     return None
@@ -205,8 +200,22 @@ def _begins(cause: Finding, other: Finding) -> float:
     return other.first_step
 
 
-def _connected(one: str, other: str, evidence: Evidence) -> bool:
-    """Whether data flows from one layer to the other. Layers inside another layer, such as an attention layer, have its position."""
-    network = evidence.network
-    here, there = network.placed(one), network.placed(other)
-    return here == there or there in network.downstream(here) or here in network.downstream(there)
+class _Flow:
+    """The connections between the layers that findings name."""
+
+    def __init__(self, layers: Iterable[str | None], network: Network) -> None:
+        self._network = network
+        # Layers inside another layer, such as an attention layer, have its position.
+        self._places = {layer: network.placed(layer) for layer in layers if layer}
+        self._all = frozenset(self._places.values())
+        self._reached: dict[str, frozenset[str]] = {}
+
+    def connects(self, one: str, other: str) -> bool:
+        """Whether data flows from one layer to the other."""
+        here, there = self._places[one], self._places[other]
+        return here == there or there in self._from(here) or here in self._from(there)
+
+    def _from(self, place: str) -> frozenset[str]:
+        if place not in self._reached:
+            self._reached[place] = self._all & self._network.downstream(place)
+        return self._reached[place]

@@ -21,6 +21,7 @@ from fitscope.reduce.stats import COUNTS, MOMENTS
 from fitscope.sites import TRAIN, Site
 
 LOSS = Site("loss")  #: the loss, recorded at every step, captured or not
+MOST_SITES = 30_000  #: the most sites that rules judge: those of some 3,000 layers with everything recorded
 _NORMAL16 = 129 - 14  #: lower buckets hold numbers that float16 cannot represent fully (see reduce/stats.py)
 
 
@@ -68,6 +69,7 @@ class Evidence:
             None  #: the pulses of the ranks, if there are several; only a reader has them
         )
         self.last_step: int | None = None
+        self.crowded = False  #: whether there are more sites than rules judge, so that some are missing
         self._rows: dict[int, _Shelved] = {}  # where the rows go, by the id of the heads
 
     # ---- input ----------------------------------------------------------------------------------
@@ -121,7 +123,7 @@ class Evidence:
 
     def fill(self, site: Site, dtype: str, shape: tuple[int, ...], steps: Array, columns: Array) -> None:
         """Takes many records of one site, sorted by step. `columns` as in `history.COLUMNS`."""
-        if site.in_pass != TRAIN or not len(steps):
+        if site.in_pass != TRAIN or not len(steps) or not self._has_room([site]):
             return
         with np.errstate(over="ignore", invalid="ignore"):
             if site == LOSS:
@@ -145,10 +147,20 @@ class Evidence:
         """The number of nonzero numbers in a histogram below the normal range of float16."""
         return sum(n for bucket, n in zip(buckets, tallies, strict=True) if 0 < abs(bucket) < _NORMAL16)
 
+    def _has_room(self, sites: Sequence[Site]) -> bool:
+        """Whether these sites can be taken in. A forged run may name any number."""
+        if len(self.histories) + len(sites) > MOST_SITES:
+            new = sum(site not in self.histories for site in sites)
+            self.crowded = self.crowded or len(self.histories) + new > MOST_SITES
+            return not self.crowded or not new
+        return True
+
     def _shelved(self, heads: tuple[Head, ...]) -> _Shelved:
         """Where the rows of a block go. Computed once, because heads are the same object in every block."""
         known = self._rows.get(id(heads))
         if known is None or known.heads is not heads:
+            if not self._has_room([head.site for head in heads]):
+                return _Shelved(heads, [], [], None)
             places = np.array(
                 [
                     (-1, -1) if h.site == LOSS else self.histories.place(h.site, h.dtype, h.shape)

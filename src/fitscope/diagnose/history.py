@@ -218,6 +218,9 @@ class Histories:
     def __contains__(self, site: object) -> bool:
         return site in self._about
 
+    def __len__(self) -> int:
+        return len(self._about)
+
     def get(self, site: str) -> History | None:
         line = self._lines.get(site)
         if line is not None:

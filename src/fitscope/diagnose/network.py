@@ -7,8 +7,10 @@ the next one that was recorded.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 from typing import Any
 
 #: Nonlinearities, grouped by their possible faults.
@@ -25,6 +27,8 @@ _ACTIVATION_LAYERS = {
     "PReLU": "prelu",
 }
 FARTHEST = 20_000  #: the most layers between two recorded ones; a forged model may have any number
+MOST_EDGES = 1_000_000  #: the most connections; a forged nested model can have the square of what it lists
+MOST_WALKED = 20_000_000  #: the most layers visited between recorded ones, in all questions together
 
 
 class Network:
@@ -54,11 +58,14 @@ class Network:
             for name in names
         }
         _lead_through(inbound)
+        if sum(map(len, inbound.values())) > MOST_EDGES:
+            inbound = {name: [] for name in names}
         # Layers inside another layer, such as an attention layer, are never connected.
         placed = [name for name in names if name.rpartition("/")[0] not in self.layers or inbound[name]]
         #: Whether it lists connections.
         self.graph = sum(bool(inbound[name]) for name in placed) >= max(1, len(placed) // 2)
         self.order = _sorted(names, inbound)
+        self.known = frozenset(self.order)  #: all layers
         self._inbound = inbound
         self._consumers: dict[str, list[str]] = {}
         for name in self.order:
@@ -66,6 +73,11 @@ class Network:
                 self._consumers.setdefault(source, []).append(name)
         self._depth = {name: i for i, name in enumerate(self.order)}
         self.outputs = self._outputs(configuration or {})
+        self.ends = frozenset(self.outputs)
+        self._walked = 0
+        self._line: tuple[frozenset[str], list[str], list[int]] | None = (
+            None  # some layers in order, their depths
+        )
 
     def _outputs(self, configuration: Mapping[str, Any]) -> list[str]:
         said = [
@@ -107,13 +119,11 @@ class Network:
         self, layer: str, edges: Mapping[str, list[str]], among: frozenset[str], *, backward: bool
     ) -> list[str]:
         if not self.graph:  # the neighbour in the order is the best guess
-            known = self.sorted(among)
-            here = self.depth(layer)
-            found = [n for n in known if (self.depth(n) < here if backward else self.depth(n) > here)]
-            return (found[-1:] if backward else found[:1]) if found else []
+            return self._neighbour(layer, among, backward=backward)
         reached: list[str] = []
         todo, seen = deque(edges.get(layer, ())), {layer}
-        while todo and len(seen) <= FARTHEST:
+        while todo and len(seen) <= FARTHEST and self._walked < MOST_WALKED:
+            self._walked += 1
             name = todo.popleft()
             if name in seen:
                 continue
@@ -123,6 +133,16 @@ class Network:
             else:
                 todo.extend(edges.get(name, ()))
         return reached
+
+    def _neighbour(self, layer: str, among: frozenset[str], *, backward: bool) -> list[str]:
+        """The last of these layers before this one, or the first after it."""
+        if self._line is None or self._line[0] is not among:
+            names = self.sorted(among)
+            self._line = among, names, [self.depth(name) for name in names]
+        _, names, depths = self._line
+        here = self.depth(layer)
+        at = bisect_left(depths, here) - 1 if backward else bisect_right(depths, here)
+        return [names[at]] if 0 <= at < len(names) else []
 
     def placed(self, layer: str) -> str:
         """The layer itself, or the one around it that data is known to flow through."""
@@ -142,6 +162,25 @@ class Network:
                 reached.add(name)
                 todo.extend(self._consumers.get(name, ()))
         return reached
+
+    def upstream(self, layers: Iterable[str]) -> set[str]:
+        """All layers whose output one of these depends on."""
+        if not self.graph:
+            return set(self.order[: max(map(self.depth, layers), default=0)])
+        reached: set[str] = set()
+        todo = [source for name in layers for source in self.inbound(name)]
+        while todo:
+            name = todo.pop()
+            if name not in reached:
+                reached.add(name)
+                todo.extend(self.inbound(name))
+        return reached
+
+    @cached_property
+    def answers(self) -> frozenset[str]:
+        """The layers that give the answer of the model: outputs, and those after which no layer has weights."""
+        having = (name for name in self.order if self.get(name, "parameters", 0))
+        return self.ends | (self.upstream(self.ends) - self.upstream(having))
 
     def kind(self, layer: str) -> str:
         """The class of the layer."""

@@ -313,7 +313,9 @@ def rows_by_site(column: Any) -> dict[str, list[RowSpan]]:
     if len(set(found)) == len(found):  # sorted by site, as fitscope writes it: one stretch each
         stretches = zip(found, starts.tolist(), stops.tolist(), strict=True)
         return {names[code]: [(None, slice(start, stop))] for code, start, stop in stretches}
-    return {names[code]: [(None, np.flatnonzero(codes == code))] for code in set(found)}
+    order = np.argsort(codes, kind="stable")
+    split = np.split(order, np.flatnonzero(np.diff(codes[order])) + 1)
+    return {names[codes[rows[0]]]: [(None, rows)] for rows in split}
 
 
 #: Columns that have a value in every row.

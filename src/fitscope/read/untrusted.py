@@ -19,6 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from fitscope.diagnose.finding import SEVERITIES
 from fitscope.store._base import Objects
 
 MOST_BYTES = 16 << 20  #: the most bytes of a JSON document; that of a model with 10,000 layers has some 5 MB
@@ -27,9 +28,11 @@ MOST_NESTED = 1_000_000
 DEEPEST = 64
 LARGEST = 2**62  #: the largest integer, of either sign: sums and differences stay within 64 bits
 LONGEST_NAME = 4096  #: characters of the path of a layer
+MOST_LAYERS = 20_000  #: of a model
 MOST_ATTEMPTS = 1_000_000
 MOST_RANKS = 65_536
 MOST_ARRAYS = 100_000  #: the most arrays of one rank, and the most averages
+MOST_FINDINGS = 5_000  #: the most findings of a run, with their consequences
 
 #: The errors that reading a damaged or forged object of a run may raise.
 UNREADABLE = (
@@ -111,7 +114,7 @@ def text(value: Any) -> bool:
 
 
 def name(value: Any) -> bool:
-    return isinstance(value, str) and len(value) <= LONGEST_NAME
+    return isinstance(value, str) and len(value) <= LONGEST_NAME and value.count("/") <= DEEPEST
 
 
 def integer(value: Any) -> bool:
@@ -145,8 +148,8 @@ def maybe(fits: Check) -> Check:
     return lambda value: value is None or fits(value)
 
 
-def listing(fits: Check) -> Check:
-    return lambda value: isinstance(value, list) and all(map(fits, value))
+def listing(fits: Check, most: int = MOST_NESTED) -> Check:
+    return lambda value: isinstance(value, list) and len(value) <= most and all(map(fits, value))
 
 
 def numbers(value: Any) -> bool:
@@ -186,6 +189,48 @@ def fields(form: Mapping[str, Check], *needed: str) -> Check:
     )
 
 
+# ---- findings ---------------------------------------------------------------------------------------
+
+
+def _values(value: Any) -> bool:
+    """Those of a series: what is no finite number is written as text."""
+    return isinstance(value, list) and all(
+        number(one) or one in (None, "nan", "inf", "-inf") for one in value
+    )
+
+
+_SERIES = fields({"name": text, "steps": listing(integer), "values": _values}, "name", "steps", "values")
+_FINDING = fields(
+    {
+        "rule": text,
+        "severity": lambda value: value in SEVERITIES,
+        **dict.fromkeys(("site", "layer"), maybe(text)),
+        **dict.fromkeys(("first_step", "last_step"), integer),
+        **dict.fromkeys(("message", "cure"), text),
+        "evidence": mapping(anything),
+        "consequences": listing(anything),
+        "confidence": number,
+        "series": maybe(lambda value: _SERIES(value) and len(value["steps"]) == len(value["values"])),
+    },
+    "rule",
+    "severity",
+)
+
+
+def _findings(value: Any) -> bool:
+    """A list of findings, with their consequences at most `MOST_FINDINGS`."""
+    if not isinstance(value, list):
+        return False
+    todo, seen = [*value], 0
+    while todo:
+        one = todo.pop()
+        seen += 1
+        if seen > MOST_FINDINGS or not _FINDING(one):
+            return False
+        todo += one.get("consequences") or ()
+    return True
+
+
 # ---- the documents of a run -------------------------------------------------------------------------
 
 _LAYER = fields(
@@ -201,12 +246,18 @@ _LAYER = fields(
 _CONFIGURATION = fields(
     {
         "layers": maybe(
-            listing(fields({"path": name, "class": maybe(text), "inbound": maybe(listing(name))}))
+            listing(
+                fields({"path": name, "class": maybe(text), "inbound": maybe(listing(name))}), MOST_LAYERS
+            )
         ),
         "outputs": maybe(listing(fields({"layer": maybe(name)}))),
     }
 )
-_MODEL: Form = {"name": maybe(text), "parameters": maybe(count), "layers": maybe(listing(_LAYER))}
+_MODEL: Form = {
+    "name": maybe(text),
+    "parameters": maybe(count),
+    "layers": maybe(listing(_LAYER, MOST_LAYERS)),
+}
 _SAID: Form = {
     "created_ns": up_to(2**62),
     "software": mapping(text),
@@ -268,6 +319,16 @@ STATUS: Form = {
     ),
     "pulse": fields(dict.fromkeys(("step", "time", "cpu", "loss", "weights"), numbers)),
     "identity": mapping(fields({"status": text, "steps": maybe(listing(integer)), "why": maybe(text)})),
+    "findings": fields(
+        {
+            "version": text,
+            "step": maybe(integer),
+            "findings": _findings,
+            "checked": listing(text),
+            "not_judged": mapping(text),
+            "expected": count,
+        }
+    ),
     "checkpoints": listing(
         fields(
             {"step": integer, "epoch": maybe(integer), "path": text, "time": maybe(number)}, "step", "path"
@@ -277,6 +338,7 @@ STATUS: Form = {
         "steps": number,
         "wall_seconds": number,
         "cpu_share": maybe(number),
+        "compile_seconds": maybe(number),
         "budget": {
             "every": maybe(count),
             "share": maybe(number),

@@ -85,6 +85,8 @@ def summary(
         )
     if not overview.layers:
         parts.append(Text(_nothing(run), "dim"))
+    if gathered.left_out:
+        parts.append(Text(f"{gathered.left_out:,} more layers are not drawn", "yellow"))
     troubles = problems(run)
     parts += [Text(), *troubles] if troubles else []
     model = run.model if isinstance(run.model, dict) else {}
@@ -117,7 +119,7 @@ def headline(run: Run, overview: Overview, pen: Pen) -> Text:
     cost = run.overhead
     if cost.get("steps") and cost.get("wall_seconds"):
         facts.append(f"{cost['steps'] / cost['wall_seconds']:.3g} steps/s")
-    if "cpu_share" in cost:
+    if cost.get("cpu_share") is not None:
         facts.append(f"capture costs {percent(cost['cpu_share'])}")
     if cost.get("compile_seconds"):
         facts.append(f"compiled in {cost['compile_seconds']:.2g} s")

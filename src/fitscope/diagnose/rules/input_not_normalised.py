@@ -9,6 +9,7 @@ False alarms: sparse inputs with a few large numbers; one-hot columns next to a 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from types import SimpleNamespace
 
@@ -35,6 +36,10 @@ _LOOKS_UP = (
     "TextVectorization",
     "TokenAndPositionEmbedding",
 )
+
+_PASSING = (
+    "InputLayer", "Flatten", "Reshape", "Permute", "ZeroPadding2D", "Dropout", "GaussianNoise", "Tap", "Masking",
+)  # fmt: skip
 
 
 @rule(
@@ -137,14 +142,15 @@ def first_layers(evidence: Evidence) -> list[str]:
     ]
     if not network.graph:
         return real[:1]
-    starts = [n for n in network.order if network.kind(n) == "InputLayer"]
-    found = [n for s in starts for n in network.consumers(s, real)]
-    passing = ("Flatten", "Reshape", "Permute", "ZeroPadding2D", "Dropout", "GaussianNoise", "Tap", "Masking")
-    while found and any(network.kind(n) in passing for n in found):
-        found = [
-            m for n in found for m in (network.consumers(n, real) if network.kind(n) in passing else [n])
-        ]
-    return list(dict.fromkeys(found)) or real[:1]
+    among, seen = frozenset(real), dict[str, bool]()  # by layer: whether the inputs pass through it
+    todo = deque(n for n in network.order if network.kind(n) == "InputLayer")
+    while todo:
+        name = todo.popleft()
+        if name not in seen:  # a layer that is called twice may feed itself
+            seen[name] = network.kind(name) in _PASSING
+            if seen[name]:
+                todo.extendleft(reversed(network.consumers(name, among)))
+    return [name for name, passing in seen.items() if not passing] or real[:1]
 
 
 def _kind(evidence: Evidence, layer: str) -> str:

@@ -120,14 +120,15 @@ def _constant(evidence: Evidence) -> Iterator[Finding]:
     """Hidden layers whose units start as copies of one another."""
     network = evidence.network
     given = {name: _initializer(network.get(name, "kernel_initializer")) for name in network.order}
+    initialized = frozenset(name for name, (initializer, _) in given.items() if initializer)
     for layer, (name, value) in given.items():
         if (
             name not in _CONSTANT
-            or layer in network.outputs
+            or layer in network.ends
             or int(network.get(layer, "units", network.get(layer, "filters", 2)) or 2) < 2
         ):
             continue
-        after = network.consumers(layer, [n for n, (i, _) in given.items() if i])
+        after = network.consumers(layer, initialized)
         copied = any(given[n][0] in _CONSTANT for n in after)
         stuck = value == 0 and network.activation(layer) in RELU_LIKE
         trained = evidence.history(f"weights/{layer}/kernel")

@@ -166,7 +166,7 @@ def _in_weights(evidence: Evidence, here: dict[Site, Broken]) -> Origin | None:
 
 def _forward(evidence: Evidence, here: dict[Site, Broken]) -> Origin | None:
     sites = {site.layer: site for site in here if site.base == "activations"}
-    recorded = {history.site.layer for history in evidence.of("activations")}
+    recorded = frozenset(history.site.layer for history in evidence.of("activations"))
     for layer in evidence.network.sorted(sites):
         if not any(source in sites for source in evidence.network.producers(layer, recorded)):
             cure = (
@@ -232,7 +232,7 @@ def _output(evidence: Evidence) -> str | None:
 def _backward(evidence: Evidence, here: dict[Site, Broken]) -> Origin | None:
     """The first layer in the backward pass with a healthy output gradient that hands on something that is not finite."""
     network = evidence.network
-    recorded = {history.site.layer for history in evidence.of("gradients")}
+    recorded = frozenset(history.site.layer for history in evidence.of("gradients"))
     at_output = {site.layer: site for site in here if site.base == "gradients"}
     of_weights = {one.layer: one for one in sorted(here, reverse=True) if one.base == "weight_gradients"}
     if not at_output and not of_weights:
@@ -256,7 +256,7 @@ def _backward(evidence: Evidence, here: dict[Site, Broken]) -> Origin | None:
                 cure.format(layer),
                 0.95 if network.graph else 0.75,
             )
-        if layer in network.outputs and layer not in recorded and passed_on:
+        if layer in network.ends and layer not in recorded and passed_on:
             return Origin(
                 at_output[passed_on[-1]], layer, f"the backward pass of {layer}", cure.format(layer), 0.6
             )

@@ -39,7 +39,8 @@ def saturated(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding | 
             if layer in seen or name not in SIGMOID_LIKE | TANH_LIKE | SOFTMAX_LIKE:
                 continue
             judged = True
-            if _answers(evidence, layer) and not _bad_loss(evidence):
+            # What comes after an answer, such as a logarithm of probabilities, has no weights.
+            if layer in evidence.network.answers and not _bad_loss(evidence):
                 continue
             history = history.before(evidence.end)
             if kind == "activity":
@@ -64,12 +65,7 @@ def _sure_from_start(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Fin
         layer, history = history.site.layer, history.before(evidence.end)
         softmax = network.kind(layer) == "Softmax" or network.activation(layer) in SOFTMAX_LIKE
         axis = network.get(layer, "axis", -1) if network.kind(layer) == "Softmax" else -1
-        if (
-            not softmax
-            or layer in network.outputs
-            or not isinstance(axis, int)
-            or len(history) < limit.captures
-        ):
+        if not softmax or layer in network.ends or not isinstance(axis, int) or len(history) < limit.captures:
             continue
         if history.steps[0] > FIRST or not -len(history.shape) < axis < len(history.shape) or axis == 0:
             continue
@@ -135,15 +131,6 @@ def _slope(history: History, activation: str) -> Array:
         return np.asarray(4 * (history.mean - square))
     classes = history.shape[-1] if history.shape else 1
     return np.asarray(1 - classes * square) if classes > 1 else np.ones(len(history))
-
-
-def _answers(evidence: Evidence, layer: str) -> bool:
-    """Whether the layer computes the output of the model: later layers, such as a logarithm of probabilities, have no weights."""
-    network = evidence.network
-    if layer in network.outputs:
-        return True
-    after = network.downstream(layer)
-    return bool(after & set(network.outputs)) and not any(network.get(n, "parameters", 0) for n in after)
 
 
 def _bad_loss(evidence: Evidence) -> bool:

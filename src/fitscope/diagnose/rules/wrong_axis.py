@@ -33,8 +33,11 @@ def wrong_axis(evidence: Evidence, limit: SimpleNamespace) -> Iterator[Finding |
         yield NotJudged("the model was not described")
         return
     named: set[str] = set()
+    knowing = frozenset(
+        n for n in network.order if network.get(n, "data_format") or network.kind(n) in _TURNING
+    )
     for layer in network.order:
-        found = _by_axis(evidence, layer) or _alone(evidence, layer) or _turned(evidence, layer)
+        found = _by_axis(evidence, layer) or _alone(evidence, layer) or _turned(evidence, layer, knowing)
         if found is not None:
             named.add(layer)
             yield found
@@ -79,7 +82,7 @@ def _by_axis(evidence: Evidence, layer: str) -> Finding | None:
     if not axes:
         return None
     last = [a == -1 or (rank is not None and a == rank - 1) for a in axes]
-    if kind == "Softmax" and layer in network.outputs and not any(last):
+    if kind == "Softmax" and layer in network.ends and not any(last):
         return _finding(
             layer, "error", f"The softmax {layer} runs over axis {axis}, not over the classes", evidence, None
         )
@@ -106,10 +109,9 @@ def _by_axis(evidence: Evidence, layer: str) -> Finding | None:
     return None
 
 
-def _turned(evidence: Evidence, layer: str) -> Finding | None:
-    """Finds a layer that takes the channels first, behind one that has them last."""
+def _turned(evidence: Evidence, layer: str, knowing: frozenset[str]) -> Finding | None:
+    """Finds a layer that takes the channels first, behind one of `knowing` that has them last."""
     network = evidence.network
-    knowing = [n for n in network.order if network.get(n, "data_format") or network.kind(n) in _TURNING]
     if not network.graph or network.get(layer, "data_format") != "channels_first":
         return None
     before = network.producers(layer, knowing)
@@ -123,7 +125,7 @@ def _alone(evidence: Evidence, layer: str) -> Finding | None:
     """Finds a hidden softmax over one entry, such as the scores of a `Dense(1)`. For an output, `output_loss_mismatch` reports it."""
     network = evidence.network
     softmax = network.kind(layer) == "Softmax" or network.activation(layer) in SOFTMAX_LIKE
-    if not softmax or layer in network.outputs:
+    if not softmax or layer in network.ends:
         return None
     axis = network.get(layer, "axis", -1) if network.kind(layer) == "Softmax" else -1
     shape = _shape(evidence, layer)
@@ -143,7 +145,7 @@ def _shape(evidence: Evidence, layer: str) -> tuple[int | None, ...]:
 def _channels_first(evidence: Evidence, layer: str) -> bool:
     """Whether a convolution before it has its channels first: then axis 1 is right."""
     network = evidence.network
-    sources = [layer, *network.producers(layer, network.order)]
+    sources = [layer, *network.producers(layer, network.known)]
     if any(network.get(n, "data_format") == "channels_first" for n in sources):
         return True
     for source in sources:

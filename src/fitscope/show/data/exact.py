@@ -35,10 +35,12 @@ def rows_at(
         if table is None or not table.num_rows or first > step:
             continue
         piece = PartColumns(table)
-        for site in found:
-            at = piece.of(site)
-            places = at[piece["step"][at] <= step][-2:][::-1]
-            found[site] += table.take(pa.array(places)).select(["step", *columns]).to_pylist()
+        wanted = np.array([name in found for name in piece.names], bool)
+        at = np.flatnonzero(wanted[piece.codes] & (piece["step"] <= step))
+        places = np.concatenate([np.empty(0, int), *(rows[-2:][::-1] for _, rows in piece.stretches(at))])
+        rows = table.take(pa.array(places)).select(["step", *columns]).to_pylist()
+        for name, row in zip(piece.codes[places].tolist(), rows, strict=True):
+            found[piece.names[name]].append(row)
     return {site: sorted(rows, key=lambda row: -row["step"])[:2] for site, rows in found.items() if rows}
 
 

@@ -62,14 +62,14 @@ class PlacedFinding:
 
 def placed(findings: Iterable[diagnose.Finding], rows: Sequence[Row]) -> list[PlacedFinding]:
     """The findings with their places among these rows."""
-    return [_placed(finding, rows) for finding in findings]
+    found = list(findings)
+    layers = {row.name: row.name for row in rows}
+    layers |= _inside({one.layer for one in found if one.layer} - layers.keys(), rows)
+    sites = {site: row.name for row in reversed(rows) for some in row.sites.values() for site in some}
+    return [_placed(one, layers.get(one.layer or "") or sites.get(one.site or "")) for one in found]
 
 
-def _placed(finding: diagnose.Finding, rows: Sequence[Row]) -> PlacedFinding:
-    names = {row.name for row in rows}
-    by_site = next((r.name for r in rows for sites in r.sites.values() if finding.site in sites), None)
-    layer = finding.layer if finding.layer in names else _inside(finding.layer, rows)
-    row = layer if layer is not None else by_site
+def _placed(finding: diagnose.Finding, row: str | None) -> PlacedFinding:
     kind = Site.parse(finding.site).base if finding.site else ""
     measure = _MEASURES.get(finding.rule) or (f"{kind}.rms" if kind in (*OF_LAYERS, *OF_WEIGHTS) else None)
     series = finding.series
@@ -93,9 +93,16 @@ def _events(finding: diagnose.Finding) -> tuple[int, ...]:
     return tuple(steps)
 
 
-def _inside(layer: str | None, rows: Sequence[Row]) -> str | None:
-    """The first row inside a layer that has no row itself."""
-    return next((row.name for row in rows if layer and row.name.startswith(f"{layer}/")), None)
+def _inside(layers: set[str], rows: Sequence[Row]) -> dict[str, str]:
+    """The first row inside each of these layers, which have no row themselves."""
+    found: dict[str, str] = {}
+    for row in rows if layers else ():
+        around = row.name
+        while "/" in around:
+            around = around.rpartition("/")[0]
+            if around in layers:
+                found.setdefault(around, row.name)
+    return found
 
 
 def _furthest(points: list[tuple[int, float]]) -> tuple[int, float]:

@@ -27,6 +27,7 @@ from fitscope.show.data.rows import Row, rows_of
 from fitscope.show.data.survey import Survey
 from fitscope.store import schema
 
+MOST_ROWS = 20_000  #: the most rows of the picture; a forged run may name any number of layers
 KEEP_BYTES = 1 << 30  #: bytes of matrices; beyond that, the least recently used one is dropped
 _ALWAYS = ("activations.zeros", "activations.rms")  #: measures that the first look reads
 _KNOWN = {measure.key: measure for measure in MEASURES}
@@ -54,6 +55,7 @@ class Gathered:
         self._evidence = self.follow.evidence()  # read when it is first needed
         self._diagnosis: Findings | None = None
         self.rows: list[Row] = []
+        self.left_out = 0  #: the number of rows beyond `MOST_ROWS`
         self.parts: dict[Part, tuple[int, int]] = {}  #: the parts taken, with their first and last step
         self._filled: dict[str, Filled] = {}
         self._modes: dict[tuple[str, str, int], Mode] = {}
@@ -121,6 +123,8 @@ class Gathered:
     def _fit(self) -> None:
         """Updates the rows. Data taken before moves to its new row."""
         rows = rows_of(self.run.model, self.survey.sites, self.run.configuration)
+        self.left_out = max(len(rows) - MOST_ROWS, 0)
+        rows = rows[:MOST_ROWS]
         if [(r.name, r.sites) for r in rows] == [(r.name, r.sites) for r in self.rows]:
             return
         self.rows = rows

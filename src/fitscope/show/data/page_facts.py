@@ -140,6 +140,8 @@ def problems(g: Gathered) -> list[str]:
         site, why = next(iter(unseen.items()))
         others = f", and {len(unseen) - 1} more sites: run.unseen" if len(unseen) > 1 else ""
         said.append(f"could not be seen: {site}: {why}{others}")
+    if g.left_out:
+        said.append(f"{g.left_out:,} more layers are not drawn")
     if run.damaged:
         said.append(f"{len(run.damaged)} damaged objects were left out")
     return said

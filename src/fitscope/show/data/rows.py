@@ -6,8 +6,10 @@ the picture.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from fitscope.diagnose.network import Network
@@ -16,6 +18,9 @@ from fitscope.sites import OF_LAYERS, OF_WEIGHTS, TRAIN, Site
 #: Rows before the first layer and after the last, and the kind that each counts as.
 BEFORE = ("inputs",)
 AFTER = ("predictions", "targets")
+
+_MARKS = ("_", ".")  #: that end the part of a name that layers share
+_MOST_ENDS = 200  #: places where the name of a layer may end in that of a row
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +50,8 @@ def rows_of(model: Any, sites: Iterable[str], configuration: Mapping[str, Any] |
     order = {name: i for i, name in enumerate(described)}
     names = sorted(found, key=lambda name: _place(name, order))
     after = _connections(names, described, configuration)
-    return [_made(name, found[name], described, order, after.get(name, ())) for name in names]
+    shared = Counter((path.partition(mark)[0], mark) for path in described for mark in _MARKS if mark in path)
+    return [_made(name, found[name], described, order, after.get(name, ()), shared) for name in names]
 
 
 def _connections(
@@ -98,7 +104,7 @@ def _row(site: Site, owners: Mapping[str, str]) -> tuple[str, str] | None:
 def _owner(name: str, order: Mapping[str, int]) -> str | None:
     """The layer at the start of a row's name: the whole name, or the part before `#2`, `/key` or `[0]`."""
     ends = (n for n in range(len(name), -1, -1) if n == len(name) or name[n] in "#/[")
-    return next((name[:n] for n in ends if name[:n] in order), None)
+    return next((name[:n] for n in islice(ends, _MOST_ENDS) if name[:n] in order), None)
 
 
 def _place(name: str, order: Mapping[str, int]) -> tuple[int, str]:
@@ -118,6 +124,7 @@ def _made(
     described: Mapping[str, dict[str, Any]],
     order: Mapping[str, int],
     after: tuple[str, ...],
+    shared: Mapping[tuple[str, str], int],
 ) -> Row:
     owner = _owner(name, order)
     kinds = {kind: tuple(of) for kind, of in sites.items()}
@@ -130,20 +137,23 @@ def _made(
     return Row(
         name,
         str(layer.get("type") or ""),
-        _block(name, list(described)),
+        _block(name, shared),
         " × ".join("?" if n is None else str(n) for n in shape[1:]) if isinstance(shape, list) else "",
         after,
         kinds,
     )
 
 
-def _block(name: str, paths: list[str]) -> str:
-    """The block of a layer: the model that contains it, or the part of its name that it shares with its neighbours."""
+def _block(name: str, shared: Mapping[tuple[str, str], int]) -> str:
+    """The block of a layer: the model that contains it, or the part of its name that it shares with its neighbours.
+
+    `shared` counts the layers by the first part of their name and the mark that ends it.
+    """
     outer, slash, _ = name.rpartition("/")
     if slash:
         return outer
-    for mark in ("_", "."):
+    for mark in _MARKS:
         first, found, _ = name.partition(mark)
-        if found and sum(path.startswith(first + mark) for path in paths) > 1:
+        if found and shared.get((first, mark), 0) > 1:
             return first
     return ""

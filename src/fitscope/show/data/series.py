@@ -24,8 +24,8 @@ class GrowingSeries:
     """One scalar. Several batches or ranks of one step count as their mean."""
 
     def __init__(self) -> None:
-        self._steps: Array = np.empty(256, np.int64)
-        self._values: Array = np.empty(256)
+        self._steps: Array = np.empty(0, np.int64)
+        self._values: Array = np.empty(0)
         self.count = 0
         self.rewritten = 0  #: grows whenever earlier values than the newest change
 

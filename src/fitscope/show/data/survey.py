@@ -38,13 +38,14 @@ class Survey:
         broken = np.flatnonzero((piece["nans"] > 0) | (piece["infs"] > 0))
         for site, at in piece.stretches(broken) if len(broken) else ():
             self.facts.take(site, step[at], piece["nans"][at], piece["infs"][at])
-        for code in np.flatnonzero((largest >= 0) & (largest <= 1)):
-            if not _nested(piece.names[code]):
-                at = np.flatnonzero(
-                    (piece.codes == code) & (piece["count"] > 0)
-                )  # a count of 0 marks an unknown loss
-                value = np.where(piece["infs"][at] > 0, np.inf, piece["value"][at])
-                self.scalars.setdefault(piece.names[code], GrowingSeries()).add(step[at], value)
+        scalar = (largest >= 0) & (largest <= 1)
+        scalar[scalar] = [not _nested(piece.names[code]) for code in np.flatnonzero(scalar)]
+        known = np.flatnonzero(
+            scalar[piece.codes] & (piece["count"] > 0)
+        )  # a count of 0 marks an unknown loss
+        for site, at in piece.stretches(known) if len(known) else ():
+            value = np.where(piece["infs"][at] > 0, np.inf, piece["value"][at])
+            self.scalars.setdefault(site, GrowingSeries()).add(step[at], value)
         epochs = piece["epoch"]
         for epoch in np.unique(epochs).tolist():
             first = int(step[epochs == epoch].min())
