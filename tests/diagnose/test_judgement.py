@@ -242,7 +242,7 @@ def test_tiny_inputs_that_are_learned_all_the_same_are_a_note() -> None:
 
 
 @pytest.mark.parametrize(("end", "severity"), [(0.1, "note"), (1.5, "warning")])
-def test_a_large_rate_that_fits_small_gradients_is_a_note(end: float, severity: str) -> None:
+def test_a_large_learning_rate_is_only_a_note_if_the_loss_falls(end: float, severity: str) -> None:
     made = Made(optimizer={"class": "SGD", "learning_rate": 2000.0, "epsilon": None})
     made.loss(np.linspace(1.6, end, 200))
     (found,) = made.findings("optimizer_misconfigured")

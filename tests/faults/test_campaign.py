@@ -111,7 +111,7 @@ def test_a_round_is_counted_once(tmp_path: Path) -> None:
     assert stretches([(5, 7), (1, 2), (3, 3), (6, 6)]) == [[1, 3], [5, 7]]
 
 
-def test_the_counts_of_the_page_are_kept() -> None:
+def test_the_page_shows_the_kept_counts() -> None:
     kept = json.loads(COUNTS.read_text(encoding="utf-8"))
     page = (COUNTS.parents[2] / "docs" / "reliability.md").read_text(encoding="utf-8")
     for name, one in kept.items():

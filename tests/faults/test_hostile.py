@@ -76,6 +76,14 @@ def test_a_field_of_the_wrong_type_raises_no_error(rank: Path, name: str, field:
     used(rank.parents[2])
 
 
+@pytest.mark.parametrize("written", [None, "two", 2.5, []])
+def test_a_run_without_a_format_number_is_damaged_not_newer(rank: Path, written: Any) -> None:
+    path = rank.parents[1] / "run.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format": written}))
+    with pytest.raises(RunError, match=r"damaged one at .* \(it has no format number\)"):
+        read.open(rank.parents[1])
+
+
 def test_a_field_of_the_wrong_type_is_named_and_the_others_are_used(rank: Path) -> None:
     path = rank / "status.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "bytes": "many"}))
@@ -172,7 +180,7 @@ def test_no_key_leads_out_of_the_directory(tmp_path: Path) -> None:
             with pytest.raises(FileNotFoundError):
                 read_it(key)
     assert files.list("a") == []
-    with pytest.raises(FileNotFoundError, match="not a key"):
+    with pytest.raises(FileNotFoundError, match="a null character"):
         files.get("a\0")
 
 

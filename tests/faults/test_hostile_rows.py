@@ -141,14 +141,14 @@ def test_a_tail_is_checked_as_a_part_is(rank: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_a_tail_with_rows_that_no_writer_writes_is_damage(rank: Path, name: str) -> None:
+def test_impossible_rows_in_a_tail_raise_at_most_run_errors(rank: Path, name: str) -> None:
     (rank / "tail").mkdir()
     (rank / "tail" / "stats.arrow").write_bytes(tail_of(ROWS[name]()))
     used(rank.parents[2])
 
 
 @pytest.mark.parametrize("part", ["../../x.parquet", "", "/etc/passwd", "a" * 5000])
-def test_a_tail_that_names_a_part_outside_the_run_is_damage(rank: Path, part: str) -> None:
+def test_a_tail_that_names_a_part_outside_the_run_raises_at_most_run_errors(rank: Path, part: str) -> None:
     (rank / "tail").mkdir()
     (rank / "tail" / "stats.arrow").write_bytes(tail_of(row(), part))
     used(rank.parents[2])

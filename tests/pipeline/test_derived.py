@@ -84,7 +84,7 @@ def test_a_layer_with_too_many_units_gives_a_reason(monkeypatch):
     assert list(shares(mine.rest(TRAIN)[1])) == ["activity/a"]
 
 
-def test_a_layer_that_changes_its_width_starts_again():
+def test_activity_counts_start_again_if_a_layer_changes_its_width():
     mine, told, errors = make()
     for units in (3, 4, 3):
         mine.take(Site("activations", "a"), Want(activity="relu"), np.ones((2, units), np.float32), None)

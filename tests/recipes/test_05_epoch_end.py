@@ -20,7 +20,7 @@ def test_one_batch_of_each_epoch_is_recorded(watch_fit, tools, batch, steps):
     assert list(seen.run.tensor("activations/head").epoch.values) == [0, 1, 2]
 
 
-def test_the_last_batch_is_recorded_if_the_length_is_unknown(watch_fit, tools):
+def test_the_last_batch_of_a_generator_is_recorded(watch_fit, tools):
     x, y = by_hand.data()
     rows = [slice(i, i + 8) for i in range(0, 22, 8)]
     watch = fs.activations("head", keep="tensor", every=fs.epochs(1))

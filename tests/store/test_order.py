@@ -165,7 +165,7 @@ def test_the_crash_test_detects_a_wrong_order(make: Make, spy: Any, monkeypatch:
 
 
 @pytest.mark.usefixtures("_small_chunks")
-def test_a_lost_acknowledgement_is_detected(make: Make, spy: Any) -> None:
+def test_a_premature_acknowledgement_is_detected(make: Make, spy: Any) -> None:
     """And so is a flush that returns before its part is put."""
     puts, acknowledged = diary(make, spy)
     early = [(max(1, at - 3), step) for at, step in acknowledged]

@@ -193,8 +193,18 @@ class TestCosine:
         assert run.series("changes/predictions", "cosine").to_dict() == {0: 0, 1: 0.25, 2: 0.5}
         assert run.frame("changes/predictions", by="epoch")["cosine"].tolist() == [0.125, 0.5]
         assert "cosine" not in run.frame("a")
-        with pytest.raises(RunError, match=r"a site of fs\.changes"):
+        with pytest.raises(RunError, match=r"a site under changes/"):
             run.series("a", "cosine")
+
+    def test_an_undefined_cosine_of_a_change_is_explained(self, store: Memory, make: Make) -> None:
+        writer = RunWriter.create(store, "r")
+        for name in ("changes/predictions", "validation/changes/predictions"):
+            writer.write([make(name, 0, np.zeros(3), keep="stats")])
+        writer.close()
+        run = read.open(store)
+        for name in ("changes/predictions", "validation/changes/predictions"):
+            with pytest.raises(RunError, match="two batches that are not all zero"):
+                run.series(name, "cosine")
 
     def test_parts_without_a_cosine_column_are_read(self, tmp_path: Path, make: Make) -> None:
         writer = RunWriter.create(tmp_path, "r")

@@ -27,7 +27,7 @@ from fitscope.errors import WatchError
 from fitscope.pipeline.batch_loss import Sizes
 from fitscope.pipeline.ending import COMPLETE
 
-#: Keras's name of the compiled function for each.
+#: For each pass its phase: which compiled function of Keras runs.
 FUNCTIONS = {"train": "train", "evaluate": "test", "predict": "predict"}
 
 

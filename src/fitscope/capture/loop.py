@@ -183,9 +183,9 @@ def recorded_step(life: Attached, function: Any, model: Any, optimizer: Any) -> 
         )
     if getattr(function, "_fitscope_step", False):
         raise WatchError(
-            "a function that is a step of one scope",
-            "a function that another scope records already",
-            "Use one scope with all watches",
+            "a function that no scope records yet",
+            f"{function!r}, which is already a step of a scope",
+            "Apply @scope.step once, with all watches in that scope",
         )
 
     @functools.wraps(function)

@@ -61,8 +61,9 @@ class OptimizerTaps:
                 with kept(self.collector):
                     from keras import StatelessScope
 
-                    # Here the variables are bare arrays; the position of each says which weight it is. A loss scale may
-                    # apply inside a condition, which fitscope cannot see into: so it reads the rate before.
+                    # Here the variables are bare arrays; the position of each says which weight it is. A loss-scale optimizer
+                    # applies the gradients inside a `cond`, which fitscope cannot see into. So fitscope reads the gradients
+                    # and the learning rate before the call.
                     with StatelessScope(list(zip(optimizer.variables, optimizer_variables, strict=False))):
                         self._applied(optimizer, name, grads, self._known(optimizer))
                 self.applying = True

@@ -108,7 +108,8 @@ class BatchChange(keras.layers.Layer):
             raise ModelError(
                 f"BatchChange {self.name!r} to be given rows of one shape",
                 f"an input of shape {shape}",
-                "Rows of different lengths have no difference: put it where the length is fixed, or pad to one",
+                "fitscope cannot subtract rows of different lengths. Place BatchChange where the length is fixed, "
+                "or pad all rows to the same length",
             )
         dtype = self._kept_dtype()
         state = {"initializer": "zeros", "trainable": False, "autocast": False}

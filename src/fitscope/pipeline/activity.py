@@ -23,7 +23,7 @@ Array = np.ndarray[Any, Any]
 SAMPLES = 256  #: samples in a window, roughly,
 BATCHES = 16  #: in at most this many batches
 MOST_UNITS = 65_536  #: the most units of one layer,
-MOST_IN_ALL = 262_144  #: and of all layers together
+MOST_IN_ALL = 262_144  #: and of all layers of a pass together
 
 
 class Vector(NamedTuple):

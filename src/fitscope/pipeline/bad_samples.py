@@ -33,7 +33,7 @@ class BadSamples:
         self._looked: set[str] = set()
 
     def look(self, block: Block, array: Callable[[int, int], Array | None]) -> None:
-        """Looks at the sites of a block that have NaN or Inf for the first time.
+        """Looks at the sites of a block that have NaN or Inf for the first time. Passes are left out.
 
         `array` gives the tensor at one of its steps and of one of its heads, as far as it left the step.
         """

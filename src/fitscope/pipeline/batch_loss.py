@@ -238,7 +238,7 @@ class BatchLoss:
                     del held[0][i], held[1][i]
 
     def _settle(self) -> list[Stretch]:
-        """The rows of the waiting batches, if the interpretation is settled."""
+        """The rows of the waiting batches, also if several interpretations remain: see `_made`."""
         held, self._held = self._held, []
         return [row for waiting in held for row in self._made(*waiting)]
 

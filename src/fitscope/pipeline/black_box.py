@@ -33,7 +33,7 @@ class Kept:
         self.limit = settings.bytes
         self.laps: list[Lap] = []
         self.aside: list[Lap] = []
-        self.dropped = 0  #: the newest steps that were dropped for lack of memory
+        self.dropped = 0  #: steps that were dropped for lack of memory, or because the box stopped
         self.odd_step: int | None = None  #: the first step whose loss was not finite
         self.trouble: str | None = None  #: the reason why the box keeps nothing more
         self.told = False  #: whether fitscope reported that

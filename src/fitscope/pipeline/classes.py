@@ -15,7 +15,8 @@ Array = np.ndarray[Any, Any]
 
 MOST = 4_096  #: classes
 ENOUGH = 65_536  #: predicted numbers that a log loss reads: the first samples of a large batch suffice
-_UTMOST = 50.0  # the loss of a probability of zero, which is infinite; Keras clips it at 16
+# The upper limit of a log loss, which is infinite for a probability of zero; Keras clips it at 16.
+_UTMOST = 50.0
 
 
 class NotDerived(Exception):  # noqa: N818 - a reason, not an error
@@ -182,7 +183,7 @@ def _largest(values: Array) -> Array:
 
 
 def _shares(labels: Array, classes: int) -> Array:
-    """The share of each class; unknown labels are ignored."""
+    """The share of each class among all labels. Unknown labels count only in the total."""
     total = len(labels)
     if labels.dtype.kind == "f" or labels.dtype.kind == "V":
         labels = labels.astype(np.float64)

@@ -1,8 +1,8 @@
 """Diagnoses a training while it runs, on the writer thread.
 
 All records are evidence, kept in bounded memory. The rules run at some flushes, so rarely that they take at most 1 % of the CPU time of
-the process, and once more at the end. The run stores their findings. fitscope logs a finding once (logger `fitscope`) and calls the
-user's action once. Nothing here is raised into the training.
+the process, and once more at the end. The run stores their findings. Except for notes, fitscope logs a finding once (logger
+`fitscope`) and calls the user's action once. Nothing here is raised into the training.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Diagnosis:
         self._new = True
 
     def judge(self, *, last: bool = False) -> dict[str, Any] | None:
-        """Applies the rules if they are due. Returns the facts for the run; None if nothing is new."""
+        """Applies the rules if they are due. Returns the facts for the run; None if the rules did not run."""
         self.fired = []
         if self.evidence.last_step is None or not (last or self._due()):
             return None
@@ -97,7 +97,7 @@ class Diagnosis:
         return self._new and now >= self._next and (worked or now >= self._latest)
 
     def _tell(self, finding: Finding, *, last: bool) -> None:
-        """Logs a finding once. A finding that is not an error must appear twice, because the next steps may disprove it."""
+        """Logs a warning or error once. A warning must appear twice, or at the end, because the next steps may disprove it."""
         sure = finding.severity == "error" or last or _key(finding) in self._before
         if finding.severity == "note" or not sure or _key(finding) in self._told:
             return

@@ -47,7 +47,8 @@ class Taken(NamedTuple):
     @property
     def key(self) -> tuple[Any, ...]:
         """Equal for steps with the same heads."""
-        # A layout and the heads of activity are made once. To hash all heads takes longer than to compute the stats of some.
+        # The id of a layout, or of the heads of activity, identifies it: `Digest._heads` keeps a step with each. Hashing all
+        # their heads could take longer than computing statistics.
         layouts = tuple(id(layout) for layout, _ in self.joined)
         return (*(row.head for row in self.rows), layouts, id(self.activity and self.activity.heads))
 

@@ -8,8 +8,8 @@ Small items are worked on several at a time: the writer lets them gather for a m
 a step among many. It does not wait if the queue fills up or somebody waits for it.
 
 No error is lost: if `work` or `idle` raises, the writer's thread passes the error to `on_error` and continues with the next items.
-It never dies in silence. `close` waits until everything handed over was worked on; otherwise the end of
-the process does (`unfinished`).
+It never dies in silence. `close` waits until everything handed over was worked on; with `"drop"` it waits at most twice `FINISH` seconds.
+Without `wait`, the end of the process waits (`unfinished`).
 
 **An exception may strike anywhere on the training thread**: Ctrl-C raises between any two instructions, and the garbage collector may call
 `close` in the middle of `put`. Python's conditions and events can be left locked by that, and joining a thread can declare it

@@ -141,7 +141,7 @@ def _parts_of_loss(model: Any) -> list[Any]:
 
 
 def _of_output(groups: Groups, part: str, *, output: str, number: int) -> Any:
-    """The item of one output: by its name, by its index, or the only one."""
+    """The item of one output: by its name, by its index, the one without a name, or by its position."""
     group = groups.get(part, {})
     for key in (f"/{output}", f"[{number}]", ""):
         if key in group:

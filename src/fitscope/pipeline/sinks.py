@@ -21,7 +21,7 @@ class Sink(Protocol):
     """A destination in addition to the run. It must not grow with the number of steps."""
 
     def write(self, records: Sequence[Record], samples: Sequence[Samples]) -> None:
-        """Takes the records of one step."""
+        """Takes the records and samples of one or more steps."""
 
     def flush(self) -> None:
         """Makes the data visible to readers. Called every few seconds, after the run's own flush."""

@@ -1,4 +1,4 @@
-"""Decides whether a loss is unusual: far above the newest losses, or not a number.
+"""Decides whether a loss is unusual: far above the newest losses, or NaN or Inf.
 
 A loss is far above them if, minus its own error, it is `FAR` robust standard deviations above their median and at least `TIMES` the
 median. Used by the writer's thread alone.

@@ -1,4 +1,4 @@
-"""Keeps the errors of fitscope during a training, and reports each kind once and again at the end."""
+"""Keeps the errors of fitscope during a training, and reports each kind once and a summary at the end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Troubles:
         return text
 
     def tell(self, *, last: bool = False) -> None:
-        """Warns of new errors, once per kind, and of all of them again at the end."""
+        """Warns of new errors, once per kind; at the end again of their total number and the three most frequent kinds."""
         if not self.new and not last:
             return
         new, self.new = self.new, []

@@ -5,9 +5,9 @@ before it, and waits for both to finish. So the difference includes the tapped p
 CPU time of the process, whichever is larger. Added to that is the work during later steps: the CPU time of the writer thread for
 captured steps, or the time that training waited for a full queue.
 
-Other programs only ever make a step slower. So the wall time leaves out how long the training thread waited for a processor, and
-the lower quartiles of both kinds of steps are compared, which a busy machine changes least. Against the share, the difference counts
-as large as its noise allows; against the allowance, as it is.
+Other programs only ever make a step slower. So fitscope subtracts from the wall time the time for which the training thread waited
+for a processor, if the system reports it. It compares the lower quartiles of both kinds of steps, because a busy machine changes
+these least. Against the share, the difference counts as large as its noise allows; against the allowance, as it is.
 
 Then every n-th step is captured. n is the smallest of a short list of round numbers that keeps the cost within the share, and at
 most `LEAST`, so that every run records something. If no step would be plain, two are left out now and then for comparison.

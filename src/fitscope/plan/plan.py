@@ -38,7 +38,8 @@ class Due:
         return self.now | self.if_last | self.next
 
 
-NOTHING = Due(frozenset(), frozenset(), frozenset())  #: what is due at most turns; always this one object
+#: No watch is due, the usual case; always this object, so callers compare with `is`.
+NOTHING = Due(frozenset(), frozenset(), frozenset())
 
 _ITS_VALUE = Want(stats=True)
 _REFERENCE = Want(reference=True)

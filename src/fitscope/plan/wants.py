@@ -17,7 +17,8 @@ from fitscope.sites import OF_LAYERS, Place, Site
 LOSS_SCALE: Place = ("loss_scale", "")
 #: An update is roughly a gradient times the learning rate, which is recorded with updates.
 LEARNING_RATE: Place = ("learning_rate", "")
-BESIDE = frozenset((LOSS_SCALE, LEARNING_RATE))  #: places that nobody watches alone and not every step has
+#: Places that fitscope adds to a watch of gradients or updates; some steps have no value there.
+BESIDE = frozenset((LOSS_SCALE, LEARNING_RATE))
 LOSS: Place = ("loss", "")
 SAMPLE_LOSS: Place = ("sample_loss", "")
 
@@ -59,7 +60,7 @@ class Want:
 
     @property
     def derived(self) -> bool:
-        """Whether a derived site needs the tensor: see `derived`."""
+        """Whether fitscope derives another site from this tensor. The function `derived` in this module lists those sites."""
         return bool(self.activity) or self.data
 
     @property

@@ -253,7 +253,9 @@ def _open(objects: Objects) -> Run:
 def run_of(objects: Objects, document: dict[str, Any]) -> Run:
     """The run that `run.json` describes."""
     written = document.get("format")
-    if not isinstance(written, int) or written > schema.FORMAT:
+    if not isinstance(written, int):
+        raise _damaged(objects, ValueError("it has no format number"))
+    if written > schema.FORMAT:
         raise RunError(
             f"a run of format {schema.FORMAT} or older",
             f"format {written!r} at {objects.describe()!r}",

@@ -17,7 +17,7 @@ from fitscope.read.merge import arrays_of, average_of, listed
 from fitscope.read.run_facts import RunFacts
 from fitscope.reduce.average import Average
 from fitscope.reduce.stats import NAMES
-from fitscope.sites import abbreviates, pass_of
+from fitscope.sites import Site, abbreviates, pass_of
 from fitscope.store import schema
 from fitscope.store._base import Objects
 
@@ -206,9 +206,7 @@ class Run(RunFacts):
                 f"Name one: run.series({name!r}, 'mean'). {one_of(NAMES, '')}",
             )
         if stat == "cosine" and rows["cosine"].null_count == rows.num_rows:
-            raise RunError(
-                "a site of fs.changes: only those have a cosine", f"{name!r}", "Watch it with fs.changes(…)"
-            )
+            raise _without_cosine(name)
         if by == "rank":
             return by_rank(rows, stat or "value", of_pass=of_pass, shards=self._state.shards)
         found = by_step(rows, of_pass=of_pass, shards=self._state.shards)[stat or "value"]
@@ -387,3 +385,15 @@ class Run(RunFacts):
         if known is None or known[0] != made_of:  # an array that has not grown is the same object
             known = self._captured[name] = (made_of, Captures(name, made_of))
         return known[1]
+
+
+def _without_cosine(name: str) -> RunError:
+    if not Site.parse(name).moved:
+        return RunError(
+            "a site under changes/", f"{name!r}, which has no cosine", "Watch the layer with fs.changes(…)"
+        )
+    return RunError(
+        "a site with a recorded cosine",
+        f"{name!r}, where no captured step has a cosine",
+        "Read another stat. A cosine needs two batches that are not all zero, whole in one process",
+    )

@@ -195,7 +195,7 @@ def fits(found: pa.Schema, form: pa.Schema, names: Sequence[str] = ()) -> None:
         if kind != wanted and not _same_list(kind, wanted):
             raise ValueError(f"its column {field.name!r} is {kind}, not {wanted}")
         if pa.types.is_string(kind) and names and field.name not in names and field.name not in FACTS:
-            raise ValueError(f"its column {field.name!r} is none of the table")
+            raise ValueError(f"it has a text column {field.name!r}, which this table does not have")
 
 
 def _same_list(one: pa.DataType, other: pa.DataType) -> bool:

@@ -67,13 +67,15 @@ class StoredArray:
         self.fill: float = math.nan if self.stored_as.kind in "fc" else 0
         count = self.shape[0]
         self.step, self.epoch, self.batch = (
-            _column(facts[name], count) for name in ("step", "epoch", "batch")
+            _column(name, facts[name], count) for name in ("step", "epoch", "batch")
         )
         self.shapes = self._shapes(facts, count)  #: the true shape of each capture
         self.offset = self._offsets(
             facts, count
         )  #: where each capture begins in the whole; None if it is the whole
-        self.batch_size = _column(facts["batch_size"], count) if self.batched else np.zeros(count, np.int64)
+        self.batch_size = (
+            _column("batch_size", facts["batch_size"], count) if self.batched else np.zeros(count, np.int64)
+        )
         self._sums: dict[str, int] | None = facts.get("crc32c")
         if "crc32c" in facts and not untrusted.mapping(untrusted.up_to(checksum.MOST))(self._sums):
             raise ValueError("its attribute `crc32c` does not map chunks to checksums")
@@ -82,11 +84,11 @@ class StoredArray:
         inner = self.shape[1:]
         if "shapes" in facts:
             flat = [extent for shape in facts["shapes"] for extent in shape]
-            shapes = _column(flat, count * len(inner)).reshape(count, len(inner))
+            shapes = _column("shapes", flat, count * len(inner)).reshape(count, len(inner))
         else:
             shapes = np.tile(np.array(inner, np.int64), (count, 1))
             if self.batched:
-                shapes[:, 0] = _column(facts["size"], count)
+                shapes[:, 0] = _column("size", facts["size"], count)
         if (shapes < 0).any() or (shapes > np.array(inner, np.int64)).any():
             raise ValueError(f"its `shapes` or `size` have captures larger than its shape {inner}")
         size = self.stored_as.itemsize
@@ -107,7 +109,7 @@ class StoredArray:
             return None
         ndim = len(self.shape) - 1
         flat = [n for offset in facts["offset"] for n in offset]
-        offsets = _column(flat, count * ndim).reshape(count, ndim)
+        offsets = _column("offset", flat, count * ndim).reshape(count, ndim)
         if (offsets < 0).any() or (offsets > LARGEST_OFFSET).any():
             raise ValueError(f"its attribute `offset` has a position outside 0 to {LARGEST_OFFSET:,}")
         return offsets
@@ -208,10 +210,10 @@ def _extents(field: str, value: Any, least: int = 0) -> tuple[int, ...]:
     return tuple(value)
 
 
-def _column(values: Any, count: int) -> Index:
+def _column(field: str, values: Any, count: int) -> Index:
     """A column of the index of captures."""
     if not untrusted.listing(untrusted.integer)(values) or len(values) != count:
-        raise ValueError(f"a list of its index does not have {count:,} whole numbers, one for each capture")
+        raise ValueError(f"its attribute {field!r} does not have {count:,} whole numbers")
     return np.array(values, np.int64)
 
 

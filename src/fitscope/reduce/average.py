@@ -134,9 +134,7 @@ class Average:
         if self._mean is None or self._m2 is None:
             self._mean, self._m2 = np.zeros(shape), np.zeros(shape)
         elif self._mean.shape != shape:
-            raise ValueError(
-                f"an average has one shape: it was {self._mean.shape} so far, and this is {shape}"
-            )
+            raise ValueError(f"the shape of the tensor changed from {self._mean.shape} to {shape}")
         return self._mean, self._m2
 
     def _seen(self, count: int, captures: int, steps: tuple[int, int]) -> None:

@@ -64,7 +64,7 @@ def _count_all(flat, starts, ends, which, offsets, lows, highs, counts):
 def count_active(array: Array, bounds: tuple[float, float], counts: Array) -> int:
     """Writes to `counts` (int32, one for each unit) at how many places each unit was active; returns how many there are."""
     flat = _flat(array)
-    of = flat.dtype.type  # the bounds as the values have them: 0.99 of float32 is not 0.99 of float64
+    of = flat.dtype.type  # the bounds in the dtype of the values: 0.99 as float32 is not 0.99 as float64
     (_count if flat.size < _LONG else _count_nogil)(flat, of(bounds[0]), of(bounds[1]), counts)
     return flat.size // counts.size
 
@@ -75,9 +75,8 @@ class Layers(NamedTuple):
     offsets: Array  #: where the units of each layer begin, and where the last ones end
     lows: Array  #: for each layer the values at which a unit is stuck, see `STUCK`
     highs: Array
-    bounds32: tuple[
-        Array, Array
-    ]  #: both as the values of a float32 tensor have them: 0.99 of float32 is not 0.99 of float64
+    #: both bounds as float32, for float32 tensors: 0.99 as float32 is not 0.99 as float64
+    bounds32: tuple[Array, Array]
 
     @classmethod
     def of(cls, offsets: Array, lows: Array, highs: Array) -> Layers:

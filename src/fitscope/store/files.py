@@ -134,7 +134,9 @@ class Files(Objects):
     def _readable(self, key: str = "") -> str:
         """The path of an object to read. A key that leads out of the directory does not exist."""
         if ".." in key.split("/") or "\0" in key:
-            raise FileNotFoundError(errno.ENOENT, "this is not a key", key)
+            raise FileNotFoundError(
+                errno.ENOENT, "the path leads out of the directory or contains a null character", key
+            )
         path = self._path(key) if key else str(self.root)
         if not self.links:
             way = str(self._top)

@@ -7,8 +7,8 @@ would hold one `SHARE`th of the rows of all parts, or when `MOST_WAITING` bytes 
 as the tail of the table (see `tail`). So a run of any length has a few hundred parts.
 
 A part that could not be written is kept and written again later, with the same name and bytes. Meanwhile rows collect up to a
-bound and are refused beyond it. So a full disk affects neither memory nor the order of rows. Not thread-safe: one writer, one
-thread.
+bound and are refused beyond it. So on a full disk memory stays bounded, and the rows keep their order. Not thread-safe: one
+writer, one thread.
 """
 
 from __future__ import annotations

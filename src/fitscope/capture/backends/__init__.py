@@ -1,4 +1,4 @@
-"""The adapters to the frameworks. Only modules here import a framework, and only when a model of it is used."""
+"""The adapters to the frameworks. fitscope imports an adapter, and so its framework, only when a model of that backend is used."""
 
 from __future__ import annotations
 

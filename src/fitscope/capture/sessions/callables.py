@@ -36,7 +36,7 @@ class SeenCallable:
             (*options.fetch, *options.target, *self._connected.values()),
             frozenset((*options.feed, *self._connected)),
         )
-        # The callables with extra fetches, by reading and way.
+        # The callables made so far, by the id of the reading and the kind of call ("own", "both", "look", …).
         self._made: dict[tuple[int, str], tuple[Reading | None, Any]] = {}
         self._plain = self._callable(None, "own")
 

@@ -68,7 +68,10 @@ RECOVERED = (tf.errors.AbortedError, tf.errors.UnavailableError)
 
 
 def _closing(session: Any, told: Callable[[BaseException | None], None]) -> Callable[[], None]:
-    """Reports when the session is closed, with the exception being handled. Returns a function that restores its own method."""
+    """Patches `session.close` to call `told` with the exception being handled, if any.
+
+    Returns a function that restores the session's own `close`.
+    """
     own, plain = vars(session), session.close
 
     def close() -> None:

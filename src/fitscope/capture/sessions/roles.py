@@ -1,8 +1,9 @@
 """Finds the loss, the prediction, the target and the input among the tensors of a plain graph.
 
-A graph does not name them. Only one thing is certain: the loss is the tensor whose gradients were taken. Going forward from the
-data, a *label* is the tensor that meets a value behind the last trained weight; the other side of that meeting is the *prediction*.
-Where this gives no single answer, fitscope does not guess: the user names the tensors.
+A graph does not name them. Only one thing is certain: the loss is the tensor whose gradients were taken. fitscope follows the data
+forward to the first operation, after the last trained weight, that combines a tensor computed with weights and one computed
+without. The first tensor is the *prediction*; the source of the second is the *target*. Where this gives no single answer, fitscope
+does not guess: the user names the tensors.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ def inputs_of(tensors: Sequence[Tensor], without: Iterable[Tensor] = ()) -> list
 
 
 def _meetings(graph: Any, loss: Tensor) -> list[tuple[Tensor, list[Tensor]]]:
-    """The operations where predictions meet labels: the prediction, and the sources of the label."""
+    """For each operation that combines a prediction and a target: the prediction, and the sources of the target."""
     weights = trainable(graph)
     data: set[str] = set()  # tensors that data has touched
     weighed: set[str] = set()  # tensors that a trained weight has touched
@@ -125,9 +126,9 @@ def _meetings(graph: Any, loss: Tensor) -> list[tuple[Tensor, list[Tensor]]]:
             if op.name in weights or any(t.name in weighed for t in op.inputs):
                 weighed.add(out.name)
     found = []
-    for op, (prediction, label) in met.items():
+    for op, (prediction, target) in met.items():
         if op not in inside and not behind[op] - {op} - inside:
-            found.append((_bare(prediction), inputs_of([label])))
+            found.append((_bare(prediction), inputs_of([target])))
     return found
 
 

@@ -18,7 +18,7 @@ from fitscope.show.data.matrix import Array
 from fitscope.show.data.rows import Row
 from fitscope.sites import OF_LAYERS, OF_WEIGHTS, Site
 
-CURVE = 32  #: most points of a finding's small picture
+CURVE = 32  #: the most points in a finding's small picture
 DERIVED = ("classes", "features")  #: kinds of `fs.data()`
 MOST_LANES = 6  #: the most lanes of findings
 
