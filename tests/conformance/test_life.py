@@ -259,3 +259,67 @@ def test_a_copied_scope_watches_the_layer_it_was_given(small, xy, tmp_path):
     model.fit(*xy, batch_size=16, verbose=0, callbacks=[copy.deepcopy(scope)])
 
     assert f"activations/{model.layers[-1].name}" in fs.open(tmp_path).sites
+
+
+class At(keras.callbacks.Callback):
+    """Does something after a batch."""
+
+    def __init__(self, batch, act):
+        super().__init__()
+        self.batch, self.act = batch, act
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == self.batch:
+            self.act()
+
+
+@pytest.mark.parametrize("inner", ["fit", "evaluate"])
+def test_a_training_inside_a_training_needs_a_second_scope(small, xy, tmp_path, tools, inner):
+    """The first one is recorded to its end, and the other one trains as without a scope."""
+    scope = fs.Scope(tmp_path, WATCH, every=1)
+
+    def train(*callbacks):
+        outer, other = small("adam"), small()
+        act = At(1, lambda: getattr(other, inner)(*xy, callbacks=list(callbacks), batch_size=8, verbose=0))
+        outer.fit(*xy, callbacks=[*callbacks, act], **FIT)
+        return outer, other
+
+    plain = train()
+    with pytest.warns(fs.FitscopeWarning, match="its scope records another one") as told:
+        watched = train(scope)
+    assert len(told) == 1
+    for one, other in zip(plain, watched, strict=True):
+        tools.same(one, other)
+    (brief,) = fs.runs(tmp_path)
+    assert brief.status == "complete"
+    assert captured(fs.open(scope.path)) == [0, 1, 2]
+    small().fit(*xy, callbacks=[scope], **FIT)  # afterwards it is free again
+    assert len(fs.runs(tmp_path)) == 2
+
+
+def test_two_trainings_at_once_need_two_scopes(small, xy, tmp_path):
+    import threading
+
+    scope, begun, other = fs.Scope(tmp_path, WATCH, every=1), threading.Event(), small()
+    go_on = threading.Event()
+
+    def wait():
+        begun.set()
+        assert go_on.wait(60)
+
+    def first():
+        small("adam").fit(*xy, callbacks=[scope, At(0, wait)], **FIT)
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    try:
+        assert begun.wait(60)
+        with pytest.warns(fs.FitscopeWarning, match="Use a second scope"):
+            other.fit(*xy, callbacks=[scope], **FIT)
+    finally:
+        go_on.set()
+        thread.join(60)
+    (brief,) = fs.runs(tmp_path)
+    assert brief.status == "complete"
+    assert captured(fs.open(scope.path)) == [0, 1, 2]
+    assert fs.open(scope.path).errors == []

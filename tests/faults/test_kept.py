@@ -91,6 +91,25 @@ def test_a_run_whose_folder_goes_away_after_the_last_flush_can_be_opened(
     assert run.damaged == []
 
 
+def test_a_run_continues_after_its_disk_was_unmounted(small_disk: Path, child: ModuleType) -> None:
+    """In the empty folder below: what was on the disk is still there when it is mounted again."""
+    writer = RunWriter.create(small_disk, "run")
+    problems = []
+    for step in range(8):
+        if step == 4:
+            subprocess.run(["umount", "--lazy", str(small_disk)], check=True)
+        problems += [attempt(writer.write, some(child, step)), attempt(writer.flush)]
+    writer.close()
+    (told,) = [str(problem) for problem in problems if problem is not None]
+    assert "somebody moved or removed it" in told
+    run = read.open(small_disk, "run")
+    assert run.status == "complete"
+    assert run.series("targets", "min").index.tolist() == [4, 5, 6, 7]
+    assert run.lost["targets"] > 0
+    assert run.damaged == []
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(small_disk)], check=True)  # the fixture unmounts
+
+
 def test_a_disk_that_stays_full_to_the_end_is_reported(small_disk: Path, child: ModuleType) -> None:
     writer = RunWriter.create(small_disk, "run")
     handed: Counter[str] = Counter()

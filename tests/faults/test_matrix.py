@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -47,3 +49,20 @@ def test_a_nightly_keras_replaces_the_released_one(tmp_path: Path, monkeypatch: 
     assert remove[-1] == "keras"
     assert last[-1] == "keras-nightly"
     assert "--no-deps" in last
+
+
+def test_a_command_line_that_does_not_start_fails_the_smoke_test(tmp_path: Path) -> None:
+    """As with typer 0.12 to 0.15 and a new click: `import fitscope` is fine, and every command fails."""
+    (tmp_path / "typer.py").write_text(
+        "raise TypeError('Parameter.make_metavar() missing 1 required argument')"
+    )
+    path = os.pathsep.join((str(tmp_path), str(matrix.ROOT / "src")))
+    right, said = matrix.run([sys.executable, "-c", matrix.SMOKE], 300, KERAS_BACKEND="jax", PYTHONPATH=path)
+    assert not right
+    assert "'show'" in said
+
+
+def test_the_smoke_test_passes_here() -> None:
+    path = str(matrix.ROOT / "src")
+    right, said = matrix.run([sys.executable, "-c", matrix.SMOKE], 300, KERAS_BACKEND="jax", PYTHONPATH=path)
+    assert right, said

@@ -27,6 +27,12 @@ class Hooks:
         """Reports an error that a hook raised."""
         warn(f"fitscope could not record everything; the training continues. {described(error)}")
 
+    _beside = False  #: whether hooks of a training come that is not recorded
+
+    def _of_another(self, hook: FrameType, *, first: bool) -> bool:  # noqa: ARG002
+        """Whether the hook called from this frame belongs to a training that is not recorded. `first`: it is one of the first."""
+        return False
+
     def _lets_pass(self, hook: str, error: Exception) -> bool:  # noqa: ARG002
         """Whether an error raised in a hook should reach the user."""
         return False
@@ -54,6 +60,7 @@ class Hooks:
 
 #: The hooks that begin a training or a pass, before its first step.
 BEGIN = frozenset(("on_train_begin", "on_test_begin", "on_predict_begin"))
+FIRST = BEGIN | {"set_params", "set_model"}
 NAMES = frozenset(name for name in vars(Hooks) if name.startswith(("on_", "set_")))
 
 
@@ -64,9 +71,13 @@ def shield_hooks(cls: type) -> None:
 
 
 def _shielded(hook: Callable[..., None]) -> Callable[..., None]:
+    first = hook.__name__ in FIRST
+
     @functools.wraps(hook)
     def inside(self: Any, *args: Any, **kwargs: Any) -> None:
         try:
+            if (first or self._beside) and self._of_another(sys._getframe(1), first=first):
+                return
             hook(self, *args, **kwargs)
         except FitscopeWarning:
             raise

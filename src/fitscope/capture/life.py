@@ -26,6 +26,7 @@ from fitscope.capture.training import Recording
 from fitscope.errors import WatchError
 from fitscope.pipeline.batch_loss import Sizes
 from fitscope.pipeline.ending import COMPLETE
+from fitscope.pipeline.troubles import warn
 
 #: For each pass its phase: which compiled function of Keras runs.
 FUNCTIONS = {"train": "train", "evaluate": "test", "predict": "predict"}
@@ -47,6 +48,8 @@ class Life:
         self._owner: Callable[[], Any] = lambda: None  # the list of callbacks that calls the hooks
         self._frame: Frame | None = None  # the frame of `fit`
         self._wait_no_more: Callable[[], None] = lambda: None
+        self.beside = False  #: whether hooks of a training come that is not recorded
+        self._refused: list[weakref.ref[Any]] = []  # the callback lists that call them
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Makes a copy of a scope start without a recording."""
@@ -61,6 +64,32 @@ class Life:
     def _batches(self) -> int | None:
         """The number of batches in an epoch, if Keras knows it."""
         return self.params.get("steps")
+
+    def of_another(self, hook: FrameType, *, first: bool) -> bool:
+        """Whether a hook belongs to a training that is not recorded, because it began while another one goes on."""
+        callbacks = _owner_in(hook)
+        if callbacks is None:
+            return False
+        if any(refused() is callbacks for refused in self._refused):
+            return True
+        mine = self._owner()
+        if (
+            not first
+            or not self._doing
+            or mine is None
+            or mine is callbacks
+            or self._frame is None
+            or self._frame.left()
+        ):
+            return False
+        self._refused = [refused for refused in self._refused if refused() is not None]
+        self._refused.append(weakref.ref(callbacks))
+        self.beside = True
+        warn(
+            "fitscope records nothing of this training: its scope records another one, which has not ended. "
+            "Use a second scope for it"
+        )
+        return True
 
     # ---- reported by the hooks -----------------------------------------------------------------------------
 
@@ -171,6 +200,8 @@ class Life:
         # Keras does not tell callbacks of an exception. Its callback list lives just as long as `fit` does.
         owner = _owner_in(hook)
         self._owner = weakref.ref(owner) if owner is not None else lambda: None
+        if type(owner).__name__ == "CallbackList":  # another one may have named its model since
+            self.model = getattr(owner, "_model", None) or self.model
         before, self._recordings.newest = self._recording, None
         self._doing, self._epoch = doing, self._epoch if doing != "train" else 0
         # If ending the previous recording fails, fitscope still records this one.
