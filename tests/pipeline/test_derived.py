@@ -93,6 +93,19 @@ def test_activity_counts_start_again_if_a_layer_changes_its_width():
     assert told == {"activity/a": None}
 
 
+def test_a_step_keeps_its_layers_when_a_later_one_has_more():
+    mine, _, _ = make()
+    steps = []
+    for names in ("a", "ab"):
+        for name in names:
+            mine.take(Site("activations", name), Want(activity="relu"), np.ones((2, 3), np.float32), None)
+        steps.append(mine.rest(TRAIN)[1])
+    one, two = steps
+    assert [head.site.layer for head in one.heads] == ["a"]
+    assert [head.site.layer for head in two.heads] == ["a", "b"]
+    assert one.heads is not two.heads  # `digest.Taken.key` tells steps apart by it
+
+
 def test_a_joined_vector_and_single_tensors_give_the_same_counts():
     mine, _, _ = make()
     rng = np.random.default_rng(0)

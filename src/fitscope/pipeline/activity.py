@@ -72,7 +72,8 @@ class Activity:
             if not 0 < width <= MOST_UNITS or self._offsets[-1] + width > MOST_IN_ALL:
                 raise NotDerived(f"it has {width:,} units, more than are looked at one by one")
             found = self._known[site, width] = len(self._heads)
-            self._heads.append(Head(site, (width,), "float32", batched=False))
+            # A new list: steps taken before keep theirs, and are told apart by it.
+            self._heads = [*self._heads, Head(site, (width,), "float32", batched=False)]
             self._bounds.append(STUCK[family])
             self._offsets.append(self._offsets[-1] + width)
             self._state = _State(self._offsets, self._bounds, self._state)
