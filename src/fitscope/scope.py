@@ -29,8 +29,6 @@ from fitscope.store import Objects
 from fitscope.watch import On, Watch
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     import keras
     import tensorflow as tf
     import tf_keras
@@ -292,13 +290,6 @@ class Scope(Hooks):
     def on_predict_end(self, logs: Any = None) -> None:  # noqa: ARG002
         self._life.end_pass()
         self._life.end("predict")
-
-    @property
-    def _beside(self) -> bool:  # type: ignore[override]
-        return self._life.beside
-
-    def _of_another(self, hook: FrameType, *, first: bool) -> bool:
-        return self._life.of_another(hook, first=first)
 
     def _lets_pass(self, hook: str, error: Exception) -> bool:
         """Lets a watch that does not fit the model raise before the first step, because an error is clearer than a warning."""

@@ -9,11 +9,14 @@ import functools
 import sys
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fitscope.capture.shield import told
 from fitscope.errors import FitscopeWarning
 from fitscope.pipeline.troubles import described, warn
+
+if TYPE_CHECKING:
+    from fitscope.capture.life import Life
 
 
 class Hooks:
@@ -26,12 +29,6 @@ class Hooks:
     def _hook_failed(self, error: Exception) -> None:
         """Reports an error that a hook raised."""
         warn(f"fitscope could not record everything; the training continues. {described(error)}")
-
-    _beside = False  #: whether hooks of a training come that is not recorded
-
-    def _of_another(self, hook: FrameType, *, first: bool) -> bool:  # noqa: ARG002
-        """Whether the hook called from this frame belongs to a training that is not recorded. `first`: it is one of the first."""
-        return False
 
     def _lets_pass(self, hook: str, error: Exception) -> bool:  # noqa: ARG002
         """Whether an error raised in a hook should reach the user."""
@@ -76,7 +73,8 @@ def _shielded(hook: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(hook)
     def inside(self: Any, *args: Any, **kwargs: Any) -> None:
         try:
-            if (first or self._beside) and self._of_another(sys._getframe(1), first=first):
+            life: Life | None = getattr(self, "_life", None)  # of a scope: it may record another training
+            if life is not None and (first or life.beside) and life.of_another(sys._getframe(1), first=first):
                 return
             hook(self, *args, **kwargs)
         except FitscopeWarning:
