@@ -169,7 +169,7 @@ def pass_of(name: str) -> str | None:
 
 
 def abbreviates(short: str, name: str) -> bool:
-    """Whether the parts of `short` occur in `name` in this order, the last as its last."""
+    """Whether the parts of `short` occur in `name` in this order, and both end with the same part."""
     *wanted, last = short.split("/")
     *there, end = name.split("/")
     remaining = iter(there)

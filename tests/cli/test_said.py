@@ -35,6 +35,22 @@ def test_a_number_is_never_cut(call: Call, write: Any) -> None:
         assert set(table[0].strip("│ ").split()) <= titles
 
 
+@pytest.mark.parametrize("width", [24, 30, 45, 60, 80])
+def test_ls_cuts_no_number_and_keeps_the_names_of_runs(
+    call: Call, write: Any, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    write(name="first", steps=1200, names=())
+    monkeypatch.setattr("rich.console.Console.is_terminal", True)
+    wide = call("ls", COLUMNS="200").stdout.split()
+    head, line = (
+        re.sub(r"\x1b\[[\d;]*m", "", line) for line in call("ls", COLUMNS=str(width)).stdout.splitlines()
+    )
+    assert line.startswith("first ")
+    assert head.startswith("run ")
+    assert "…" not in head + line
+    assert {*line.split()} <= {re.sub(r"\x1b\[[\d;]*m", "", word) for word in wide}
+
+
 def test_show_prints_an_rms_of_zero_as_0(call: Call, write: Any) -> None:
     write(extra=tuple(record("activations/dead", step, np.zeros((3, 3))) for step in range(20)))
     out = call("show").stdout

@@ -1,4 +1,4 @@
-"""Forged documents that name much with few bytes: the work of a reader grows no faster than the documents."""
+"""Small forged documents that list many ranks, layers or sites: the work of a reader grows no faster than the documents."""
 
 from __future__ import annotations
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ def ls(
     from fitscope.errors import RunError
     from fitscope.read import runs
     from fitscope.read.find import nearby
-    from fitscope.show.summary import STATUS
+    from fitscope.show.summary import STATUS, Column, fitted
     from fitscope.show.text import WIDEST, clean, terminal
     from fitscope.store.places import place
 
@@ -33,26 +32,26 @@ def ls(
             f"{directory!r}, which has none",
             f"{nearby(place(directory, writing=False))}Train with fs.Scope(directory), or try: fitscope demo",
         )
-    table = Table(box=None, padding=(0, 3, 0, 0), pad_edge=False, header_style="dim")
-    for title, justify in (
-        ("run", "left"), ("status", "left"), ("model", "left"), ("step", "right"), ("size", "right"),
-        ("created", "left"),
-    ):  # fmt: skip
-        table.add_column(title, justify=justify, no_wrap=True)  # type: ignore[arg-type]
-    for run in found:
+
+    def status(run: Brief) -> Text:
         sign, style = STATUS.get(run.status, ("✖", "bold red"))
-        table.add_row(
-            _name(run),
-            Text(f"{sign} {clean(run.status)}", style),
-            Text(clean(run.model or "")),
-            f"{run.last_step:,}" if run.last_step is not None else "–",
-            sizes.show(run.bytes),
-            run.created.astimezone().strftime("%Y-%m-%d %H:%M") if run.created else "",
-        )
+        return Text(f"{sign} {clean(run.status)}", style)
+
+    def created(run: Brief) -> str:
+        return run.created.astimezone().strftime("%Y-%m-%d %H:%M") if run.created else ""
+
+    columns = [
+        Column("run", [_name(run) for run in found], 0, left=True),
+        Column("status", [status(run) for run in found], 5, left=True),
+        Column("model", [Text(clean(run.model or "")) for run in found], 1, left=True),
+        Column("step", [Text("–" if run.last_step is None else f"{run.last_step:,}") for run in found], 4),
+        Column("size", [Text(sizes.show(run.bytes)) for run in found], 2),
+        Column("created", [Text(created(run)) for run in found], 3, left=True),
+    ]
     console = terminal()
     if not console.is_terminal:
         console.width = WIDEST  # do not truncate output to a file or a pipe
-    console.print(table)
+    console.print(fitted(columns, console.width, gap=3))
     for run in found:
         if run.problem:
             console.print(Text.assemble(("✖ ", "red"), f"{_name(run)}: {clean(run.problem)}"), soft_wrap=True)

@@ -3,7 +3,7 @@
     runs         one row per run: facts about it at the time of the export
     stats        one row per run, site and step: as in `store/schema.py`, without the histogram
     histograms   one row per run, site, step and non-empty bucket: lower, upper, count
-    samples      one row per run, step and sample: as in `store/schema.py`
+    samples      one row per run, step, batch, sample and output: as in `store/schema.py`
 
 `lower` and `upper` bound the values of a bucket, so for negative values `lower` is farther from zero; bucket 0 is 0 … 0. The
 buckets next to zero start at zero, and the outermost end at infinity, because `reduce/stats.py` counts all smaller or larger

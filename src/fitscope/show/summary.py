@@ -187,14 +187,19 @@ def problems(run: Run) -> list[Text]:
 
 def layer_table(overview: Overview, layers: Sequence[Row], width: int, pen: Pen) -> Table:
     """Layers by main stats at the newest step, with their trends."""
-    columns = _fitting(_columns(overview, layers, pen), width)
+    return fitted(_columns(overview, layers, pen), width)
+
+
+def fitted(columns: list[Column], width: int, gap: int = 2) -> Table:
+    """A table of the columns that fit, with so many characters after each."""
+    columns = _fitting(columns, width, gap)
     # A name may be cut, but never a number, which would look like another one.
-    room = width - sum(column.width + 2 for column in columns if column.leave_out)
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    room = width - sum(column.width + gap for column in columns if column.leave_out)
+    table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="dim")
     for column in columns:
         table.add_column(
             column.title, justify="left" if column.left else "right", no_wrap=True, overflow="ellipsis",
-            width=column.width if column.leave_out else max(min(column.width, room - 2), 1),
+            width=column.width if column.leave_out else max(min(column.width, room - gap), 1),
         )  # fmt: skip
     for cells in zip(*(column.cells for column in columns), strict=True):
         table.add_row(*cells)
@@ -240,12 +245,12 @@ def _columns(overview: Overview, layers: Sequence[Row], pen: Pen) -> list[Column
     return [column for column in columns if any(cell.plain.strip() for cell in column.cells)]
 
 
-def _fitting(columns: list[Column], width: int) -> list[Column]:
-    """The columns that fit. Layer names may be cut to sixteen characters."""
+def _fitting(columns: list[Column], width: int, gap: int) -> list[Column]:
+    """The columns that fit. Names may be cut to sixteen characters."""
     columns = list(columns)
 
     def needed() -> int:
-        return sum(min(c.width, 16) if c.leave_out == 0 else c.width for c in columns) + 2 * len(columns)
+        return sum(min(c.width, 16) if c.leave_out == 0 else c.width for c in columns) + gap * len(columns)
 
     while needed() > width and len(columns) > 1:
         columns.remove(min((c for c in columns if c.leave_out), key=lambda c: c.leave_out))

@@ -91,7 +91,7 @@ class EagerStep(Eager):
 
 
 class Step(Program):
-    """A custom step, as it was passed to `jax.jit`."""
+    """A custom step, jitted with the user's static and donated arguments."""
 
     def __init__(self, program: Callable[..., Any], options: dict[str, Any]) -> None:
         self._traced = Traced()

@@ -138,7 +138,7 @@ def _eager_fit(ask: Ask) -> Program:
 
 
 def _function(ask: Ask, function: Any) -> Program:
-    """A custom step with taps: compiled as it was passed to `jax.jit`, or run as a plain function."""
+    """A custom step with taps: jitted with the user's static and donated arguments, or run as a plain function."""
     body = getattr(function, "__wrapped__", None)
     if body is None or not hasattr(function, "lower"):
         return _eager_function(ask)
