@@ -45,7 +45,7 @@ def test_a_tall_row_draws_its_values_as_a_line_and_keeps_its_colour(tmp_path: Pa
         still = [height_of_line(page, 1, step, rows=3, steps=100) for step in (5, 50, 95)]
         assert len(set(still)) == 1, "nothing changed there"
         assert pixel(page, 1, 50, rows=3) == pixel(page, 0, 0, rows=3), "the same value, the same colour"
-        expect(page.locator("#key")).to_contain_text("line in a row")
+        expect(page.locator("#key")).to_contain_text("line in each row")
 
 
 def test_a_thin_row_is_lighter_above_its_median_and_darker_below(tmp_path: Path, look: Look) -> None:

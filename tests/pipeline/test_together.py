@@ -34,7 +34,7 @@ class Adapter:
 
 
 def joined(tensors):
-    layout = [n for site, x in tensors.items() for n in (handover._number(site), x.ndim, *x.shape)]
+    layout = [n for site, x in tensors.items() for n in (handover.number(site), x.ndim, *x.shape)]
     return np.concatenate([x.reshape(-1) for x in tensors.values()]), np.array(layout, np.int32)
 
 
