@@ -12,12 +12,15 @@ import built_wheel as building
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("hatchling", reason="pip would have to fetch it")
     return building.built(tmp_path_factory.mktemp("wheel"))
 
 
 def test_the_wheel_has_every_file_of_the_package_and_no_other(wheel: Path) -> None:
     assert building.differences(wheel) == []
+
+
+def test_the_package_index_accepts_the_metadata(wheel: Path) -> None:
+    assert building.metadata(wheel) == []
 
 
 def test_the_wheel_names_its_command_and_licence(wheel: Path) -> None:
