@@ -328,7 +328,7 @@ def test_misuse_of_a_custom_loop_is_an_error(small, xy, tmp_path):
         scope.step(lambda: None)()
     with pytest.raises(fs.WatchError, match="a function"):
         scope.step(3)
-    with pytest.raises(fs.WatchError, match="no scope records yet.*already a step of a scope"):
+    with pytest.raises(fs.WatchError, match=r"no scope records yet.*already a step of a scope"):
         scope.step(scope.step(lambda: None))
     with pytest.raises(fs.WatchError, match="a custom loop"):
         scope.epoch_end()
