@@ -30,8 +30,6 @@ class Hooks:
         """Reports an error that a hook raised."""
         warn(f"fitscope could not record everything; the training continues. {described(error)}")
 
-    _life: Life | None = None  #: of a scope: it knows the hooks of a training that is not recorded
-
     def _lets_pass(self, hook: str, error: Exception) -> bool:  # noqa: ARG002
         """Whether an error raised in a hook should reach the user."""
         return False
@@ -75,7 +73,8 @@ def _shielded(hook: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(hook)
     def inside(self: Any, *args: Any, **kwargs: Any) -> None:
         try:
-            life = self._life
+            # Only a scope has a life: it knows the hooks of a training that is not recorded.
+            life: Life | None = getattr(self, "_life", None)
             if life is not None and (first or life.beside) and life.of_another(sys._getframe(1), first=first):
                 return
             hook(self, *args, **kwargs)
