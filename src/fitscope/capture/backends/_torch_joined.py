@@ -15,6 +15,7 @@ import torch
 from torch._utils import _flatten_dense_tensors
 
 from fitscope.pipeline.handover import SMALL, number
+from fitscope.plan import sampling
 from fitscope.sites import Site
 
 Layout = np.ndarray[Any, Any]
@@ -41,10 +42,10 @@ MOST_KNOWN = 1_000  #: layouts; a training on sequences of many lengths has more
 
 
 def small(tensor: Any) -> bool:
-    """Whether a tensor may leave the step joined with others."""
+    """Whether a tensor may leave the step joined with others, whole: of one with more than `sampling.ENOUGH` elements only some rows do."""
     return (
         type(tensor) in _PLAIN
-        and tensor.numel() <= SMALL
+        and tensor.numel() <= min(SMALL, sampling.ENOUGH)
         and tensor.is_cpu
         and tensor.layout is torch.strided
         and tensor.dtype in _REAL
