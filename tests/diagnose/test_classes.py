@@ -235,3 +235,12 @@ def test_wrong_labels_stand_out_where_the_others_still_have_a_small_loss() -> No
     assert found.severity == "warning"
     assert found.evidence["loss"] == pytest.approx(high, abs=0.01)
     assert found.evidence["share"] == pytest.approx(1 / 32, rel=0.05)
+
+
+def test_batches_whose_samples_have_one_loss_are_judged_without_a_numpy_warning() -> None:
+    """The highest loss of such a batch is its mean, and that of the batches without a high loss."""
+    loss = np.where(np.arange(N) % 2 == 0, 5.0, 0.06)
+    made = Made().put("sample_loss", (16,), mean=loss, std=0.0, max=loss)
+    with np.errstate(all="raise"):
+        found = made.findings("label_problem")
+    assert (list(found), list(found.not_judged)) == ([], [])

@@ -48,7 +48,7 @@ from fitscope.diagnose.rules.wrong_axis import wrong_axis
 from fitscope.diagnose.thresholds import THRESHOLDS, Given, thresholds
 from fitscope.errors import RunError, one_of
 
-MOST_FINDINGS = 100  #: of one rule; nobody reads more, and each is compared with each
+MOST_FINDINGS = 100  #: the most findings of one rule: nobody reads more, and fitscope compares each with each
 
 #: Every rule, in the order in which they are applied.
 RULES: list[Rule] = [

@@ -72,7 +72,7 @@ class Activity:
             if not 0 < width <= MOST_UNITS or self._offsets[-1] + width > MOST_IN_ALL:
                 raise NotDerived(f"it has {width:,} units, more than are looked at one by one")
             found = self._known[site, width] = len(self._heads)
-            # A new list: steps taken before keep theirs, and are told apart by it.
+            # This makes a new list, because earlier steps refer to the old one, and `Taken.key` compares lists by id.
             self._heads = [*self._heads, Head(site, (width,), "float32", batched=False)]
             self._bounds.append(STUCK[family])
             self._offsets.append(self._offsets[-1] + width)

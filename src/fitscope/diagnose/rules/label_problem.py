@@ -160,19 +160,18 @@ def _mislabelled(evidence: Evidence, head: OutputHead | None, limit: SimpleNames
     usual = np.maximum(late.mean.astype(np.float64), 1e-12)
     above = np.maximum(usual - base, 1e-12)
     height = np.fmin(usual + late.std.astype(np.float64) ** 2 / above, highs)
-    torn = ~quiet & (height >= limit.wrong) & (above <= 0.25 * (height - base))
-    share = float(np.where(torn, above / (height - base), 0).mean())
+    part = above / np.maximum(height - base, 1e-12)
+    torn = ~quiet & (height >= limit.wrong) & (part <= 0.25)
+    share = float(np.where(torn, part, 0).mean())
     calm = highs < FAR * median(height[torn])  # batches without such a sample
-    known = bool(
-        (calm | ~torn).any()
-    )  # otherwise each batch has such samples, and the others follow from the share
+    # If each batch has such samples, the loss of the others is unknown.
+    known = bool((calm | ~torn).any())
     others = median(usual[calm if calm.any() else ~torn]) if known else 0.0
     high = median(height[torn])
     if share < limit.share or others > limit.learned or not _apart(late, high):
         return None
-    everything = max(
-        (mean(usual) - others) / high, share
-    )  # in batches that are not torn enough to be sure as well
+    # Batches that are not torn enough to be sure have such samples as well.
+    everything = max((mean(usual) - others) / high, share)
     if high < _of_wrong_labels(everything) - limit.doubt:
         return None
     said = f" ({others:.2g})" if known else ""
